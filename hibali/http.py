@@ -235,6 +235,16 @@ class Answer:
         except (KeyError, ValueError, TypeError):
             return None
 
+    @property
+    def age(self) -> float | None:
+        """Seconds since the content was modified, by the server's own clock (RFC 9110, Last-Modified)."""
+        now = self.seconds
+        try:
+            modified = parsedate_to_datetime(self.headers["last-modified"]).timestamp()
+        except (KeyError, ValueError, TypeError):
+            return None
+        return None if now is None else now - modified
+
 
 Receive = Callable[[bytes], object]
 CONNECTIONS = 16  # that are kept to one server

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site, local_site
 from hibali.config.settings import Settings, require_built
 from hibali.errors import RefusedError, UsageError
@@ -147,11 +148,18 @@ def parse_location(
         return None
     if not literal:
         _refuse_variables(text, name, path)
-    if site.kind in {"s3", "url"}:
+    if kind_of(site).has_keys:
         return _at_object_store(text, site, path)
     resolved = _resolve(text, site, path)
     slash = not path or _ends_as_folder(path)
     return Location(site, resolved, text, slash=slash, read_only=_is_read_only(site, resolved))
+
+
+def root_location(site: Site) -> Location:
+    """The location of a site where no path is given; raises `UsageError` where it needs one."""
+    found = parse_location(f"{site.name}:", {site.name: site}, b"/")
+    assert found is not None
+    return found
 
 
 def _refuse_variables(text: str, site: str, path: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 from hibali.errors import UsageError
@@ -16,8 +15,8 @@ _MODULE = re.compile(r"[a-z][a-z0-9]*")
 def load(package: str, word: str) -> Any:
     """The module `PACKAGE.WORD`, or what an entry point named WORD gives, for a package such as `runs.schedulers`.
 
-    Only where the folder has no such module are the entry points of others asked, in the group
-    `hibali.schedulers`: ours cannot be replaced. Raises `UsageError` that lists what exists.
+    hibali's own modules come first, then entry points of the group `hibali.schedulers`: a name of hibali's own cannot be replaced.
+    Raises `UsageError` with the names that exist.
     """
     what = package.rpartition(".")[2].removesuffix("s")
     if _WORD.fullmatch(word):
@@ -36,13 +35,15 @@ def load(package: str, word: str) -> Any:
 
 
 def words(package: str) -> list[str]:
-    """Every word that `load` knows for this package, sorted."""
+    """Every name that `load` accepts for this package, sorted."""
     others = {name for name in _entry_points(package) if _WORD.fullmatch(name)}
     return sorted({*built_in_words(package), *others})
 
 
 def built_in_words(package: str) -> list[str]:
-    """The words of hibali's own folder, sorted; `base`, and a module with a `_` in its name, are parts of others."""
+    """The names of hibali's own modules, sorted; `base`, and a module with a `_` in its name, are parts of others."""
+    from pkgutil import iter_modules  # here, for start-up: reading config.toml usually needs no list
+
     folder = import_module(package).__path__
     return sorted(
         found.name for found in iter_modules(folder) if found.name != "base" and _MODULE.fullmatch(found.name)

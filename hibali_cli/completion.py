@@ -28,6 +28,7 @@ SITES, PLACES, ENDS, PIPELINES, RUNS, REMOTES, _SCHEDULES = (
 )
 _FILES, _FOLDERS = "file", "dir"
 _OPERATIONS = "operations"
+_KINDS = "kinds"
 # By what a parameter is called in usage lines, without brackets and dots.
 _BY_METAVAR = {
     "SITE": (SITES,),
@@ -67,6 +68,7 @@ _BY_NAME = {
     "invocation": (_FILES,),
     "pipeline": (PIPELINES,),
     "pipelines": (PIPELINES,),
+    "kind": (_KINDS,),
     "scheduler": ("runs.schedulers",),
     "container": ("runs.containers",),
 }
@@ -126,6 +128,10 @@ def kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, .
 def _words(kind: str, context: click.Context, incomplete: str) -> Iterator[str]:
     if kind in _READERS:
         yield from _READERS[kind](context, incomplete)
+    elif kind == _KINDS:
+        from hibali.config.kinds import kind_names
+
+        yield from kind_names()
     elif kind.startswith("runs."):
         from hibali.plugins import words
 

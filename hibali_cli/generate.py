@@ -5,16 +5,23 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 from click.shell_completion import FishComplete, ShellComplete
 
+from hibali.config.kinds import BUILT_IN
+from hibali.config.model import Site
+from hibali.config.schema import Key, keys_of_field
+from hibali.config.settings import Document
 from hibali_cli.command import EXIT_STATUS
 from hibali_cli.man_pages import manual_page, page_name
 from hibali_cli.output import write_aside
 from hibali_cli.root import root
 from hibali_cli.shells import Bash, Zsh
+from runs.schedules.schedule import duration_text
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 
@@ -32,7 +39,52 @@ def reference_index(contexts: list[click.Context]) -> str:
     )
     names = (page_name(context) for context in contexts)
     head = ["# Commands", "", "| command | what it does |", "|---|---|"]
-    return "\n".join([*head, *rows, "", "```{toctree}", ":hidden:", "", *names, "```", ""])
+    return "\n".join([*head, *rows, "", "```{toctree}", ":hidden:", "", *names, "settings", "```", ""])
+
+
+def settings_page() -> str:
+    """The page of every table of config.toml and its keys, as they are declared."""
+    lines = ["# All settings of config.toml", ""]
+    for path, declared in _tables(Document, ""):
+        head = f"`[{path}]`" if path else "At the top"
+        lines += [f"## {head}", "", "| key | default | meaning |", "|---|---|---|"]
+        for each in fields(declared):
+            for name, key in keys_of_field(each).items():
+                lines.append(f"| `{name}` | {_default(each, key)} | {_escape(key.doc)} |")
+        lines.append("")
+        if declared is Site:
+            lines += ["Which keys a site has depends on its kind, beside `kind` and `limits`:", ""]
+            lines += [
+                f"- `{word}`: {', '.join(f'`{key}`' for key in kind.keys)}" for word, kind in BUILT_IN.items()
+            ]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _tables(declared: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """A table and those below it, each with its name in the file."""
+    yield path, declared
+    types = get_type_hints(declared)
+    for each in fields(declared):
+        kinds = [types[each.name], *get_args(types[each.name])]
+        below = next((kind for kind in kinds if is_dataclass(kind)), None)
+        if "key" not in each.metadata or below is None or each.metadata["key"].inline:
+            continue
+        name = f"{path}.{each.name}".lstrip(".")
+        many = get_origin(types[each.name]) is dict
+        yield from _tables(below, f"{name}.NAME" if many else name)
+
+
+def _default(each: Field[Any], key: Key) -> str:
+    value = None if each.default is MISSING else each.default
+    if key.required:
+        return "required"
+    if each.name.endswith("_seconds") and value is not None:
+        return f"`{duration_text(value)}`"
+    if value is None or value in ("", ()) or is_dataclass(value):
+        return ""
+    shown = " ".join(value) if isinstance(value, tuple) else str(value)
+    return f"`{shown.lower() if isinstance(value, bool) else shown}`"
 
 
 def _lines(context: click.Context) -> Iterator[str]:
@@ -144,6 +196,7 @@ def write_pages(folder: Path) -> None:
     """Write the documentation's page of every command, and the one that leads to them, into a new folder."""
     folder.mkdir(parents=True)
     contexts = list(contexts_of(click.Context(root, info_name="hibali")))
+    (folder / "settings.md").write_text(settings_page(), encoding="utf-8")
     (folder / "index.md").write_text(reference_index(contexts), encoding="utf-8")
     for context in contexts:
         (folder / f"{page_name(context)}.md").write_text(reference_page(context), encoding="utf-8")

@@ -19,7 +19,7 @@ from runs.schedulers.base import Resources
 
 _MIB = 1024**2
 _MOST = 1_000_000_000  # of anything: what is larger is a mistake, and no number for a scheduler
-_NAMES = tuple(each.name for each in fields(Resources) if each.name != "directives")
+_NAMES = tuple(each.name for each in fields(Resources) if each.name not in {"directives", "own"})
 # What a launcher is told after the site's own words, unless these name {tasks} themselves: srun(1) (which does not take over
 # the cores of sbatch since Slurm 22.05, and would let others wait for a task that died), mpirun(1) of Open MPI, MPICH, Intel MPI.
 _OPTIONS = {
@@ -106,15 +106,20 @@ def decide_resources(
         chosen["cores"] = math.ceil(chosen["cores"] / chosen.get("tasks", 1))
     directives = (*settings.directives, *wanted.directives)
     return DecidedResources(
-        Resources(**chosen, directives=directives), origins, len(settings.directives), suggested=authors
+        Resources(**chosen, directives=directives, own=settings.own),
+        origins,
+        len(settings.directives),
+        suggested=authors,
     )
 
 
-def find_launcher(asked: Resources, settings: SchedulerSettings) -> tuple[str, ...]:
-    """The words that start each of several tasks; () for a tool that is one process. Raises `UsageError` without a launcher."""
+def find_launcher(asked: Resources, words: tuple[str, ...]) -> tuple[str, ...]:
+    """What starts each of several tasks, by the site's or scheduler's `words`; () for a tool that is one process.
+
+    Raises `UsageError` without a launcher.
+    """
     if asked.tasks is None or asked.tasks < 2:
         return ()
-    words = settings.mpi or (("srun",) if settings.name == "slurm" else ())
     if not words:
         raise UsageError(
             "no-launcher",

@@ -6,14 +6,15 @@ import hashlib
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site, SshSettings
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.events import Listener, ignore
-from hibali.locations import Location, check_writable
+from hibali.locations import Location, check_writable, root_location
 from hibali.plugins import load
 from hibali.ssh.sessions import Login
 from transfers.entry import Entry, Kind, Proof
@@ -51,20 +52,6 @@ def clean_site(
     return found
 
 
-_PROGRAMS = {
-    "slurm": ("sbatch", "squeue", "scancel"),
-    "direct": ("sh", "setsid"),
-    "podman": ("podman",),
-    "docker": ("docker",),
-    "apptainer": ("apptainer",),
-    "singularity": ("singularity",),
-    "charliecloud": ("ch-run", "ch-convert"),
-    "bubblewrap": ("bwrap", "tar"),
-    "sarus": ("sarus",),
-    "bare": (),
-}
-
-
 @dataclass(slots=True)
 class SiteReport:
     """What was found, by name, and what is wrong."""
@@ -73,31 +60,40 @@ class SiteReport:
     problems: list[HibaliError] = field(default_factory=list)
 
 
-def programs_of(word: str) -> tuple[str, ...]:
-    """The programs that a scheduler or container runtime is asked by, as far as they are known; the main one first."""
-    return _PROGRAMS.get(word, ())
-
-
-def check_site(site: Site, on_event: Listener = ignore) -> SiteReport:
-    """Reach the site and look at what its configuration says of it; raises nothing but a bug."""
+def check_site(site: Site, programs: Sequence[str] = (), on_event: Listener = ignore) -> SiteReport:
+    """Reach the site and check what its configuration says of it, and that it has these programs; raises nothing but a bug."""
     report = SiteReport()
     try:
         if site.ssh is not None and site.ssh.auth == "gsi":
             report.facts["proxy"] = _look_at_proxy(site, site.ssh)
-        if site.kind in {"ssh", "local"}:
+        if kind_of(site).has_machine:
             far, logins = reach_machine(site, report, on_event)
             try:
-                _check_machine(site, far, report)
+                _check_machine(site, programs, far, report)
             finally:
                 far.close()
             report.facts["logins"] = logins
         else:
-            load("transfers.stores", site.kind).check(site, report.facts, on_event=on_event)
+            check_store(site, report.facts, on_event=on_event)
     except HibaliError as problem:
         report.problems.append(problem)
     if site.kind != "globus" and site.globus is not None and site.globus.client is not None:
         _check_collection(site, report, on_event)
     return report
+
+
+def check_store(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
+    """Reach the store of a site; fills `facts`. Raises the errors of reaching it."""
+    module = load("transfers.stores", site.kind)
+    if hasattr(module, "check"):
+        module.check(site, facts, on_event=on_event)
+        return
+    store = module.open_store(root_location(site), on_event=on_event)
+    try:
+        facts["writable"] = store.facts.writable
+        store.stat()
+    finally:
+        store.close()
 
 
 def _check_collection(site: Site, report: SiteReport, on_event: Listener) -> None:
@@ -123,7 +119,7 @@ def reach_machine(site: Site, report: SiteReport, on_event: Listener) -> tuple[R
         connection, logins = module.connect(site, on_event=on_event)
         return AgentHost(connection), logins
 
-    if site.kind != "ssh":
+    if site.ssh is None:
         return with_agent()
     report.facts["transport"] = "agent"
     from transfers.remote.transport import forget, open_either, sftp_host
@@ -136,13 +132,11 @@ def reach_machine(site: Site, report: SiteReport, on_event: Listener) -> tuple[R
     return open_either(site, bulk=False, with_agent=with_agent, with_sftp=with_sftp, on_event=on_event)
 
 
-def _check_machine(site: Site, far: RemoteHost, report: SiteReport) -> None:
+def _check_machine(site: Site, programs: Sequence[str], far: RemoteHost, report: SiteReport) -> None:
     report.facts.update({name: fact for name, fact in far.facts().items() if fact})
     for name, path in site.roots.items():
         _check_folder(site, far, report, f"root {name}", path, needed=True)
     _check_folder(site, far, report, "work", site.work, needed=False)
-    words = [site.scheduler.name if site.scheduler else "direct", site.container]
-    programs = [program for word in words for program in programs_of(word)]
     if not isinstance(far, AgentHost):
         return  # behind a gate only an answer shows that a word is allowed, and asking is not for free
     for program, found in far.which(programs).items():

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import RefusedError, UsageError
 from hibali.events import Listener, ignore
@@ -141,7 +142,7 @@ def _kept(site: Site, sites: Iterable[Site], *, here: bool) -> Iterator[tuple[st
         yield str(state_folder()), "hibali's own state"
     # a site of the same name may have been left out of `site`, which stands for local paths then
     for other in [site, *sites]:
-        if other.kind not in {"local", "ssh"}:
+        if not kind_of(other).has_machine:
             continue
         same = _is_same_machine(other, site) or (here and _is_here(other))
         for name, path in other.roots.items():

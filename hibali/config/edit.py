@@ -8,9 +8,9 @@ from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, Literal
 
-from hibali.config.model import Site
-from hibali.config.schema import RemoteSettings, Wrong, read_document
-from hibali.config.settings import Keys, Settings, lines_of_table, parse_settings
+from hibali.config.model import RemoteSettings, Site
+from hibali.config.schema import Wrong
+from hibali.config.settings import Keys, Settings, lines_of_table, parse_settings, read_document
 from hibali.errors import RefusedError, TryLaterError, UsageError
 from hibali.files import check_private_file, config_file, write_atomic
 from hibali.system_errors import reason_of, unreadable

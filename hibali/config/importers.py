@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 
 from hibali import subprocesses
 from hibali.config.edit import check_site_table
-from hibali.config.schema import SITE_NAME, Wrong, read_document
+from hibali.config.model import SITE_NAME
+from hibali.config.schema import Wrong
+from hibali.config.settings import read_document
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.system_errors import reason_of
 from hibali.text import printable

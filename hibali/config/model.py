@@ -1,15 +1,68 @@
-"""Model a site: how to reach it, its roots, limits and scheduler."""
+"""Declare what config.toml says of a site: how to reach it, its roots, limits and scheduler."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import re
+from collections.abc import Mapping
+from dataclasses import field, replace
+from pathlib import PurePosixPath
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
-Kind = Literal["ssh", "s3", "local", "url", "globus"]
-KINDS: tuple[Kind, ...] = ("ssh", "s3", "local", "url", "globus")
+from hibali.config.schema import (
+    Note,
+    choice,
+    duration,
+    flag,
+    inline,
+    job_time,
+    line,
+    lines,
+    path_pairs,
+    plugin_table,
+    read_table,
+    setting,
+    size,
+    strings,
+    table,
+    table_of,
+    tables,
+    text,
+    whole,
+    whole_duration,
+    words,
+    words_or_line,
+)
+
+Given = Mapping[str, Any]  # the keys of a table as they are in the file
+
+SITE_NAME = re.compile(r"[a-z][a-z0-9-]+")
+BAD_SITE_NAME = f"a site's name matches {SITE_NAME.pattern}"
+_ROOT_NAME = r"[A-Za-z][A-Za-z0-9_-]*"
+_ROOT_PATH = r"(/|~(/|$)|\$[A-Za-z_][A-Za-z0-9_]*(/|$)).*"
+_FILE = text(r"(/|~/).+", "an absolute path or ~/x")
+_HOST = text(r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*", "a host")
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_WORD = r"[a-z][a-z0-9_-]*"
 
 
-@dataclass(frozen=True, slots=True)
+def _refuse_several(given: Given, keys: tuple[str, ...], note: Note) -> list[str]:
+    found = [key for key in keys if key in given]
+    if len(found) > 1:
+        note(f"only one of {', '.join(keys)} can be set")
+    return found
+
+
+_FROM_KEY, _FROM_SERVER = ("certificate", "key"), ("server", "port", "account", "credential")
+_PASSPHRASES = ("passphrase_command", "passphrase_file", "passphrase_variable")
+_ACCOUNT = r"[^\s-]\S*"
+_PROXY_LIFE = duration("1m", "30d")  # the tools count in minutes, and refuse ten years
+
+
+_Maker = Literal["no", "grid-proxy-init", "myproxy"]
+
+
+@table
 class ProxySettings:
     """Where a proxy for GSI comes from, and how long one has to be good for; all times in seconds.
 
@@ -17,65 +70,218 @@ class ProxySettings:
     `queue_seconds` longer than the job may take. At most one of the `passphrase_` settings says where the passphrase is.
     """
 
-    make: Literal["no", "grid-proxy-init", "myproxy"] = "no"
-    certificate: str | None = None
-    key: str | None = None
-    server: str | None = None
-    port: int = 7512
-    account: str | None = None
-    credential: str | None = None
-    passphrase_command: tuple[str, ...] = ()
-    passphrase_file: str | None = None
-    passphrase_variable: str | None = None
-    least_seconds: float = 600.0
-    life_seconds: float = 3600.0
-    queue_seconds: float = 86400.0
-    jobs: bool = False  # whether each job gets a proxy of its own
+    make: _Maker = setting(choice(_Maker), default="no", doc="the program that makes proxies")
+    certificate: str | None = setting(_FILE, default=None, doc="the certificate for grid-proxy-init")
+    key: str | None = setting(_FILE, default=None, doc="the private key for grid-proxy-init")
+    server: str | None = setting(
+        text(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*", "a host"), default=None, doc="the MyProxy server"
+    )
+    port: int = setting(whole(most=65535), default=7512, doc="the port of the MyProxy server")
+    account: str | None = setting(
+        text(_ACCOUNT, "an account"), default=None, doc="the account at the MyProxy server"
+    )
+    credential: str | None = setting(
+        text(_ACCOUNT, "a credential's name"), default=None, doc="the credential there, if it has several"
+    )
+    passphrase_command: tuple[str, ...] = setting(
+        words, default=(), doc="a command that prints the passphrase"
+    )
+    passphrase_file: str | None = setting(_FILE, default=None, doc="a file with the passphrase")
+    passphrase_variable: str | None = setting(
+        text(_VARIABLE, "a variable's name"), default=None, doc="an environment variable with the passphrase"
+    )
+    least_seconds: float = setting(
+        _PROXY_LIFE, default=600.0, name="least", doc="how long a proxy must still be valid"
+    )
+    life_seconds: float = setting(
+        _PROXY_LIFE, default=3600.0, name="life", doc="how long new proxies are valid"
+    )
+    queue_seconds: float = setting(
+        duration(), default=86400.0, name="queue", doc="how much longer those of jobs are valid"
+    )
+    jobs: bool = setting(flag, default=False, doc="whether each job gets a proxy of its own")
+
+    def finish(self, given: Given, note: Note) -> Self:
+        """Note keys that have no effect in the way a proxy is made: they are mistakes."""
+        passphrases = _refuse_several(given, _PASSPHRASES, note)
+        if self.make == "no" and passphrases:
+            note(
+                'is for a proxy that hibali makes: set make = "grid-proxy-init" or "myproxy"', passphrases[0]
+            )
+        foreign = {"myproxy": _FROM_KEY, "grid-proxy-init": _FROM_SERVER, "no": ()}[self.make]
+        for key in foreign:
+            if key in given:
+                note(f"does not go with make = {self.make!r}", key)
+        if self.make == "myproxy":
+            for key in ("server", "account"):
+                if key not in given:
+                    note(f'make = "myproxy" needs {key}')
+            if not passphrases:
+                note(f'make = "myproxy" needs one of {", ".join(_PASSPHRASES)}')
+        return self
 
 
-@dataclass(frozen=True, slots=True)
+_Auth = Literal["ssh", "gsi"]
+_Transport = Literal["auto", "agent", "sftp"]
+
+
+@table
 class SshSettings:
     """How to log in: the words before the host are the user's own ssh or a drop-in for it."""
 
-    host: str
-    data_host: str | None = None
-    command: tuple[str, ...] = ("ssh",)
-    auth: Literal["ssh", "gsi"] = "ssh"
-    transport: Literal["auto", "agent", "sftp"] = "auto"
-    python: str = "python3"
-    logins: int = 1
-    channels: int = 8
-    persist_seconds: int = 600  # 0: masters are forbidden here ("no")
-    read_back: bool = True  # over SFTP: whether what was written is read back as its proof
+    host: str = setting(_HOST, doc="the machine, as ssh knows it")
+    data_host: str | None = setting(_HOST, default=None, doc="the machine for bulk data, if it is another")
+    command: tuple[str, ...] = setting(words, default=("ssh",), doc="the ssh to use, with its options")
+    auth: _Auth = setting(
+        choice(_Auth), default="ssh", doc="how ssh authenticates; gsi if the command is gsissh"
+    )
+    transport: _Transport = setting(choice(_Transport), default="auto", doc="how data travels over ssh")
+    python: str = setting(
+        text(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*", "a program's name or path"),
+        default="python3",
+        doc="the Python there that runs hibali's agent",
+    )
+    logins: int = setting(whole(most=64), default=1, doc="connections at a time")
+    channels: int = setting(whole(most=64), default=8, doc="channels over each connection")
+    persist_seconds: int = setting(  # a control master that outlives its user is bounded (S7)
+        whole_duration(most="1d", no=True),
+        default=600,
+        name="persist",
+        doc='how long a login is kept; "no" if the site forbids that',
+    )
+    read_back: bool = setting(
+        flag, default=True, doc="over SFTP: read back what was written, to verify its checksum"
+    )
     proxy: ProxySettings = field(default_factory=ProxySettings)  # the site's, for auth gsi
 
+    def finish(self, given: Given, note: Note) -> Self:
+        """Authenticate by GSI where the command is gsissh."""
+        del note
+        is_gsissh = PurePosixPath(self.command[0]).name == "gsissh"
+        return replace(self, auth="gsi") if is_gsissh and "auth" not in given else self
 
-@dataclass(frozen=True, slots=True)
+
+@table
 class Reached:
     """How another site reaches this one by itself, where that differs from how we do; `command` are words there."""
 
-    host: str | None = None
-    port: int | None = None
-    command: tuple[str, ...] = ("ssh",)
+    host: str | None = setting(_HOST, default=None, doc="the name of this site there")
+    port: int | None = setting(whole(most=65535), default=None, doc="the port of ssh")
+    command: tuple[str, ...] = setting(words, default=("ssh",), doc="the ssh to use there")
 
 
-@dataclass(frozen=True, slots=True)
+@table
 class S3Settings:
     """Where an object store answers and how requests are signed; `aws` as endpoint means Amazon's own."""
 
-    endpoint: str
-    bucket: str | None = None
-    prefix: str = ""
-    region: str | None = None
-    profile: str | None = None
-    anonymous: bool = False
-    credentials_command: tuple[str, ...] = ()
+    endpoint: str = setting(line, doc="the URL of the object store, or aws")
+    bucket: str | None = setting(
+        text(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a bucket's name"), default=None, doc="the bucket"
+    )
+    prefix: str = setting(
+        text(r"(?!/).*", "a key without a leading slash"), default="", doc="all keys are below this one"
+    )
+    region: str | None = setting(
+        text(r"[A-Za-z0-9-]+", "a region"), default=None, doc="the region that requests are signed for"
+    )
+    profile: str | None = setting(line, default=None, doc="a profile in your AWS files")
+    anonymous: bool = setting(flag, default=False, doc="send requests without credentials")
+    credentials_command: tuple[str, ...] = setting(words, default=(), doc="a command that prints credentials")
+
+    def finish(self, given: Given, note: Note) -> Self:
+        """Check the endpoint, and that credentials come from one source."""
+        del given
+        problem = endpoint_problem(self.endpoint or "aws")
+        if problem:
+            note(problem, "endpoint")
+        if (self.profile is not None) + self.anonymous + bool(self.credentials_command) > 1:
+            note("only one of profile, anonymous and credentials_command can be set")
+        return replace(self, prefix=self.prefix.rstrip("/"))
 
 
+def endpoint_problem(endpoint: str) -> str | None:
+    """Why this cannot be an S3 endpoint: `aws`, or https, http to this machine alone, without a login in it (S15)."""
+    if endpoint == "aws":
+        return None
+    try:
+        parts = urlsplit(endpoint)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return "is not a URL"
+    plain = parts.scheme == "http"
+    checks = [
+        (parts.scheme in {"https", "http"} and host, "must be aws, or a URL that begins with https://"),
+        ("@" not in parts.netloc, "must not hold a login: name a profile or a credentials_command"),
+        (not parts.query and not parts.fragment, "must not hold a query or a fragment"),
+        (not plain or _is_loopback(host or ""), "must begin with https:// except on this machine itself"),
+    ]
+    return next((problem for passed, problem in checks if not passed), None)
+
+
+def _is_loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is not None
+
+
+URL_PROTOCOLS_BUILT = ("https", "http", "davs", "dav")
+_URL_PROTOCOLS = (
+    *URL_PROTOCOLS_BUILT,
+    "sftp",
+    "ftp",
+    "smb",
+    "webhdfs",
+    "gs",
+    "gcs",
+    "abfs",
+    "abfss",
+    "swift",
+)
+
+
+def _url(value: Any, note: Note) -> str:
+    """Read a URL of a protocol on the allow-list."""
+    url = line(value, note)
+    parts = urlsplit(url)
+    if parts.scheme not in _URL_PROTOCOLS:
+        note(f"must begin with one of {', '.join(_URL_PROTOCOLS)}")
+    if parts.password is not None:
+        note("must not hold a password")
+    if parts.query or parts.fragment:
+        note("must not hold a query or a fragment")
+    if parts.scheme in {"davs", "dav"}:
+        problem = _webdav_problem(url)
+        if problem:
+            note(problem)
+    return url
+
+
+def _webdav_problem(url: str) -> str | None:
+    """Why this cannot be a WebDAV server's URL: a login goes with each request, in clear only on this machine (S15)."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return "is not a URL"
+    checks = [
+        (host, "must name a host"),
+        ("@" not in parts.netloc, "must not hold a login: name a credentials_command"),
+        (
+            parts.scheme == "davs" or _is_loopback(host or ""),
+            "must begin with davs:// except on this machine itself",
+        ),
+    ]
+    return next((problem for passed, problem in checks if not passed), None)
+
+
+_UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_SECRETS = ("secret_variable", "secret_keyring", "secret_command")
 GLOBUS_DEADLINE_SECONDS = 7 * 86400.0  # a large tree on a busy site takes days; a forgotten task ends
 
 
-@dataclass(frozen=True, slots=True)
+def _uuid(value: Any, note: Note) -> str:
+    return text(_UUID, "a UUID")(value, note).lower()
+
+
+@table
 class GlobusClient:
     """An application that is registered with Globus, by its id.
 
@@ -83,18 +289,31 @@ class GlobusClient:
     itself: an environment variable, a service of the keyring, or a command that prints it.
     """
 
-    client_id: str
-    secret_variable: str | None = None
-    secret_keyring: str | None = None
-    secret_command: tuple[str, ...] = ()
+    client_id: str = setting(_uuid, default="", doc="the id of the application")
+    secret_variable: str | None = setting(
+        text(_VARIABLE, "the name of an environment variable"),
+        default=None,
+        doc="an environment variable with its secret",
+    )
+    secret_keyring: str | None = setting(line, default=None, doc="a keyring service with its secret")
+    secret_command: tuple[str, ...] = setting(words, default=(), doc="a command that prints its secret")
 
     @property
     def confidential(self) -> bool:
         """Whether it has a secret of its own, and nobody logs in."""
         return bool(self.secret_variable or self.secret_keyring or self.secret_command)
 
+    def finish(self, given: Given, note: Note) -> Self:
+        """Refuse a secret of several sources, or of no client."""
+        secrets = _refuse_several(given, _SECRETS, note)
+        if "client_id" not in given and secrets:
+            note("needs client_id beside it: it is that client's secret", secrets[0])
+        elif "client_id" not in given:
+            note("needs client_id")
+        return self
 
-@dataclass(frozen=True, slots=True)
+
+@table
 class GlobusSettings:
     """A collection, how paths that ssh sees there map to its own (`paths`), and the client that asks for it.
 
@@ -103,16 +322,30 @@ class GlobusSettings:
     where config.toml names none.
     """
 
-    collection: str
-    paths: dict[str, str] = field(default_factory=dict)
-    https: bool = False
-    client: GlobusClient | None = None
+    collection: str = setting(_uuid, doc="the UUID of the collection")
+    paths: dict[str, str] = setting(
+        path_pairs, default={}, doc="paths of the site to those of the collection"
+    )
+    https: bool = setting(flag, default=False, doc="read files over HTTPS to verify them")
+    client: GlobusClient | None = inline(GlobusClient, default=None)
     of: str = ""  # whose table it is, where that is another site
-    data_access: bool = False
-    deadline_seconds: float = GLOBUS_DEADLINE_SECONDS
+    data_access: bool = setting(flag, default=False, doc="ask for the consent to its data at login")
+    deadline_seconds: float = setting(
+        duration("10m", "90d"),
+        default=GLOBUS_DEADLINE_SECONDS,
+        name="deadline",
+        doc="how long Globus may work at one task",
+    )
 
 
-@dataclass(frozen=True, slots=True)
+_PLAIN_HOST = r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?"
+_GRIDFTP_URL = rf"(gsiftp://{_PLAIN_HOST}|sshftp://([A-Za-z0-9_][A-Za-z0-9_.-]*@)?{_PLAIN_HOST})/?"
+
+
+_Use = Literal["auto", "never"]
+
+
+@table
 class GridftpSettings:
     """A GridFTP server that sees the site's files, and how their paths map to those it knows.
 
@@ -120,121 +353,327 @@ class GridftpSettings:
     Files of `least` bytes and more go there, 0 for what the distance makes worth it.
     """
 
-    url: str
-    paths: dict[str, str] = field(default_factory=dict)
-    use: Literal["auto", "never"] = "auto"
-    least: int = 0
-    connections: int = 2
+    url: str = setting(
+        text(_GRIDFTP_URL, "gsiftp://HOST:PORT or sshftp://USER@HOST:PORT"), doc="the URL of the server"
+    )
+    paths: dict[str, str] = setting(path_pairs, default={}, doc="paths of the site to those of the server")
+    use: _Use = setting(choice(_Use), default="auto", doc="whether it is used")
+    least: int = setting(
+        size(), default=0, doc="files of this size or larger; 0 to decide by the round-trip time"
+    )
+    connections: int = setting(whole(most=64), default=2, doc="connections at a time")
 
     @property
     def wants_proxy(self) -> bool:
         """Whether one logs in there with a proxy, and not by ssh."""
         return self.url.startswith("gsiftp:")
 
+    def finish(self, given: Given, note: Note) -> Self:
+        """Take the slash off the URL."""
+        del given, note
+        return replace(self, url=(self.url or "").rstrip("/"))
 
-@dataclass(frozen=True, slots=True)
+
+@table
 class SchedulerSettings:
     """The scheduler's word and the defaults of every job; `time` as written, such as 01:00:00 or 90m.
 
     `tasks` are processes that the launcher `mpi` starts, `cores` those of each; `memory` (bytes) and `gpus` are those of a
-    node. `mpi` is () where the scheduler's own launcher serves.
+    node. `mpi` is () where the scheduler's own launcher serves. `own` are the settings that only this scheduler has.
     """
 
-    name: str = "direct"
-    account: str | None = None
-    partition: str | None = None
-    time: str | None = None
-    directives: tuple[str, ...] = ()
-    prologue: tuple[str, ...] = ()
-    nodes: int | None = None
-    tasks: int | None = None
-    cores: int | None = None
-    memory: int | None = None
-    gpus: int | None = None
-    reservation: str | None = None
-    mpi: tuple[str, ...] = ()
+    name: str = setting(
+        text(_WORD, "a scheduler's word"), default="direct", required=True, doc="slurm, direct, ..."
+    )
+    account: str | None = setting(
+        text(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "an account"),
+        default=None,
+        doc="the account that jobs are charged to",
+    )
+    partition: str | None = setting(
+        text(r"[A-Za-z0-9_][A-Za-z0-9_.,+-]*", "a partition"),
+        default=None,
+        doc="the partition or queue of jobs",
+    )
+    time: str | None = setting(job_time, default=None, doc="the time limit of jobs")
+    directives: tuple[str, ...] = setting(lines, default=(), doc="further options in the head of job scripts")
+    prologue: tuple[str, ...] = setting(lines, default=(), doc="shell lines before each tool")
+    nodes: int | None = setting(whole(), default=None, doc="nodes of a job")
+    tasks: int | None = setting(whole(), default=None, doc="processes of a job, which `mpi` starts")
+    cores: int | None = setting(whole(), default=None, doc="cores of each process")
+    memory: int | None = setting(size("1M"), default=None, doc="memory of each node")  # counted in MiB
+    gpus: int | None = setting(whole(), default=None, doc="GPUs of each node")
+    reservation: str | None = setting(
+        text(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]*", "a reservation"), default=None, doc="the reservation of jobs"
+    )
+    mpi: tuple[str, ...] = setting(words_or_line, default=(), doc="what starts several processes")
+    own: Any = None
+
+
+@table
+class ContainerSettings:
+    """The container runtime's word; `own` are the settings that only this runtime has."""
+
+    name: str = setting(
+        text(_WORD, "a container runtime's word"),
+        default="bare",
+        required=True,
+        doc="bare, podman, apptainer, ...",
+    )
+    own: Any = None
 
 
 GpuKind = Literal["nvidia", "amd"]
-GPU_KINDS: tuple[GpuKind, ...] = ("nvidia", "amd")
 
 
-@dataclass(frozen=True, slots=True)
+@table
 class Gpus:
     """What a site has of them: how many a node has, and whose they are, which decides how containers are shown them."""
 
-    per_node: int
-    kind: GpuKind = "nvidia"
+    per_node: int = setting(whole(most=1024), doc="GPUs of a node")
+    kind: GpuKind = setting(choice(GpuKind), default="nvidia", doc="their maker")
 
 
-@dataclass(frozen=True, slots=True)
+@table
 class Limits:
-    """Budgets of politeness; `bandwidth` in bytes per second, 0 for none.
+    """Rate limits and budgets; `bandwidth` in bytes per second, 0 for none.
 
-    `lease_seconds` is how long the lock of a holder that says nothing any more keeps others from a target,
-    `reconnect_seconds` how long a call tries to come back after a lost line, 0 for not at all. `settling_seconds` after
+    `lease_seconds` is how long the lock of a holder that does not renew it keeps others from a target,
+    `reconnect_seconds` how long a call tries to reconnect after a lost connection, 0 for not at all. `settling_seconds` after
     a submission that was not answered its job can still turn up in the queue; only then it is submitted again.
     """
 
-    queued_jobs: int = 100
-    array_size: int = 1000
-    poll_seconds: float = 60.0
-    login_interval_seconds: float = 10.0
-    bandwidth: int = 0
-    lease_seconds: int = 120
-    reconnect_seconds: float = 600.0
-    settling_seconds: float = 180.0
+    queued_jobs: int = setting(whole(), default=100, doc="jobs in the queue at a time")
+    array_size: int = setting(whole(), default=1000, doc="tasks of a job array")
+    poll_seconds: float = setting(
+        duration(), default=60.0, name="poll", doc="time between two queries of the scheduler"
+    )
+    login_interval_seconds: float = setting(
+        duration(), default=10.0, name="login_interval", doc="time between two logins"
+    )
+    bandwidth: int = setting(size(), default=0, doc="bytes per second, 0 for no limit")
+    lease_seconds: int = setting(  # a holder needs time to renew it; others wait for that of a dead one
+        whole_duration("10s", "1h"),
+        default=120,
+        name="lease",
+        doc="how long the lock of a dead process is respected",
+    )
+    reconnect_seconds: float = setting(
+        duration(), default=600.0, name="reconnect", doc="how long to reconnect after a lost connection"
+    )
+    settling_seconds: float = setting(
+        duration(),
+        default=180.0,
+        name="settling",
+        doc="how long to look for a job before submitting it again",
+    )
 
 
-@dataclass(frozen=True, slots=True)
+_By = Literal["mtime", "atime", "ctime"]
+
+
+@table
 class Purge:
     """What a site deletes by itself."""
 
-    root: str
-    days: int
-    by: Literal["mtime", "atime", "ctime"] = "mtime"
-    refresh_times: bool = False
+    root: str = setting(line, doc="the root that the site purges")
+    days: int = setting(whole(), doc="after how many days")
+    by: _By = setting(choice(_By), default="mtime", doc="the time that counts")
+    refresh_times: bool = setting(flag, default=False, doc="renew the times of files that are in use")
 
 
-@dataclass(frozen=True, slots=True)
+# A job's shell puts it together: nothing in it can mean more than itself.
+_PLAIN_PARTS = r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_.+@%=,-]+)"
+_TIER_PATH = text(
+    rf"(?:\$[A-Za-z_][A-Za-z0-9_]*{_PLAIN_PARTS}*|{_PLAIN_PARTS}+)",
+    "an absolute path or $NAME/x of plain letters",
+)
+
+
+@table
 class Tier:
     """Storage that jobs find on their node: an absolute path, or `$NAME/x` with a variable that the job has.
 
     `directive` is the site's own line in the head of a job script that asks for it.
     """
 
-    path: str
-    directive: str | None = None
+    path: str = setting(_TIER_PATH, doc="the folder on the node")
+    directive: str | None = setting(
+        text(r"#[A-Z][A-Z_]* [ -~]+", "one line such as #BB create_persistent ..."),
+        default=None,
+        doc="a line in the head of job scripts",
+    )
 
 
-@dataclass(frozen=True, slots=True)
+def _read_tier(name: str, value: Any, note: Note) -> Tier:
+    """Read `NAME = "PATH"`, or a table with `path` and `directive`."""
+    del name
+    if isinstance(value, dict):
+        return read_table(Tier, value, note)
+    try:
+        return Tier(_TIER_PATH(value, note))
+    except ValueError as problem:
+        note(str(problem))
+        return Tier("")
+
+
+def _roots(value: Any, note: Note) -> dict[str, str]:
+    roots = strings(value, note)
+    for name, path in roots.items():
+        if not re.fullmatch(_ROOT_NAME, name):
+            note(f"the root's name {name!r} is not letters, digits, - and _", name)
+        if not re.fullmatch(_ROOT_PATH, path):
+            note(f"{path!r} is not an absolute path, ~/x or $NAME/x", name)
+    return roots
+
+
+@table
 class Site:
-    """One table of config.toml, checked."""
+    """One table of config.toml, checked; `own` are the settings that only its kind has."""
 
     name: str
-    kind: Kind
-    default_root: str | None = None
-    work: str = "~/.hibali"
-    roots: dict[str, str] = field(default_factory=dict)
-    read_only: tuple[str, ...] = ()
-    ssh: SshSettings | None = None
-    reached_from: dict[str, Reached] = field(default_factory=dict)
-    s3: S3Settings | None = None
-    url: str | None = None
-    credentials_command: tuple[str, ...] = ()  # of a site of kind url
-    read_back: bool = True  # over WebDAV: whether what was written is read back as its proof
-    globus: GlobusSettings | None = None
-    proxy: ProxySettings | None = None
-    gridftp: GridftpSettings | None = None
-    scheduler: SchedulerSettings | None = None
-    container: str = "bare"
-    gpus: Gpus | None = None
-    limits: Limits = field(default_factory=Limits)
-    purge: Purge | None = None
-    tiers: dict[str, Tier] = field(default_factory=dict)
-    fast: str | None = None  # the tier that all runs use unless told otherwise
+    kind: str = setting(line, doc="what it is: ssh, local, s3, url, globus, or a kind of a plugin")
+    default_root: str | None = setting(line, default=None, doc="the root of paths that name none")
+    work: str = setting(
+        text(rf"@{_ROOT_NAME}(/.*)?|{_ROOT_PATH}", "an absolute path, ~/x, $NAME/x or @root/x"),
+        default="~/.hibali",
+        doc="where run folders and the cache are",
+    )
+    roots: dict[str, str] = setting(_roots, default={}, doc="named folders, for SITE:@NAME/x")
+    read_only: tuple[str, ...] = setting(lines, default=(), doc="roots that nothing is written to")
+    ssh: SshSettings | None = setting(table_of(SshSettings), default=None, doc="how to log in")
+    reached_from: dict[str, Reached] = setting(
+        tables(lambda _, value, note: read_table(Reached, value, note), SITE_NAME.pattern, BAD_SITE_NAME),
+        default={},
+        doc="how other sites reach this one, by their names",
+    )
+    s3: S3Settings | None = setting(table_of(S3Settings), default=None, doc="the object store")
+    url: str | None = setting(_url, default=None, doc="the URL of a web or WebDAV server")
+    credentials_command: tuple[str, ...] = setting(
+        words, default=(), doc="of a URL: a command that prints a login"
+    )
+    read_back: bool = setting(
+        flag, default=True, doc="of a WebDAV server: read back what was written, to verify its checksum"
+    )
+    globus: GlobusSettings | None = setting(
+        table_of(GlobusSettings), default=None, doc="the Globus collection"
+    )
+    proxy: ProxySettings | None = setting(table_of(ProxySettings), default=None, doc="proxies for GSI")
+    gridftp: GridftpSettings | None = setting(
+        table_of(GridftpSettings), default=None, doc="the GridFTP server"
+    )
+    scheduler: SchedulerSettings | None = setting(
+        plugin_table(SchedulerSettings, "runs.schedulers"),
+        default=None,
+        doc="the scheduler and defaults of jobs",
+    )
+    container: ContainerSettings = setting(
+        plugin_table(ContainerSettings, "runs.containers"),
+        default=ContainerSettings(),
+        doc="the container runtime",
+    )
+    gpus: Gpus | None = setting(table_of(Gpus), default=None, doc="the GPUs of the site")
+    limits: Limits = setting(table_of(Limits), default=Limits(), doc="rate limits and budgets")
+    purge: Purge | None = setting(table_of(Purge), default=None, doc="what the site deletes by itself")
+    tiers: dict[str, Tier] = setting(
+        tables(_read_tier, _WORD, "a tier's name is lower-case letters, digits, - and _"),
+        default={},
+        doc="fast storage on the nodes",
+    )
+    fast: str | None = setting(line, default=None, doc="the tier that runs use unless told otherwise")
+    own: Any = None
+
+    def finish(self, given: Given, note: Note) -> Self:
+        """Check names of roots and tiers; give ssh the proxy of the site."""
+        del given
+        if self.default_root is not None:
+            _check_root(self.default_root, self.roots, lambda message: note(message, "default_root"))
+        if self.purge is not None and self.purge.root is not None:
+            _check_root(self.purge.root, self.roots, lambda message: note(message, "purge", "root"))
+        for name in self.read_only:
+            if name not in self.roots:
+                note(f"{name!r} is not one of the roots", "read_only")
+        if self.work.startswith("@"):
+            name = self.work[1:].partition("/")[0]
+            if name not in self.roots:
+                note(f"{name!r} is not one of the roots", "work")
+            if name in self.read_only:
+                note(f"{name!r} is a read-only root", "work")
+        if self.fast is not None and self.fast not in self.tiers:
+            known = ", ".join(sorted(self.tiers)) or "there are none"
+            note(f"{self.fast!r} is not one of the tiers ({known})", "fast")
+        if self.name in self.reached_from:
+            note("a site does not reach itself: name another one", "reached_from", self.name)
+        if self.ssh is not None and self.proxy is not None:
+            return replace(self, ssh=replace(self.ssh, proxy=self.proxy))
+        return self
+
+
+def _check_root(name: str, roots: Mapping[str, str], note: Note) -> None:
+    if name not in roots:
+        note(f"{name!r} is not one of the roots ({', '.join(sorted(roots)) or 'there are none'})")
 
 
 def local_site(name: str = "here") -> Site:
     """The machine hibali runs on, where no site was named."""
     return Site(name=name, kind="local")
+
+
+REMOTE_NAME = r"[a-z][a-z0-9-]*"
+IMAGES_PLACE = r"(?:/|~/|[a-z][a-z0-9-]+:)[^\x00-\x1f]*"
+_ORIGIN = r"https?://(?:[A-Za-z0-9.-]+|\[[0-9a-f:]+\])(?::[0-9]{1,5})?"
+_BAD_ORIGIN = "a scheme and a host, such as https://gitlab.lab.example"
+
+
+def _origins(value: Any, note: Note) -> tuple[str, ...]:
+    origins = lines(value, note)
+    for each in origins:
+        if not re.fullmatch(_ORIGIN, each):
+            note(f"{each!r} is not {_BAD_ORIGIN}")
+    return origins
+
+
+_Keep = Literal["git", "folder"]
+
+
+@table
+class CatalogueSettings:
+    """`keep`: as a DataLad dataset in which every change is a commit, where git is installed; or as a plain folder.
+
+    `origins` (`https://gitlab.lab.example`, `http://localhost:8080`) may be private, and without TLS; `zenodo` is the Zenodo, or other
+    InvenioRDM, that `zenodo.123` is looked up at. `require_signatures`: what is fetched is signed by one of `allowed_signers`
+    (ssh-keygen(1), ALLOWED SIGNERS).
+    """
+
+    keep: _Keep = setting(choice(_Keep), default="git", doc="with history, or as a plain folder")
+    origins: tuple[str, ...] = setting(
+        _origins, default=(), doc="servers that may be private, or without TLS"
+    )
+    zenodo: str = setting(
+        text(_ORIGIN, _BAD_ORIGIN), default="https://zenodo.org", doc="where zenodo.123 is looked up"
+    )
+    allowed_signers: str | None = setting(line, default=None, doc="the file of those who may sign")
+    require_signatures: bool = setting(flag, default=False, doc="fetch only what is signed")
+
+    def finish(self, given: Given, note: Note) -> Self:
+        """Require signers where signatures are required."""
+        del given
+        if self.require_signatures and self.allowed_signers is None:
+            note("needs allowed_signers, the file of those who may sign", "require_signatures")
+        return self
+
+
+@table
+class RemoteSettings:
+    """Where catalogues meet: a git URL, `ria+ssh://...#ID`, a folder, or SITE:PATH.
+
+    `images` is where contents of images are left, a folder or SITE:PATH; None for what follows from the URL.
+    """
+
+    name: str
+    url: str = setting(
+        text(r"[^-].*", "a git URL, a folder, or SITE:PATH"), doc="a git URL, a folder, or SITE:PATH"
+    )
+    images: str | None = setting(
+        text(IMAGES_PLACE, "a folder from / on, or SITE:PATH"), default=None, doc="where images go"
+    )

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hibali.config.model import GlobusClient, Site
-from hibali.config.schema import (
+from hibali.config.kinds import read_site
+from hibali.config.model import (
+    BAD_SITE_NAME,
+    REMOTE_NAME,
     SITE_NAME,
     URL_PROTOCOLS_BUILT,
     CatalogueSettings,
+    GlobusClient,
     RemoteSettings,
-    Wrong,
-    read_document,
+    Site,
 )
+from hibali.config.schema import Note, Wrong, collect, read_table, setting, table, table_of, tables
 from hibali.errors import UsageError
 from hibali.files import check_private_file, config_file
+from hibali.plugins import words
 from hibali.subprocesses import hide_variable
 from hibali.system_errors import unreadable
 from hibali.text import did_you_mean, nearest, printable
@@ -43,7 +48,7 @@ class SettingsError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What config.toml says; `path` is where it is or would be."""
+    """The settings of config.toml, which is or would be at `path`."""
 
     path: Path
     sites: dict[str, Site]
@@ -84,7 +89,7 @@ class Settings:
 def load_sites(config: str | None = None) -> Settings:
     """Read config.toml (`config` is what `--config` gave); without a file there are no sites.
 
-    Variables that it says hold secrets are hidden from all that is started from here. Raises `RefusedError` where others can write
+    Variables that it names as secrets are hidden from the programs that hibali starts. Raises `RefusedError` where others can write
     the file, `SettingsError` with all that is wrong in it.
     """
     path = config_file(config)
@@ -97,7 +102,7 @@ def load_sites(config: str | None = None) -> Settings:
 
 
 def _secret_variables(settings: Settings) -> set[str]:
-    """What the environment holds for us, and for no program that we start."""
+    """The environment variables with secrets that only hibali reads, and no program that it starts."""
     clients = [settings.globus, *(site.globus.client for site in settings.sites.values() if site.globus)]
     proxies = (site.proxy for site in settings.sites.values())
     names = {client.secret_variable for client in clients if client is not None}
@@ -106,50 +111,90 @@ def _secret_variables(settings: Settings) -> set[str]:
 
 
 def parse_settings(text: str, path: Path) -> Settings:
-    """What a config.toml's text says; pure. Raises `SettingsError`."""
+    """Parse the text of a config.toml; pure. Raises `SettingsError` with everything that is wrong in it."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         _raise_syntax(problem, path)
     wrong: list[Wrong] = []
-    tables = read_document(document, wrong)
+    found = read_document(document, wrong)
+    raise_wrong(text, path, wrong)
+    return Settings(path, found.sites, found.catalogue, found.remotes, found.globus)
+
+
+def raise_wrong(text: str, path: Path, wrong: list[Wrong]) -> None:
+    """Raise `SettingsError` with the line of each wrong key, where there is any."""
     if wrong:
         problems = [
             {"line": line_of_key(text, found.keys), "key": ".".join(found.keys), "message": found.message}
             for found in wrong
         ]
         raise SettingsError(path, sorted(problems, key=lambda found: (found["line"], found["key"])))
-    return Settings(path, *tables)
+
+
+def _version(value: Any, note: Note) -> int:
+    del note
+    if value != 1 or value is True:
+        raise ValueError("must be 1: a newer hibali wrote this file, or it is a mistake")
+    return 1
+
+
+def _read_remote(name: str, content: Any, note: Note) -> RemoteSettings:
+    return read_table(RemoteSettings, content, note, name=name)
+
+
+@table
+class Document:
+    """All tables of a config.toml."""
+
+    version: int = setting(_version, default=1, doc="the version of this format")
+    sites: dict[str, Site] = setting(
+        tables(read_site, SITE_NAME.pattern, BAD_SITE_NAME), default={}, doc="the sites, by name"
+    )
+    catalogue: CatalogueSettings = setting(
+        table_of(CatalogueSettings), default=CatalogueSettings(), doc="the catalogue of pipelines"
+    )
+    remotes: dict[str, RemoteSettings] = setting(
+        tables(_read_remote, REMOTE_NAME, f"a remote's name matches {REMOTE_NAME}"),
+        default={},
+        doc="the remotes of the catalogue, by name",
+    )
+    globus: GlobusClient | None = setting(
+        table_of(GlobusClient), default=None, doc="the Globus client of all sites that name none"
+    )
+
+
+def read_document(document: dict[str, Any], wrong: list[Wrong]) -> Document:
+    """Read a parsed config.toml; what is wrong anywhere goes to `wrong`."""
+    found = read_table(Document, document, collect(wrong))
+    for name, site in found.sites.items():
+        if site.globus is not None and site.globus.client is None:
+            found.sites[name] = replace(site, globus=replace(site.globus, client=found.globus))
+    return found
 
 
 def require_built(site: Site) -> None:
-    """Raise `UsageError` where the site asks for what the contracts name and this version cannot do yet."""
-    protocol = (site.url or "").partition(":")[0] if site.kind == "url" else ""
-    lacking = [
-        (protocol != "" and protocol not in URL_PROTOCOLS_BUILT, "url", protocol),
-    ]
-    for lacks, key, word in lacking:
-        if lacks:
-            _raise_not_built(site, key, word)
+    """Raise `UsageError` if the URL of the site has a protocol that this version does not support."""
+    protocol = (site.url or "").partition(":")[0]
+    if protocol and protocol not in URL_PROTOCOLS_BUILT:
+        _raise_not_built(site, "url", protocol)
 
 
 def require_built_for_runs(site: Site) -> None:
-    """`require_built`, and the scheduler and container of the site as well."""
-    from hibali.plugins import words
-
+    """Raise `UsageError` if this version does not support the URL, the scheduler or the container of the site."""
     require_built(site)
     if site.scheduler is not None and site.scheduler.name not in words("runs.schedulers"):
         _raise_not_built(site, "scheduler.name", site.scheduler.name)
-    if site.container not in words("runs.containers"):
-        _raise_not_built(site, "container.name", site.container)
+    if site.container.name not in words("runs.containers"):
+        _raise_not_built(site, "container.name", site.container.name)
 
 
 def _raise_not_built(site: Site, key: str, word: str) -> NoReturn:
     raise UsageError(
         "not-built",
-        f"{key} = {word!r} is not built in this version of hibali",
+        f"this version of hibali does not support {key} = {word!r}",
         subject=site.name,
-        hint="The site can stand in config.toml; what needs this key cannot be done yet.",
+        hint="Correct config.toml, or install the package that adds it.",
     )
 
 
@@ -169,8 +214,6 @@ def _read_text(path: Path) -> str:
 
 
 def _raise_syntax(problem: tomllib.TOMLDecodeError, path: Path) -> NoReturn:
-    import re
-
     text = str(problem)
     found = re.search(r"at line (\d+)", text)
     raise SettingsError(path, [{"line": int(found[1]) if found else 0, "key": "", "message": text}]) from None

@@ -75,10 +75,11 @@ def doctor_command(common: Common, name: str, *, job: bool | None) -> int | None
     credentials, bucket and writing; where a site has them its proxy, its host for data, GridFTP and Globus. What depends on a step that failed is not tried. It logs in once, and leaves nothing
     behind. It ends with the exit code of the worst that was found; a warning is none.
     """
+    from hibali.config.kinds import kind_of
     from hibali_cli.handlers.init import look_at
 
     site = common.settings().site(name)
-    runs_jobs = site.kind in {"ssh", "local"}
+    runs_jobs = kind_of(site).has_machine
     if job and not runs_jobs:
         raise click.UsageError(f"A site of kind {site.kind} runs no jobs.")
     if job is None:

@@ -366,12 +366,12 @@ def show_command(common: Common, pipeline: str) -> int | None:
         show_sites,
     )
     from registry.catalogue import Catalogue
-    from runs.store import by_site, runs_of
+    from runs.store import runs_by_site, runs_of
 
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
     trusted, said = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
-    sites = by_site(runs_of(found.digest))
+    sites = runs_by_site(runs_of(found.digest))
     image = catalogue.image(found)
     here = image is not None and catalogue.images.local_file(found, image) is not None
     if common.json:
@@ -449,7 +449,7 @@ def stage_command(common: Common, *, pipeline: str, site_name: str, image: str) 
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
     site = run_site(common, site_name)
-    container = load_container(site.container)
+    container = load_container(site.container.name)
     staged = _stage(common, found, site, container, image, pinned_image(catalogue, found))
     if common.json:
         record = {

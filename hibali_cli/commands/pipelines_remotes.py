@@ -41,7 +41,7 @@ def remotes_add_command(
     import re
 
     from hibali.config.edit import add_remote
-    from hibali.config.schema import IMAGES_PLACE, REMOTE_NAME, RemoteSettings
+    from hibali.config.model import IMAGES_PLACE, REMOTE_NAME, RemoteSettings
     from hibali.errors import UsageError
 
     if not re.fullmatch(REMOTE_NAME, name):

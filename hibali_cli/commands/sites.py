@@ -8,7 +8,6 @@ import click
 
 from hibali.errors import HibaliError
 from hibali_cli.command import command, command_group
-from hibali_cli.handlers.sites import how_reached, site_pairs, site_record, site_table
 from hibali_cli.options import Common, duration_of
 
 _ADD_EXAMPLES = [
@@ -31,6 +30,9 @@ _ADD_EXAMPLES = [
 @click.option("--s3", metavar="ENDPOINT", help="An object store: its URL, or aws.")
 @click.option("--local", metavar="PATH", help="A folder of this machine.")
 @click.option("--url", metavar="URL", help="A web server, by URL; it is only read.")
+@click.option(
+    "--kind", metavar="WORD", help="Any kind of site, those of plugins, too; --set gives its settings."
+)
 @click.option("--data-ssh", metavar="HOST", help="Where bulk data goes in, if it differs.")
 @click.option("--ssh-command", metavar="WORDS", help="The user's own ssh, as in 'gsissh -p 2222'.")
 @click.option("--transport", metavar="auto|agent|sftp", help="How data travels over ssh.")
@@ -69,17 +71,24 @@ _ADD_EXAMPLES = [
     metavar="WORDS",
     help="A command that prints them: AWS process credentials, or a login.",
 )
+@click.option(
+    "--set",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any key below [sites.NAME], as in scheduler.nodes=2; repeatable.",
+)
 @click.option("--replace", is_flag=True, help="Put it in the place of another site of that name.")
 @click.option("--no-check", is_flag=True, help="Do not ask the site whether it answers.")
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and stop.")
 def add_command(common: Common, name: str, **options: Any) -> int | None:
     """Add a site to config.toml, and check that it answers.
 
-    One of --ssh, --s3, --local, --url and --globus says what it is; --globus beside --ssh or --local gives it a collection, too. The identical site again changes nothing; a
+    One of --ssh, --s3, --local, --url, --globus and --kind says what it is; --globus beside --ssh or --local gives it a collection, too. The identical site again changes nothing; a
     different one of that name is refused unless --replace. A site that does not answer is kept, and the
     command ends with 4 or 5. No secret is ever an option.
     """
     from hibali.config.edit import add_site, plan_site, render_site
+    from hibali_cli.handlers.sites import site_table
 
     replace, check = options.pop("replace"), not options.pop("no_check")
     dry_run = options.pop("dry_run")
@@ -247,6 +256,8 @@ def import_command(
 @command("list", examples=[("hibali sites list", "See every site and how it is reached.")])
 def list_command(common: Common) -> int | None:
     """List the sites of config.toml."""
+    from hibali_cli.handlers.sites import how_reached, site_record
+
     settings = common.settings()
     sites = [settings.sites[name] for name in sorted(settings.sites)]
     if common.json:
@@ -324,6 +335,8 @@ def remove_command(common: Common, name: str) -> int | None:
 @click.argument("name", metavar="SITE")
 def show_command(common: Common, name: str) -> int | None:
     """Show the settings of a site, defaults included."""
+    from hibali_cli.handlers.sites import site_pairs, site_record
+
     site = common.settings().site(name)
     if common.json:
         common.output.record("site", site_record(site))

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
@@ -51,7 +52,7 @@ def _all_sites(common: Common) -> Iterator[Site]:
     """Those where runs can be."""
     settings = common.settings()
     for name in sorted(settings.sites):
-        if settings.sites[name].kind in {"ssh", "local"}:
+        if kind_of(settings.sites[name]).has_machine:
             try:
                 yield run_site(common, name)
             except HibaliError as problem:

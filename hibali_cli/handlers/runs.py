@@ -302,7 +302,7 @@ def find_failure(run: Run) -> HibaliError | None:
     if run.state is State.LOST:
         return TryLaterError(
             "run-lost",
-            f"nobody knows how this run ended: {run.status.reason}",
+            f"the end of this run is not known: {run.status.reason}",
             subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )
@@ -358,7 +358,7 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
     if sweep.in_state(State.LOST):
         return TryLaterError(
             "run-lost",
-            f"nobody knows how some tasks ended: {counts}",
+            f"the end of some tasks is not known: {counts}",
             subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 def check_and_tell(common: Common, site: Site) -> None:
     """Print what the site says of itself; raises the problem that stands for all others, if there is any."""
     from runs.rate_limits import start_afresh
+    from runs.site_commands import programs_of
     from transfers.check import check_site
 
     require_built(site)
     start_afresh(site)
     with listening(common, f"check {site.name}") as on_event:
-        report = check_site(site, on_event)
+        report = check_site(site, programs_of(site), on_event)
     problems: Sequence[HibaliError] = report.problems
     if common.json:
         records = [problem.to_record() for problem in problems]

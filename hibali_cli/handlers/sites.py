@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hibali.amounts import split_command
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import UsageError
 
@@ -17,6 +19,13 @@ def site_record(site: Site) -> dict[str, Any]:
     values = asdict(site)
     if values["ssh"] is not None:
         del values["ssh"]["proxy"]  # it is the site's
+    if values["scheduler"] is not None:
+        values["scheduler"] |= values["scheduler"].pop("own") or {}
+    container = values["container"]
+    values |= {"container": container["name"], "container_own": container["own"]}
+    for key in ("own", "container_own"):
+        if values[key] is None:
+            del values[key]
     return {"name": values.pop("name"), "type": values.pop("kind"), **_listed(values)}
 
 
@@ -27,13 +36,7 @@ def site_pairs(site: Site) -> dict[str, str]:
 
 def how_reached(site: Site) -> str:
     """The address in one word: a host, an endpoint, a URL or this machine."""
-    if site.ssh is not None:
-        return site.ssh.host
-    if site.s3 is not None:
-        return site.s3.endpoint
-    if site.kind == "globus" and site.globus is not None:
-        return site.globus.collection
-    return site.url or "this machine"
+    return kind_of(site).address(site)
 
 
 def _listed(value: Any) -> Any:
@@ -53,92 +56,119 @@ def _flat(value: Any, name: str) -> list[tuple[str, str]]:
     return [(name, str(value).lower() if isinstance(value, bool) else str(value))]
 
 
-_KINDS = {"ssh": "--ssh", "s3": "--s3", "local": "--local", "url": "--url", "globus": "--globus"}
-_SSH = ("data_ssh", "ssh_command", "transport", "logins", "channels")
-_S3 = ("bucket", "prefix", "region", "profile", "anonymous", "credentials_command")
+_KINDS = ("ssh", "s3", "local", "url", "globus")  # those with an option of their own; --kind names any
+# Each option and its key below [sites.NAME]; a flag or text that was not given sets nothing.
+_KEYS = {
+    "default_root": ("default_root",),
+    "work": ("work",),
+    "root": ("roots",),
+    "url": ("url",),
+    "ssh": ("ssh", "host"),
+    "data_ssh": ("ssh", "data_host"),
+    "ssh_command": ("ssh", "command"),
+    "transport": ("ssh", "transport"),
+    "logins": ("ssh", "logins"),
+    "channels": ("ssh", "channels"),
+    "s3": ("s3", "endpoint"),
+    "bucket": ("s3", "bucket"),
+    "prefix": ("s3", "prefix"),
+    "region": ("s3", "region"),
+    "profile": ("s3", "profile"),
+    "anonymous": ("s3", "anonymous"),
+    "credentials_command": ("s3", "credentials_command"),
+    "globus": ("globus", "collection"),
+    "globus_path": ("globus", "paths"),
+    "gridftp": ("gridftp", "url"),
+    "scheduler": ("scheduler", "name"),
+    "account": ("scheduler", "account"),
+    "partition": ("scheduler", "partition"),
+    "time": ("scheduler", "time"),
+    "mpi": ("scheduler", "mpi"),
+    "container": ("container", "name"),
+    "gpus": ("gpus", "per_node"),
+}
+_COMMANDS = frozenset({"ssh_command", "credentials_command"})
+_PAIRS = frozenset({"root", "globus_path"})
+_OF_KIND = frozenset({"ssh", "s3"})  # tables whose options go with sites of that kind alone
 
 
 def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The table `[sites.NAME]` in the order of the contracts, without what was not given.
+    """The table `[sites.NAME]`, without what was not given.
 
     Raises `UsageError` for no kind or two, and for options of another kind. Values are judged where the
     file is read, too.
     """
     kind = _kind(name, options)
-    table: dict[str, Any] = {"kind": kind, "default_root": options["default_root"], "work": options["work"]}
-    roots = _pairs("--root", options["root"])
-    if kind == "local":
-        roots = {"data": _whole_path(options["local"]), **roots}
-        table["default_root"] = options["default_root"] or "data"
-    table["roots"] = roots
-    table["url"] = options["url"]
-    if kind == "url":
-        table["credentials_command"] = _words("--credentials-command", options["credentials_command"])
-    table["ssh"] = _ssh_table(options) if kind == "ssh" else {}
-    table["s3"] = _s3_table(options) if kind == "s3" else {}
-    table["globus"] = {
-        "collection": options["globus"],
-        "paths": _pairs("--globus-path", options["globus_path"]),
-    }
-    table["gridftp"] = {"url": options["gridftp"]}
-    table["scheduler"] = {
-        "name": options["scheduler"],
-        "account": options["account"],
-        "partition": options["partition"],
-        "time": options["time"],
-        "mpi": options["mpi"],
-    }
-    table["container"] = {"name": options["container"]}
-    table["gpus"] = {"per_node": options["gpus"]}
-    return _given(table)
+    table: dict[str, Any] = {"kind": kind}
+    if options["local"] is not None:
+        table["default_root"] = "data"
+    for option, keys in _KEYS.items():
+        value = options[option]
+        if value is None or value is False or value == ():
+            continue
+        if option == "credentials_command" and kind == "url":
+            keys = ("credentials_command",)  # noqa: PLW2901  # of a URL it is a key of the site itself
+        if option in _COMMANDS:
+            value = _words(_option(option), value)
+        elif option in _PAIRS:
+            value = _pairs(_option(option), value)
+        _put(table, keys, value)
+    if options["local"] is not None:
+        table["roots"] = {"data": _whole_path(options["local"]), **table.get("roots", {})}
+    for text in options["set"]:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise UsageError("bad-pair", f"{text!r} is not --set KEY=VALUE", subject="--set")
+        _put(table, tuple(key.split(".")), _read_value(value))
+    return table
+
+
+def _put(table: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
+    for key in keys[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise UsageError("bad-pair", f"{key} is not a table", subject="--set")
+    table[keys[-1]] = value
+
+
+def _read_value(text: str) -> Any:
+    """Read a value as TOML has it, such as 4, true or ["a"]; anything else is a string."""
+    try:
+        return tomllib.loads(f"value = {text}\n")["value"] if "\n" not in text else text
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
 
 
 def _kind(name: str, options: Mapping[str, Any]) -> str:
     kinds = [kind for kind in _KINDS if options[kind] is not None]
     if len(kinds) > 1 and kinds[-1] == "globus":
         kinds.pop()  # a site that is reached in another way has a collection, too
+    if options["kind"] is not None:
+        kinds = list(dict.fromkeys([options["kind"], *(kind for kind in kinds if kind != "globus")]))
     if len(kinds) != 1:
         raise UsageError(
             "site-kind",
-            f"exactly one of {', '.join(_KINDS.values())} says what the site is",
+            f"exactly one of {', '.join(map(_option, (*_KINDS, 'kind')))} says what the site is",
             subject=name,
             hint="See: hibali sites add --help",
         )
-    foreign = [key for key in _SSH if kinds[0] != "ssh"] + [key for key in _S3 if kinds[0] != "s3"]
+    foreign = [key for key, keys in _KEYS.items() if keys[0] in _OF_KIND and keys[0] != kinds[0]]
     if kinds[0] == "url":
         foreign.remove("credentials_command")
-    wrong = [f"--{key.replace('_', '-')}" for key in foreign if options[key] not in {None, False}]
+    wrong = [_option(key) for key in foreign if options[key] not in {None, False}]
     if wrong:
-        raise UsageError("site-option", f"{', '.join(wrong)} cannot go with {_KINDS[kinds[0]]}", subject=name)
+        shown = f"--kind {kinds[0]}" if options["kind"] is not None else _option(kinds[0])
+        raise UsageError("site-option", f"{', '.join(wrong)} cannot go with {shown}", subject=name)
     return kinds[0]
 
 
-def _ssh_table(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "host": options["ssh"],
-        "data_host": options["data_ssh"],
-        "command": _words("--ssh-command", options["ssh_command"]),
-        "transport": options["transport"],
-        "logins": options["logins"],
-        "channels": options["channels"],
-    }
-
-
-def _s3_table(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "endpoint": options["s3"],
-        "bucket": options["bucket"],
-        "prefix": options["prefix"],
-        "region": options["region"],
-        "profile": options["profile"],
-        "anonymous": options["anonymous"] or None,
-        "credentials_command": _words("--credentials-command", options["credentials_command"]),
-    }
-
-
-def _words(option: str, text: str | None) -> list[str] | None:
+def _words(option: str, text: str) -> list[str]:
     try:
-        return None if text is None else list(split_command(text))
+        return list(split_command(text))
     except ValueError as problem:
         raise UsageError("bad-words", str(problem), subject=option) from None
 
@@ -157,12 +187,3 @@ def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
 
 def _whole_path(path: str) -> str:
     return path if path.startswith("~") else str(Path(path).absolute())
-
-
-def _given(table: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        kept = _given(value) if isinstance(value, Mapping) else value
-        if kept is not None and kept not in ({}, []):
-            found[key] = kept
-    return found

@@ -12,7 +12,7 @@ from runs.containers.base import (
     OCI_ARCHIVE,
     SHARED_MEMORY,
     SIF,
-    KeepsNoImages,
+    Container,
     Task,
     docker_name,
     handed_on,
@@ -34,21 +34,18 @@ _GPUS = {"": [], "nvidia": ["--nv"], "amd": ["--rocm"]}
 _AT_HOME = 'HOME=$1; export HOME; shift; exec "$@"'
 
 
-class Apptainer(KeepsNoImages):
+class Apptainer(Container):
     """SIF files, started by their exact path; Docker and OCI archives are built into one."""
 
-    isolates = True
     confines = True
-    binds_inputs = True
-    place = ""
     form = "image.sif"
     formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE, SIF})
-    flattens = False
     gpus = frozenset({"nvidia", "amd"})
 
     def __init__(self, name: str) -> None:
         """`name` is the command, and in capitals the beginning of its variables."""
         self.name = name
+        self.programs = (name,)
 
     def image_name(self, wanted: Wanted | None) -> str:
         """As Docker names images; one that is a SIF of its own is started under the name it has."""

@@ -5,20 +5,15 @@ from __future__ import annotations
 import shlex
 
 from registry.pipeline import Container as Wanted
-from runs.containers.base import KeepsNoImages, Task
+from runs.containers.base import Container, Task
 
 
-class Bare(KeepsNoImages):
+class Bare(Container):
     """The site decided so; the descriptor's image is not used."""
 
     name = "bare"
     isolates = False
-    confines = False
     binds_inputs = False
-    place = ""
-    form = ""
-    formats: frozenset[str] = frozenset()
-    flattens = False
     gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:
@@ -31,11 +26,6 @@ class Bare(KeepsNoImages):
         variables = [f"{name}={value}" for name, value in task.environment.items()]
         words = [*(["env", *variables] if variables else []), task.shell, task.command]
         return "exec " + " ".join(shlex.quote(word) for word in words)
-
-    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """There are no archives."""
-        del archive, result, kind, image
-        return ()
 
 
 CONTAINER = Bare()

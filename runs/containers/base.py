@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, ClassVar
 
 from hibali.errors import AccessError, RefusedError, TryLaterError, UsageError
+from hibali.plugins import load
 from hibali.text import printable
 from registry.command_line import is_safe_variable, needs_consent
 from registry.pipeline import Container as Wanted
@@ -42,7 +44,7 @@ class Task:
     the file or folder it was converted to, "" without one. `words` is the command as words where the image's own entry
     point is to get them; `entrypoint` and `image_environment` are the image's own where the runtime has to be told.
     `tasks` is how many of it a launcher starts, which find each other over the network and in shared memory. `gpus` is the kind
-    of those that the tool is to see, "" for none.
+    of those that the tool is to see, "" for none. `own` are the settings that only this runtime has.
     """
 
     run: str
@@ -60,6 +62,7 @@ class Task:
     image_environment: Mapping[str, str] = field(default_factory=dict)
     tasks: int = 1
     gpus: str = ""
+    own: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Image:
     digests: tuple[str, ...] = ()
 
 
-class Container(Protocol):
+class Container(ABC):
     """Text and values in, text and values out.
 
     `isolates` says that the tool runs in an image, and sees of the site what it is given, inputs read-only. Without it inputs are
@@ -79,55 +82,52 @@ class Container(Protocol):
     anywhere. `form` is the name of the file or folder an image is converted to; "" where the runtime keeps images
     by itself. `formats` are the archives it can take; with `flattens` it is given a tar of the image's tree instead. `gpus` are
     the kinds that it can show to a tool.
+
+    `settings` are its own keys of [container], a class made by `hibali.config.schema.table`; `Task.own` is an object of it, or
+    None where the site gives none of them. `programs` have to be there, the main one first.
     """
 
     name: str
-    isolates: bool
-    confines: bool
-    binds_inputs: bool
-    place: str
-    form: str
-    formats: frozenset[str]
-    flattens: bool
-    gpus: frozenset[str]
+    settings: ClassVar[type | None] = None
+    programs: tuple[str, ...] = ()
+    isolates: bool = True
+    confines: bool = False
+    binds_inputs: bool = True
+    place: str = ""
+    form: str = ""
+    formats: frozenset[str] = frozenset()
+    flattens: bool = False
+    gpus: frozenset[str] = frozenset()
 
+    @abstractmethod
     def image_name(self, wanted: Wanted | None) -> str:
         """How the runtime calls the image a pipeline wants; "" where none is used; raises `UsageError`."""
 
+    @abstractmethod
     def start(self, task: Task) -> str:
         """The shell line that becomes the tool: `exec` and words; raises `RefusedError` for a path it cannot be told."""
 
     def image_words(self, name: str) -> tuple[str, ...]:
-        """Ask whether the image is at the site; never where it keeps none."""
-
-    def read_image(self, finished: Finished, name: str) -> Image | None:
-        """The image of that name, or None where it is not there; raises `UsageError` where the runtime is missing."""
-
-    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """Command lines, one after the other, that take an image of that kind and id from an archive at the site.
-
-        What they make is `result`, whose folder is theirs alone, or something in the runtime's own store.
-        """
-
-
-class KeepsNoImages:
-    """A runtime without a store of its own, which is never asked: an image is a file or folder, or there is none."""
-
-    def image_words(self, name: str) -> tuple[str, ...]:
-        """See Container."""
+        """Ask whether the image is at the site; () where the runtime has no store of its own: it is never asked."""
         del name
         return ()
 
     def read_image(self, finished: Finished, name: str) -> Image | None:
-        """See Container."""
+        """The image of that name, or None where it is not there; raises `UsageError` where the runtime is missing."""
         del finished, name
         return None
+
+    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+        """Command lines, one after the other, that take an image of that kind and id from an archive at the site.
+
+        What they make is `result`, whose folder is theirs alone, or something in the runtime's own store; () where there is none.
+        """
+        del archive, result, kind, image
+        return ()
 
 
 def load_container(word: str) -> Container:
     """The container runtime a site names; raises `UsageError` for an unknown word."""
-    from hibali.plugins import load
-
     module = load("runs.containers", word)
     found: Container = getattr(module, "CONTAINER", module)
     return found

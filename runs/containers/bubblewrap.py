@@ -8,7 +8,7 @@ from runs.containers.base import (
     OCI_ARCHIVE,
     PATH,
     SHARED_MEMORY,
-    KeepsNoImages,
+    Container,
     Task,
     docker_name,
     handed_on,
@@ -22,13 +22,12 @@ _OFFLINE = without_network("--unshare-net")
 _KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound")
 
 
-class Bubblewrap(KeepsNoImages):
+class Bubblewrap(Container):
     """Unpacked Docker images, started without a daemon and without a network; every path is a word of its own."""
 
     name = "bubblewrap"
-    isolates = True
+    programs = ("bwrap", "tar")
     confines = True
-    binds_inputs = True
     place = "/mnt"  # the image is read-only, and only below this folder can anything be bound
     form = "image"
     formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE})

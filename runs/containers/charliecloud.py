@@ -7,7 +7,7 @@ from runs.containers.base import (
     DOCKER_ARCHIVE,
     OCI_ARCHIVE,
     PATH,
-    KeepsNoImages,
+    Container,
     Task,
     docker_name,
     handed_on,
@@ -18,11 +18,11 @@ from runs.containers.base import (
 _USER = "USER=${USER:-$(id -un)}\nexport USER\n"
 
 
-class Charliecloud(KeepsNoImages):
+class Charliecloud(Container):
     """Flattened Docker images. What is bound can be written, so that inputs are copies of this run's own."""
 
     name = "charliecloud"
-    isolates = True
+    programs = ("ch-run", "ch-convert")
     confines = True
     binds_inputs = False
     place = "/mnt"  # ch-convert(1) makes /mnt/0 to /mnt/9 in every image

@@ -5,6 +5,7 @@ from __future__ import annotations
 from registry.pipeline import Container as Wanted
 from runs.containers.base import (
     DOCKER_ARCHIVE,
+    Container,
     Image,
     Task,
     alone_or_together,
@@ -25,17 +26,13 @@ _GPUS = {
 }
 
 
-class Docker:
+class Docker(Container):
     """Docker images, started by a daemon that maps no users: the tool has the numbers of the account."""
 
     name = "docker"
-    isolates = True
+    programs = ("docker",)
     confines = True
-    binds_inputs = True
-    place = ""
-    form = ""
     formats = frozenset({DOCKER_ARCHIVE})
-    flattens = False
     gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:

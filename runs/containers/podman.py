@@ -6,6 +6,7 @@ from registry.pipeline import Container as Wanted
 from runs.containers.base import (
     DOCKER_ARCHIVE,
     OCI_ARCHIVE,
+    Container,
     Image,
     Task,
     alone_or_together,
@@ -30,17 +31,13 @@ _GPUS = {
 }
 
 
-class Podman:
+class Podman(Container):
     """Docker images, started without a daemon."""
 
     name = "podman"
-    isolates = True
+    programs = ("podman",)
     confines = True
-    binds_inputs = True
-    place = ""
-    form = ""
     formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE})
-    flattens = False
     gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:

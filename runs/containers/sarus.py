@@ -7,6 +7,7 @@ import re
 from registry.pipeline import Container as Wanted
 from runs.containers.base import (
     DOCKER_ARCHIVE,
+    Container,
     Image,
     Task,
     check_answered,
@@ -27,17 +28,13 @@ _SPLITS = {
 }
 
 
-class Sarus:
+class Sarus(Container):
     """Docker images in Sarus's own repository. It gives the host's network, own user and no capabilities by itself."""
 
     name = "sarus"
-    isolates = True
+    programs = ("sarus",)
     confines = False  # what the site mounts into every container stays there, and can be written
-    binds_inputs = True
-    place = ""
-    form = ""
     formats = frozenset({DOCKER_ARCHIVE})
-    flattens = False
     gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:

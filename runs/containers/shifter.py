@@ -7,7 +7,16 @@ import re
 from hibali.errors import UsageError
 from hibali.text import printable
 from registry.pipeline import Container as Wanted
-from runs.containers.base import Image, Task, check_answered, docker_name, handed_on, quoted, unsafe_path
+from runs.containers.base import (
+    Container,
+    Image,
+    Task,
+    check_answered,
+    docker_name,
+    handed_on,
+    quoted,
+    unsafe_path,
+)
 from transfers.remote.host import Finished
 
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -18,7 +27,7 @@ _PATH = re.compile(r"[A-Za-z0-9_.+/-]*")
 _FOUND = "shifter=$(command -v shifter) || exit 127\n"
 
 
-class Shifter:
+class Shifter(Container):
     """Docker images that were pulled into the site's gateway (`shifterimg pull`), by their id there.
 
     It binds nothing to a path that the image does not have, and shows what the site mounts into every container: the run's
@@ -26,13 +35,8 @@ class Shifter:
     """
 
     name = "shifter"
-    isolates = True
-    confines = False
     binds_inputs = False
-    place = ""
-    form = ""
     formats: frozenset[str] = frozenset()  # images come in by the gateway alone, which pulls them
-    flattens = False
     gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from hibali.amounts import format_size
-from hibali.config.model import Site, SshSettings
+from hibali.config.model import ContainerSettings, Site, SshSettings
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener
 from hibali.ledger import new_identifier
@@ -37,13 +37,14 @@ from runs.doctor.network import (
 from runs.launch import launch
 from runs.model import Run, State
 from runs.poll import update
+from runs.prepare import prepare_dry_run
 from runs.rate_limits import rate_limited
-from runs.request import Request, show_prepared
-from runs.schedulers.base import Foretells, Resources, Scheduler, load_scheduler
+from runs.request import JobOptions, Request, Workload, compute_site
+from runs.schedulers.base import Resources, Scheduler, load_scheduler
 from runs.site_commands import SiteCommands
 from runs.stage import Synchroniser
 from runs.store import RunStore
-from transfers.check import SiteReport, programs_of, reach_machine
+from transfers.check import SiteReport, reach_machine
 from transfers.entry import Kind
 from transfers.remote.host import HasRoom, KnowsPrograms, RemoteHost
 
@@ -156,7 +157,7 @@ _DESCRIPTOR = b"""{
 
 def foretold_script(site: Site) -> str:
     """The script of such a job, as it would be submitted."""
-    return show_prepared(_request(site), new_identifier()).job_script
+    return prepare_dry_run(_request(site), new_identifier()).job_script
 
 
 def run_job(
@@ -178,7 +179,7 @@ def run_job(
         run = begun
 
     try:
-        run = launch(_request(site), far, book, Synchroniser(), began=began, on_event=on_event)
+        run = launch(_request(site), far, book, Synchroniser(), on_begin=began, on_event=on_event)
         run = _follow(run, site, far, book, patience)
         _judge(walk, run, patience)
     except HibaliError as problem:
@@ -195,20 +196,9 @@ def run_job(
 def _request(site: Site) -> Request:
     """Without a container: whatever image it would take, the site need not have it."""
     pipeline = read_descriptor(_DESCRIPTOR, "hibali doctor")
-    site = replace(site, container="bare", fast=None)
-    return Request(
-        pipeline=pipeline,
-        invocation=check_invocation(pipeline, {}),
-        inputs=(),
-        places=(),
-        identities=(),
-        site=site,
-        scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
-        container=load_container("bare"),
-        name="doctor",
-        new=True,
-        wanted=Resources(seconds=60),
-    )
+    site = replace(site, container=ContainerSettings(), fast=None)
+    workload = Workload(pipeline, check_invocation(pipeline, {}), name="doctor")
+    return Request(workload, compute_site(site), JobOptions(Resources(seconds=60)), new=True)
 
 
 def _follow(run: Run, site: Site, far: RemoteHost, book: RunStore, patience: float) -> Run:
@@ -427,10 +417,10 @@ def _ask_scheduler(walk: StepList, site: Site, far: RemoteHost) -> None:
         walk.skip(["scheduler"], "none is named, and without an agent nothing can be started")
         return
     try:
-        for program, found in _which(far, programs_of(word)).items():
+        scheduler = load_scheduler(word)
+        for program, found in _which(far, scheduler.programs).items():
             if found is None:
                 raise missing_program(site.name, program)
-        scheduler = load_scheduler(word)
         words = scheduler.lookup_words("hibali-doctor")
         if words:
             _ask_once(site, far, scheduler, words)
@@ -456,8 +446,8 @@ def _ask_once(site: Site, far: RemoteHost, scheduler: Scheduler, words: tuple[st
 def _foretell(site: Site, far: RemoteHost) -> str:
     """When a small job with the site's account and partition would start; what the scheduler refuses it with is raised."""
     scheduler = load_scheduler(site.scheduler.name if site.scheduler else "direct")
-    words = scheduler.start_words() if isinstance(scheduler, Foretells) else ()
-    if not words or not isinstance(scheduler, Foretells) or not isinstance(far, KnowsPrograms):
+    words = scheduler.start_words()
+    if not words or not isinstance(far, KnowsPrograms):
         return ""
     finished = far.run(words, stdin=foretold_script(site).encode("ascii", "replace"))
     seconds = scheduler.read_start(finished, datetime.now(UTC))
@@ -465,14 +455,15 @@ def _foretell(site: Site, far: RemoteHost) -> str:
 
 
 def _ask_container(walk: StepList, site: Site, far: RemoteHost) -> None:
-    if site.container == "bare":
+    if site.container.name == "bare":
         walk.ok("container", "none: tools run as you, with consent to each pipeline")
         return
     if not isinstance(far, KnowsPrograms):
         walk.skip(["container"], "without an agent no program can be asked")
         return
-    program = (programs_of(site.container) or (site.container,))[0]
+    program = site.container.name
     try:
+        program = (*load_container(site.container.name).programs, program)[0]
         answer = SiteCommands(far, site).ask((program, "--version"))
         if answer.exit_code == 127:
             raise missing_program(site.name, program)

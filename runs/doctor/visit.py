@@ -7,16 +7,17 @@ import os
 import time
 from urllib.parse import urlsplit
 
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.config.settings import require_built, require_built_for_runs
 from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener
 from hibali.http import Answer
-from hibali.plugins import load
 from runs import rate_limits
 from runs.doctor import machine
 from runs.doctor.machine import reach
 from runs.doctor.network import StepList, connect_once, find_addresses, look_at_collection, look_beside
+from transfers.check import check_store
 from transfers.stores.s3.credentials import CredentialSource, find_endpoint
 from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
@@ -183,15 +184,17 @@ def visit(walk: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
         return
     walk.ok("settings", f"{site.name} is of kind {site.kind}")
     rate_limits.start_afresh(site)
-    if site.kind == "s3":
-        look_at_bucket(walk, site, on_event)
-    elif site.kind == "url":
-        _look_at_web(walk, site, on_event)
-    elif site.kind == "globus":
-        look_at_collection(walk, site, on_event)
-    else:
+    if kind_of(site).has_machine:
         _look_at_machine(walk, site, on_event, job=job)
         look_beside(walk, site, on_event)
+    elif site.s3 is not None:
+        look_at_bucket(walk, site, on_event)
+    elif site.url is not None:
+        _look_at_web(walk, site, on_event)
+    elif site.globus is not None:
+        look_at_collection(walk, site, on_event)
+    else:
+        _look_at_store(walk, site, on_event)
 
 
 def _look_at_machine(walk: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
@@ -214,7 +217,7 @@ def _look_at_machine(walk: StepList, site: Site, on_event: Listener, *, job: boo
             return
         from runs.doctor.machine import run_job
 
-        run_job(walk, site, far, lambda: rate_limits.reach(site, on_event), on_event)
+        run_job(walk, site, far, lambda: rate_limits.open_limited_host(site, on_event), on_event)
 
 
 def _look_at_web(walk: StepList, site: Site, on_event: Listener) -> None:
@@ -226,13 +229,19 @@ def _look_at_web(walk: StepList, site: Site, on_event: Listener) -> None:
     if not connect_once(walk, host, port):
         walk.skip(_WEB[2:], "nobody answers there")
         return
+    _look_at_store(walk, site, on_event)
+
+
+def _look_at_store(walk: StepList, site: Site, on_event: Listener) -> None:
+    """The steps of any store: whether it answers, and takes files."""
     facts: dict[str, str | int | bool] = {}
     try:
-        load("transfers.stores", site.kind).check(site, facts, on_event=on_event)
+        check_store(site, facts, on_event=on_event)
     except HibaliError as problem:
         walk.fault("endpoint", problem)
         return
-    walk.ok("endpoint", f"{facts.get('url', site.url)}, {facts.get('access', '')}")
+    words = [str(facts.get("url", kind_of(site).address(site))), str(facts.get("access", ""))]
+    walk.ok("endpoint", ", ".join(word for word in words if word))
     if facts.get("writable"):
         walk.ok("writes", "yes")
     else:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hibali.amounts import format_duration, format_size
 from runs.model import Run, State
-from runs.outputs import Left, recorded_outputs
+from runs.outputs import OutputDigests, recorded_outputs
 from runs.reports.page import clock, render_page
 from runs.reports.timeline import LEGEND, Row, Shape, draw_timeline, shorten
 from runs.status import SKEW_SECONDS, Span, read_moment, run_timeline
@@ -31,7 +31,7 @@ class ReportedRun:
     record: Mapping[str, Any]
     spans: Sequence[Span]
     collected: Sequence[float]
-    left: Left | None
+    left: OutputDigests | None
 
     @property
     def tasks(self) -> Sequence[Mapping[str, Any]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from hibali.errors import HibaliError, TryLaterError, UsageError
+from hibali.plugins import load
 from hibali.text import printable
 from transfers.remote.host import Finished
 
@@ -60,7 +62,8 @@ GONE = Status(Phase.GONE, "")
 class Resources:
     """What a job asks for, typed; None leaves it to the scheduler. `directives` are the site's own words.
 
-    `tasks` are processes that an MPI launcher starts, `cores` those of each; memory and `gpus` are those of a node.
+    `tasks` are processes that an MPI launcher starts, `cores` those of each; memory and `gpus` are those of a node. `own` are
+    the settings that only this scheduler has (`Scheduler.settings`).
     """
 
     cores: int | None = None
@@ -73,6 +76,7 @@ class Resources:
     partition: str | None = None
     reservation: str | None = None
     directives: tuple[str, ...] = field(default=())
+    own: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,98 +120,141 @@ class Unclear:
 Answer = Submitted | NotSubmitted | Unclear
 
 
-class Scheduler(Protocol):
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class JobVariables:
+    """The environment variables by which a job learns of itself; of several names the first that is set counts.
+
+    Attributes:
+        job: The id of the job, as the scheduler's commands take it.
+        array: The id of the job array that the job is a task of.
+        index: The number of this task, from 1.
+        folder: Where the job was submitted from, if it may begin elsewhere.
+    """
+
+    job: tuple[str, ...] = ()
+    array: tuple[str, ...] = ()
+    index: tuple[str, ...] = ()
+    folder: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what could be more than a name in a job script (S9)."""
+        for name in (*self.job, *self.array, *self.index, *self.folder):
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(f"{name!r} is not the name of a variable")
+
+
+class Scheduler(ABC):
     """Text and values in, text and values out: no clock, no processes, no files.
 
     Every `*_words` method returns one command line as words, without shell syntax; every `read_*` method
     gets how that command finished. `lookup_words`, `accounting_words` may return () where there is no such
     question. `read_*` raise `TryLaterError` when the scheduler did not answer.
+
+    Attributes:
+        name: What [scheduler] calls it.
+        settings: Its own keys of [scheduler], a class made by `hibali.config.schema.table`; `Resources.own` is an object of it, or None
+            where the site gives none of them.
+        programs: The programs that have to be there, the main one first.
+        launcher: What starts several tasks of a job where the site names nothing.
+        variables: By which a job learns of itself.
     """
 
-    name: str
+    name: ClassVar[str]
+    settings: ClassVar[type | None] = None
+    programs: ClassVar[tuple[str, ...]] = ()
+    launcher: ClassVar[tuple[str, ...]] = ()
+    variables: ClassVar[JobVariables] = JobVariables()
 
+    @abstractmethod
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """The comment lines for the head of the job script; raises `UsageError` for what cannot be a directive."""
 
+    @abstractmethod
     def submit_words(self, job: Job) -> tuple[str, ...]:
         """Submit it; raises `UsageError` for what this scheduler has no word for."""
 
+    @abstractmethod
     def read_submit(self, finished: Finished) -> Answer:
         """Whether the job was taken."""
 
+    @abstractmethod
     def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """Ask for all these jobs at once."""
 
+    @abstractmethod
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
         """A status for each of `jobs`; `GONE` where the scheduler does not know it any more."""
 
+    @abstractmethod
     def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """The same answer read for job arrays: by job, a status for each task that the scheduler still knows."""
 
+    @abstractmethod
     def lookup_words(self, name: str) -> tuple[str, ...]:
         """Ask which jobs carry this name."""
 
+    @abstractmethod
     def read_lookup(self, finished: Finished, user: str) -> str | None:
         """The first such job of `user`, or None."""
 
-    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
-        """Ask the accounting for `jobs`, or for the jobs named `run` when `jobs` is empty, since the date `YYYY-MM-DD`."""
-
-    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
-        """What it knows, by job id; None where accounting is off or silent."""
-
+    @abstractmethod
     def cancel_words(self, job: str) -> tuple[str, ...]:
         """End the job, of an array all tasks; one that is over already is no failure."""
 
+    @abstractmethod
     def release_words(self, job: str) -> tuple[str, ...]:
         """Let go a job that was submitted with `hold`."""
 
-
-@runtime_checkable
-class Foretells(Protocol):
-    """A scheduler that can tell when a job would start, without taking it: asked where a run can go to several sites."""
-
-    def start_words(self) -> tuple[str, ...]:
-        """Ask when the job script on standard input would start; () where every job starts at once."""
-
-    def read_start(self, finished: Finished, now: datetime) -> float | None:
-        """Seconds from `now` on; None where the answer does not tell. Raises what it refuses such a job with."""
-
-
-@runtime_checkable
-class Warns(Protocol):
-    """A scheduler that can tell a job some time before its limit to come to its end."""
-
-    def warning_directives(self, seconds: int) -> tuple[str, ...]:
-        """Comment lines that have the job script, and nothing else, sent TERM so long before."""
-
-
-@runtime_checkable
-class WaitsForTasks(Protocol):
-    """A scheduler in which a job can come after a job array, or after one task of it."""
-
-    def task_job(self, job: str, index: int) -> str:
-        """What `Job.after` says for this task; the id of the array where only all of them can be waited for."""
-
-
-class KeepsNoAccounts:
-    """A scheduler that keeps no accounts, or none that a program can read: they are never asked."""
-
     def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
-        """See Scheduler."""
+        """Ask the accounting for `jobs`, or for the jobs named `run` when `jobs` is empty, since the date `YYYY-MM-DD`.
+
+        () where there are no accounts that a program can read: they are never asked.
+        """
         del jobs, run, since
         return ()
 
     def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
-        """See Scheduler."""
+        """What it knows, by job id; None where accounting is off or silent."""
+        del finished
+        return None
+
+    def start_words(self) -> tuple[str, ...] | None:
+        """Ask when the job script on standard input would start; () where every job starts at once, None where nobody can tell."""
+        return None
+
+    def read_start(self, finished: Finished, now: datetime) -> float | None:
+        """Seconds from `now` on; None where the answer does not tell. Raises what it refuses such a job with."""
+        del finished, now
+        return None
+
+    def warning_directives(self, seconds: int) -> tuple[str, ...]:
+        """Comment lines that have the job script, and nothing else, sent TERM so long before the limit; () where that cannot be."""
+        del seconds
+        return ()
+
+    def task_job(self, job: str, index: int) -> str | None:
+        """What `Job.after` says for a task of a job array.
+
+        The id of the array where only all of them can be waited for; None where a job cannot wait for an array.
+        """
+        del job, index
+        return None
+
+    def array_limit_words(self) -> tuple[str, ...]:
+        """Ask how large a job array may be; () where nobody can tell."""
+        return ()
+
+    def read_array_limit(self, finished: Finished) -> int | None:
+        """The largest number of tasks of one array, numbered from 1; None where the answer does not tell."""
         del finished
         return None
 
 
 def load_scheduler(word: str) -> Scheduler:
     """The scheduler a site names; raises `UsageError` for an unknown word."""
-    from hibali.plugins import load
-
     module = load("runs.schedulers", word)
     found: Scheduler = getattr(module, "SCHEDULER", module)
     return found

@@ -7,7 +7,6 @@ head of the boot id, so that neither a reused pid nor a reboot nor another login
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
@@ -15,10 +14,10 @@ from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
-    KeepsNoAccounts,
     NotSubmitted,
     Phase,
     Resources,
+    Scheduler,
     Status,
     Submitted,
     Unclear,
@@ -205,10 +204,11 @@ runs "$1" || { echo "there is no such process any more" >&2; exit 69; }
 )
 
 
-class Direct(KeepsNoAccounts):
+class Direct(Scheduler):
     """A process instead of a job: what it waits for, and how long it may take, it looks after itself."""
 
     name = "direct"
+    programs = ("sh", "setsid")
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """`#DIRECT` lines: what a task of an array needs of the processors, and when a job is told to end.
@@ -235,7 +235,7 @@ class Direct(KeepsNoAccounts):
         return ("/bin/sh", "-c", LAUNCH, job.name, LEADER, folder, f"{job.tasks:d}", hold, *job.after)
 
     def task_job(self, job: str, index: int) -> str:
-        """The process that leads an array ends with the last of its tasks (see runs.schedulers.base.WaitsForTasks)."""
+        """The process that leads an array ends with the last of its tasks."""
         del index
         return job
 
@@ -289,11 +289,6 @@ class Direct(KeepsNoAccounts):
     def start_words(self) -> tuple[str, ...]:
         """Nothing waits."""
         return ()
-
-    def read_start(self, finished: Finished, now: datetime) -> float | None:
-        """Never asked."""
-        del finished, now
-        return 0.0
 
     def lookup_words(self, name: str) -> tuple[str, ...]:
         """Nobody to ask: what the job wrote into `started` is all there is."""

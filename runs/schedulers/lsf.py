@@ -14,9 +14,10 @@ from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
-    KeepsNoAccounts,
+    JobVariables,
     Phase,
     Resources,
+    Scheduler,
     Status,
     Submitting,
     asks_for_cores,
@@ -73,10 +74,11 @@ _CANCELLED = ("TERM_ADMIN", "TERM_FORCE_ADMIN", "TERM_FORCE_OWNER", "TERM_OWNER"
 _BROKEN = ("TERM_CWD_NOTEXIST", "TERM_LOAD", "TERM_PREEMPT", "TERM_REQUEUE_ADMIN", "TERM_REQUEUE_OWNER")
 
 
-class Lsf(KeepsNoAccounts):  # what bacct writes is for people
+class Lsf(Scheduler):  # what bacct writes is for people
     """The questions, and the tables that read the answers."""
 
     name = "lsf"
+    variables = JobVariables(job=("LSB_JOBID",), array=("LSB_JOBID",), index=("LSB_JOBINDEX",))
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """`#BSUB` lines; cores stay together on one node unless nodes or processes are asked for."""

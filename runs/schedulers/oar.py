@@ -18,8 +18,10 @@ from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
+    JobVariables,
     Phase,
     Resources,
+    Scheduler,
     Status,
     Submitting,
     as_clock,
@@ -71,10 +73,13 @@ _WARNING_SECONDS = (
 )
 
 
-class Oar:
+class Oar(Scheduler):
     """The questions, and the tables that read the answers."""
 
     name = "oar"
+    variables = JobVariables(
+        job=("OAR_JOB_ID",), array=("OAR_ARRAY_ID",), index=("OAR_ARRAY_INDEX",), folder=("OAR_WORKDIR",)
+    )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """`#OAR` lines, in the only form that `oarsub -S` reads: the option, a blank, the value.

@@ -18,9 +18,10 @@ from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
-    KeepsNoAccounts,
+    JobVariables,
     Phase,
     Resources,
+    Scheduler,
     Status,
     Submitting,
     as_clock,
@@ -111,10 +112,16 @@ _DELETED = "91"  # the substate of a job that qdel ended, in PBS Professional
 _UNKNOWN = {35, 153}  # "Job has finished", "Unknown Job Id"
 
 
-class Pbs(KeepsNoAccounts):  # accounts are files of the server's, and what it remembers qstat tells
+class Pbs(Scheduler):  # accounts are files of the server's, and what it remembers qstat tells
     """The questions, and the tables that read the answers."""
 
     name = "pbs"
+    variables = JobVariables(
+        job=("PBS_JOBID",),
+        array=("PBS_JOBID",),
+        index=("PBS_ARRAY_INDEX", "PBS_ARRAYID"),
+        folder=("PBS_O_WORKDIR",),  # where jobs begin in the home folder
+    )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """`#PBS` lines in the words that both dialects take, but for GPUs, which have none: those are asked for as

@@ -17,8 +17,10 @@ from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
+    JobVariables,
     Phase,
     Resources,
+    Scheduler,
     Status,
     Submitting,
     check_directive,
@@ -55,10 +57,11 @@ for job; do qacct -j "$job" && found=1; done
 """
 
 
-class Sge:
+class Sge(Scheduler):
     """The questions, and the tables that read the answers."""
 
     name = "sge"
+    variables = JobVariables(job=("JOB_ID",), array=("JOB_ID",), index=("SGE_TASK_ID",))
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """`#$` lines. Several cores need a parallel environment, whose name is the site's affair: `smp` unless a

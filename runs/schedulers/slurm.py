@@ -16,9 +16,11 @@ from runs.schedulers.base import (
     GONE,
     Answer,
     Job,
+    JobVariables,
     NotSubmitted,
     Phase,
     Resources,
+    Scheduler,
     Status,
     Submitting,
     check_directive,
@@ -86,10 +88,15 @@ _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 _ID_LINE = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;[A-Za-z0-9_.-]+)?")
 
 
-class Slurm:
+class Slurm(Scheduler):
     """The questions, and the tables that read the answers."""
 
     name = "slurm"
+    programs = ("sbatch", "squeue", "scancel")
+    launcher = ("srun",)
+    variables = JobVariables(
+        job=("SLURM_JOB_ID",), array=("SLURM_ARRAY_JOB_ID",), index=("SLURM_ARRAY_TASK_ID",)
+    )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """`#SBATCH` lines; sbatch stops reading them at the first line that is not a comment."""
@@ -260,11 +267,11 @@ class Slurm:
         return ("scancel", job)
 
     def task_job(self, job: str, index: int) -> str:
-        """See runs.schedulers.base.WaitsForTasks."""
+        """Name the task, as `squeue` does."""
         return f"{job}_{index:d}"
 
     def array_limit_words(self) -> tuple[str, ...]:
-        """See runs.sweeps.launch.TellsArrayLimit."""
+        """MaxArraySize is in the configuration."""
         return ("scontrol", "show", "config")
 
     def read_array_limit(self, finished: Finished) -> int | None:

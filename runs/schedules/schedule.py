@@ -16,9 +16,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from hibali.amounts import read_duration
-from hibali.config.schema import Table, Wrong
-from hibali.config.settings import SettingsError, line_of_key
+from hibali.config.schema import (
+    Note,
+    Wrong,
+    choice,
+    collect,
+    duration,
+    flag,
+    line,
+    read_table,
+    setting,
+    strings,
+    table,
+    table_of,
+    tables,
+    text,
+    whole,
+    words,
+)
+from hibali.config.settings import SettingsError, raise_wrong
 from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali.files import check_private_file, config_file, write_atomic
 from hibali.ledger import ledger_folder
@@ -141,11 +157,38 @@ _SECRET = re.compile(
     r"SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|CREDENTIAL|(?:ACCESS|PRIVATE|API)_?KEY", re.IGNORECASE
 )
 _OWN = re.compile(r"HIBALI_(?:SCHEDULE|CONFIG|STATE)")
-_INSTALLERS: tuple[Installer, ...] = ("cron", "systemd", "print")
-_MISSED: tuple[Missed, ...] = ("skip", "once")
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
-@dataclass(frozen=True, slots=True)
+def _cron(value: Any, note: Note) -> Expression:
+    try:
+        return read_expression(line(value, note))
+    except HibaliError as problem:
+        raise ValueError(problem.message) from None
+
+
+def _moment(value: Any, note: Note) -> datetime:
+    text = line(value, note)
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time such as 2026-01-31T03:00:00Z") from None
+
+
+def _environment(value: Any, note: Note) -> dict[str, str]:
+    found = strings(value, note)
+    for name, each in found.items():
+        try:
+            check_variable(f"{name}={each}")
+        except UsageError as problem:
+            note(problem.message, name)
+    return found
+
+
+_ABSOLUTE = text(r"/.*", "an absolute path")
+
+
+@table
 class Schedule:
     """Times are in seconds, 0 where there is none; `since` is when it was added or resumed: what was due before is not missed.
 
@@ -153,18 +196,18 @@ class Schedule:
     """
 
     name: str
-    cron: Expression
-    command: tuple[str, ...]
-    folder: str
-    since: datetime
-    by: Installer = "cron"
-    jitter: float = 0.0
-    max_time: float = 0.0
-    retry_for: float = 0.0
-    missed: Missed = "skip"
-    silent_after: float = 0.0
-    paused: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
+    cron: Expression = setting(_cron, doc="when, as in crontab(5)")
+    command: tuple[str, ...] = setting(words, doc="the words after `hibali`")
+    folder: str = setting(_ABSOLUTE, default="/", doc="the current folder of the command")
+    since: datetime = setting(_moment, default=_EPOCH, doc="when it was added or resumed")
+    by: Installer = setting(choice(Installer), default="cron", doc="what starts it")
+    jitter: float = setting(duration(), default=0.0, doc="a random delay of at most this")
+    max_time: float = setting(duration(), default=0.0, doc="when the command is ended")
+    retry_for: float = setting(duration(), default=0.0, doc="how long it is tried again")
+    missed: Missed = setting(choice(Missed), default="skip", doc="what becomes of runs that were missed")
+    silent_after: float = setting(duration(), default=0.0, doc="when a missing run is reported")
+    paused: bool = setting(flag, default=False, doc="whether it is paused")
+    environment: dict[str, str] = setting(_environment, default={}, doc="variables of the command")
 
     def to_table(self) -> dict[str, Any]:
         """Its table in schedules.toml; what is not set does not stand there."""
@@ -205,16 +248,20 @@ class Schedule:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@table
 class Notices:
     """Who is told of trouble; none where all are empty. A secret comes from a file or a command and is never kept."""
 
-    command: tuple[str, ...] = ()
-    mail: str = ""
-    webhook: str = ""
-    secret_file: str = ""
-    secret_command: tuple[str, ...] = ()
-    expires_within_days: int = 7
+    command: tuple[str, ...] = setting(words, default=(), doc="a command that gets the notice")
+    mail: str = setting(
+        text(r"[^\s<>,;@-][^\s<>,;@]*@[^\s<>,;@]+", "an address"), default="", doc="a mail address"
+    )
+    webhook: str = setting(line, default="", doc="a URL that gets the notice")
+    secret_file: str = setting(_ABSOLUTE, default="", doc="a file with the secret of the webhook")
+    secret_command: tuple[str, ...] = setting(words, default=(), doc="a command that prints it")
+    expires_within_days: int = setting(
+        whole(least=0, most=365), default=7, doc="when an expiring login is reported"
+    )
 
     @property
     def anybody(self) -> bool:
@@ -295,89 +342,35 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def read_schedules(document: dict[str, Any], path: Path, wrong: list[Wrong]) -> Schedules:
-    """What schedules.toml says; what is wrong is noted."""
-    top = Table(document, (), wrong)
-    if top.whole("version", 1) != 1:
-        top.note("this version of hibali reads version 1", "version")
-    schedules: dict[str, Schedule] = {}
-    named = top.table("schedules")
-    for name in named.content if named is not None else ():
-        assert named is not None
-        table = named.table(name)
-        if table is None or not NAME.fullmatch(name):
-            named.note("a schedule's name is small letters, digits and hyphens, a letter first", name)
-        else:
-            found = _read_schedule(name, table)
-            if found is not None:
-                schedules[name] = found
-    notices = _read_notices(top.table("notices"))
-    metrics = top.table("metrics")
-    file = (metrics.text("file", r"/.*", "an absolute path") if metrics is not None else None) or ""
-    for read in (metrics, top):
-        if read is not None:
-            read.finish()
-    return Schedules(path, schedules, notices, file)
+@table
+class _Metrics:
+    """Where metrics are written."""
+
+    file: str = setting(_ABSOLUTE, default="", doc="the file of metrics")
 
 
-def _read_schedule(name: str, table: Table) -> Schedule | None:
-    cron = table.text("cron")
-    expression = None
-    try:
-        expression = read_expression(cron or "")
-    except HibaliError as problem:
-        table.note(problem.message, "cron")
-    environment = table.mapping("environment")
-    for key, value in environment.items():
-        try:
-            check_variable(f"{key}={value}")
-        except UsageError as problem:
-            table.note(problem.message, "environment", key)
-    if expression is None:
-        return None
-    found = Schedule(
-        name=name,
-        cron=expression,
-        command=table.words("command", ()),
-        folder=table.text("folder", r"/.*", "an absolute path") or "/",
-        since=_read_moment(table),
-        by=table.choice("by", _INSTALLERS, "cron"),
-        jitter=table.quantity("jitter", read_duration, 0.0),
-        max_time=table.quantity("max_time", read_duration, 0.0),
-        retry_for=table.quantity("retry_for", read_duration, 0.0),
-        missed=table.choice("missed", _MISSED, "skip"),
-        silent_after=table.quantity("silent_after", read_duration, 0.0),
-        paused=table.flag("paused"),
-        environment=environment,
+def _version(value: Any, note: Note) -> int:
+    if whole()(value, note) != 1:
+        raise ValueError("this version of hibali reads version 1")
+    return 1
+
+
+@table
+class _Document:
+    """All of schedules.toml."""
+
+    version: int = setting(_version, default=1, doc="the version of this format")
+    schedules: dict[str, Schedule] = setting(
+        tables(
+            lambda name, content, note: read_table(Schedule, content, note, name=name),
+            NAME.pattern,
+            "a schedule's name is small letters, digits and hyphens, a letter first",
+        ),
+        default={},
+        doc="the schedules, by name",
     )
-    if not found.command and not table.has("command"):
-        table.note("needs command, the words behind `hibali`")
-    table.finish()
-    return found
-
-
-def _read_moment(table: Table) -> datetime:
-    text = table.text("since") or "1970-01-01T00:00:00Z"
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
-        table.note(f"{text!r} is not a time such as 2026-01-31T03:00:00Z", "since")
-        return datetime.fromtimestamp(0, UTC)
-
-
-def _read_notices(table: Table | None) -> Notices:
-    if table is None:
-        return Notices()
-    found = Notices(
-        command=table.words("command", ()),
-        mail=table.text("mail", r"[^\s<>,;@-][^\s<>,;@]*@[^\s<>,;@]+", "an address") or "",
-        webhook=table.text("webhook") or "",
-        secret_file=table.text("secret_file", r"/.*", "an absolute path") or "",
-        secret_command=table.words("secret_command", ()),
-        expires_within_days=table.whole("expires_within_days", 7, least=0, most=365),
-    )
-    table.finish()
-    return found
+    notices: Notices = setting(table_of(Notices), default=Notices(), doc="who is told of trouble")
+    metrics: _Metrics = setting(table_of(_Metrics), default=_Metrics(), doc="where metrics are written")
 
 
 def schedules_path(config: str | None) -> Path:
@@ -504,14 +497,9 @@ def _parse(text: str, path: Path) -> Schedules:
     except tomllib.TOMLDecodeError as problem:
         raise SettingsError(path, [{"line": 0, "key": "", "message": str(problem)}]) from None
     wrong: list[Wrong] = []
-    found = read_schedules(document, path, wrong)
-    if wrong:
-        problems = [
-            {"line": line_of_key(text, each.keys), "key": ".".join(each.keys), "message": each.message}
-            for each in wrong
-        ]
-        raise SettingsError(path, sorted(problems, key=lambda each: (each["line"], each["key"])))
-    return found
+    found = read_table(_Document, document, collect(wrong))
+    raise_wrong(text, path, wrong)
+    return Schedules(path, found.schedules, found.notices, found.metrics.file)
 
 
 def _table(document: Any, key: str) -> Any:

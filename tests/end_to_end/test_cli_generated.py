@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hibali_cli.command import EXIT_STATUS
-from hibali_cli.generate import generated_files, stale_files, write_files
+from hibali_cli.generate import generated_files, settings_page, stale_files, write_files
 from hibali_cli.man_pages import escape
 from tests.support.lacking import lacks
 
@@ -90,3 +90,13 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
         env={"PATH": path, "HOME": str(tmp_path)},
     )
     assert done.stdout.split() == ["add"]
+
+
+def test_the_page_of_settings_has_every_key_and_what_it_is_for() -> None:
+    page = settings_page()
+    assert "| `persist` | `10m` | how long a login is kept" in page
+    assert "## `[sites.NAME.reached_from.NAME]`" in page
+    assert "- `s3`: `s3`\n" in page
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 100
+    assert all(len(row) == 3 and len(row[2]) > 3 for row in rows)

@@ -83,6 +83,7 @@ def test_names_are_offered_where_they_belong_and_no_site_is_asked(known: Any) ->
     assert offered(known, "hibali run cou") == {"count-letters"}
     assert offered(known, "hibali pipelines show count-letters@") == {"1.0"}
     assert offered(known, "hibali sites add x --scheduler sl") == {"slurm"}
+    assert offered(known, "hibali sites add x --kind ss") == {"ssh"}
     assert offered(known, "hibali sites add x --transport ") == {"agent", "auto", "sftp"}
     assert offered(known, "hibali runs show 2") == set()
     assert "--dry-run" in offered(known, "hibali push --dry")

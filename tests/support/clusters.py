@@ -56,7 +56,11 @@ class Cluster:
         run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
         folder = f"{self.work}/runs/{run}"
         directives = self.scheduler.directives(wanted or self.small())
-        text = job_script(run, directives) if not script else "\n".join(["#!/bin/sh", *directives, script])
+        text = (
+            job_script(run, directives, self.scheduler.variables)
+            if not script
+            else "\n".join(["#!/bin/sh", *directives, script])
+        )
         far.make_folder(f"{folder}/work".encode())
 
         def put() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import UsageError
 from hibali.events import Listener, ignore
@@ -20,7 +21,7 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
         store: Store = module.open_store(location, on_event=on_event)
         return store
 
-    if location.site.kind != "ssh":
+    if location.site.ssh is None:
         return opened()
     from transfers.remote.transport import open_either
     from transfers.stores.sftp.kind import store_over
@@ -36,7 +37,7 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
 
 def open_host(site: Site, *, on_event: Listener = ignore) -> RemoteHost:
     """The machine at a site; close it. Raises `UsageError` where there is none (an object store)."""
-    if site.kind not in {"ssh", "local"}:
+    if not kind_of(site).has_machine:
         raise UsageError(
             "no-machine",
             f"a site of kind {site.kind} has no machine to run anything",
@@ -48,7 +49,7 @@ def open_host(site: Site, *, on_event: Listener = ignore) -> RemoteHost:
     def with_agent() -> RemoteHost:
         return AgentHost(module.connect(site, on_event=on_event)[0])
 
-    if site.kind != "ssh":
+    if site.ssh is None:
         return with_agent()
     from transfers.remote.transport import open_either, sftp_host
 

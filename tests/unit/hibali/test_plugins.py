@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hibali import plugins
+from hibali.config.kinds import StoreKind
+from hibali.config.settings import SettingsError, parse_settings
 from hibali.errors import UsageError
+from runs.schedulers.base import JobVariables
 
 
 def test_the_folder_is_the_table() -> None:
@@ -38,3 +44,47 @@ def test_others_add_words_but_never_replace_ours(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UsageError) as caught:
         plugins.load("runs.schedulers", "broken")
     assert caught.value.code == "broken-plugin"
+
+
+def add_stores(monkeypatch: pytest.MonkeyPatch, **modules: object) -> None:
+    """Entry points of the group `hibali.stores`, and the modules they name."""
+    for word, module in modules.items():
+        monkeypatch.setitem(sys.modules, f"plugin_{word}", module)
+    points = [metadata.EntryPoint(word, f"plugin_{word}", "hibali.stores") for word in modules]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == "hibali.stores" else [])
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        parse_settings(text, Path("config.toml"))
+    return caught.value.message.splitlines()[1:]
+
+
+def test_a_part_of_another_kind_is_no_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_stores(monkeypatch, part=SimpleNamespace())
+    for word in ("sftp", "webdav", "part", "nothing"):
+        [problem] = problems_of(f'[sites.xx]\nkind = "{word}"\n')
+        assert problem == f"line 2: sites.xx.kind: {word!r} must be one of ssh, s3, local, url, globus"
+
+
+def test_a_kind_cannot_take_the_name_of_a_key_of_all_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_stores(monkeypatch, limits=SimpleNamespace(KIND=StoreKind()))
+    assert len(problems_of('[sites.xx]\nkind = "limits"\n')) == 1
+
+
+def test_a_kind_that_cannot_be_imported_is_named_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = metadata.EntryPoint("box", "no_such_module", "hibali.stores")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == "hibali.stores" else [])
+    [problem] = problems_of('[sites.xx]\nkind = "box"\n')
+    assert problem.startswith("line 2: sites.xx.kind: the store from 'no_such_module' cannot be loaded")
+
+
+def test_an_unknown_scheduler_is_an_error_only_where_it_is_used() -> None:
+    text = '[sites.xx]\nkind = "local"\n[sites.xx.scheduler]\nname = "other"\n'
+    assert parse_settings(text, Path("config.toml")).sites["xx"].scheduler is not None
+    assert problems_of(f"{text}queue = 1\n") == ["line 5: sites.xx.scheduler.queue: unknown key"]
+
+
+def test_variables_of_a_scheduler_are_names_alone() -> None:
+    with pytest.raises(ValueError, match="variable"):
+        JobVariables(job=("A:-$(id)",))

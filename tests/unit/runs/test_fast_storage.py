@@ -17,7 +17,7 @@ from hibali.errors import UsageError
 from runs.containers.base import load_container
 from runs.fast_storage import NOTHING_FAST, Fast, FastOptions, check_fast, choose_fast_storage
 from runs.model import Input
-from runs.schedulers.base import load_scheduler
+from runs.schedulers.base import JobVariables, load_scheduler
 from runs.script import job_script, start_script
 from tests.support.waiting import wait_for
 
@@ -34,7 +34,7 @@ class Job:
         self.node = folder / "node"
         (self.node / "burst").mkdir(parents=True)
         (self.folder / "work").mkdir(parents=True)
-        (self.folder / "job.sh").write_text(job_script(RUN, ()))
+        (self.folder / "job.sh").write_text(job_script(RUN, (), JobVariables()))
         (self.folder / "start").write_text(start_script((), start))
         (self.folder / "fast.sh").write_text(fast.script(inputs))
 

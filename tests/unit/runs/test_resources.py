@@ -9,7 +9,7 @@ from hibali.errors import RefusedError, UsageError
 from registry.pipeline import Resources as Suggested
 from runs.containers.base import load_container
 from runs.resources import Origin, check_gpus, decide_resources, find_launcher, show_value
-from runs.schedulers.base import Resources
+from runs.schedulers.base import Resources, load_scheduler
 
 AUTHOR = Suggested(cpu_cores=2, ram_gigabytes=1.5, nodes=1, walltime_seconds=7200.5, gpus=1)
 SITE = SchedulerSettings(
@@ -99,10 +99,9 @@ def test_a_whole_number_may_be_written_with_a_point() -> None:
 
 
 def launcher(tasks: int | None, **settings: object) -> tuple[str, ...]:
-    return find_launcher(
-        Resources(tasks=tasks, cores=3, nodes=2),
-        SchedulerSettings(**settings),  # type: ignore[arg-type]
-    )
+    site = SchedulerSettings(**settings)  # type: ignore[arg-type]
+    words = site.mpi or load_scheduler(site.name).launcher
+    return find_launcher(Resources(tasks=tasks, cores=3, nodes=2), words)
 
 
 def test_one_task_needs_no_launcher() -> None:
@@ -129,7 +128,7 @@ def test_a_launcher_is_told_how_many(settings: dict[str, object], words: str) ->
 
 
 def test_cores_that_nobody_named_are_left_to_the_launcher() -> None:
-    found = find_launcher(Resources(tasks=2), SchedulerSettings(name="slurm"))
+    found = find_launcher(Resources(tasks=2), load_scheduler("slurm").launcher)
     assert found == ("srun", "--ntasks=2", "--kill-on-bad-exit=1")
 
 

@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import UsageError
+from runs.schedulers.base import JobVariables, load_scheduler
 from runs.script import job_script, start_script
 
 RUN = "20260102-030405-0a1b2c3d"
 
 
-def lay(tmp_path: Path, start: str, run: str = RUN) -> Path:
+def lay(tmp_path: Path, start: str, run: str = RUN, scheduler: str = "slurm") -> Path:
     folder = tmp_path / run
     (folder / "work").mkdir(parents=True)
-    (folder / "job.sh").write_text(job_script(run, ()))
+    (folder / "job.sh").write_text(job_script(run, (), load_scheduler(scheduler).variables))
     (folder / "start").write_text(start_script((), start))
     return folder
 
@@ -46,9 +47,18 @@ def test_it_records_how_the_tool_ended_and_what_it_said(tmp_path: Path) -> None:
     assert (folder / "exit.json").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"])
-def test_the_scheduler_names_the_job(tmp_path: Path, name: str) -> None:
-    folder = lay(tmp_path, "true")
+@pytest.mark.parametrize(
+    ("scheduler", "name"),
+    [
+        ("slurm", "SLURM_JOB_ID"),
+        ("oar", "OAR_JOB_ID"),
+        ("pbs", "PBS_JOBID"),
+        ("lsf", "LSB_JOBID"),
+        ("sge", "JOB_ID"),
+    ],
+)
+def test_the_scheduler_names_the_job(tmp_path: Path, scheduler: str, name: str) -> None:
+    folder = lay(tmp_path, "true", scheduler=scheduler)
     assert execute(folder, "", **{name: "12[3].srv;$(id)"}) == 0
     assert (folder / "started" / "job").read_text() == "12[3].srvid\n"
 
@@ -60,7 +70,7 @@ def test_what_a_job_is_called_in_its_arguments_counts_before_what_it_was_started
 
 
 def test_a_job_that_begins_at_home_goes_to_its_folder(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "echo ran >ran")
+    folder = lay(tmp_path, "echo ran >ran", scheduler="pbs")
     environment = {**os.environ, "PBS_O_WORKDIR": str(folder)}
     ended = subprocess.run(
         ["/bin/sh", folder / "job.sh", "7"], cwd="/", env=environment, check=False, capture_output=True
@@ -142,12 +152,12 @@ def test_a_wish_that_stood_there_before_the_end_is_recorded(tmp_path: Path) -> N
 
 
 def test_nothing_but_the_identifier_and_directives_varies() -> None:
-    one = job_script(RUN, ("#SBATCH --mem=1M",)).replace(RUN, "")
-    other = job_script("20270102-030405-ffffffff", ()).replace("20270102-030405-ffffffff", "")
+    one = job_script(RUN, ("#SBATCH --mem=1M",), JobVariables()).replace(RUN, "")
+    other = job_script("20270102-030405-ffffffff", (), JobVariables()).replace("20270102-030405-ffffffff", "")
     assert one.replace("#SBATCH --mem=1M\n", "") == other
     for hostile in ("", "x; id", RUN + "\nid", "../" + RUN):
         with pytest.raises(UsageError):
-            job_script(hostile, ())
+            job_script(hostile, (), JobVariables())
 
 
 def test_the_prologue_runs_in_a_login_shell_before_the_tool(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from runs.model import Output
+from runs.schedulers.base import JobVariables
 from runs.script import job_script, required_script, start_script
 
 RUN = "20260102-030405-0a1b2c3d"
@@ -22,7 +23,7 @@ def end(
     """Run a job whose tool has to leave these outputs: the job's exit code, and its record."""
     folder = tmp_path / RUN
     (folder / "work").mkdir(parents=True)
-    (folder / "job.sh").write_text(job_script(RUN, ()))
+    (folder / "job.sh").write_text(job_script(RUN, (), JobVariables()))
     (folder / "start").write_text(start_script((), start))
     (folder / "outputs.sh").write_text(required_script(outputs))
     done = subprocess.run([shell, "job.sh", "7"], cwd=folder, check=False, capture_output=True)

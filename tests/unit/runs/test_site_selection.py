@@ -7,9 +7,9 @@ from itertools import permutations
 
 import pytest
 
-from hibali.config.model import SchedulerSettings, Site
+from hibali.config.model import ContainerSettings, SchedulerSettings, Site
 from hibali.errors import TryLaterError, UsageError
-from runs.schedulers.base import Foretells, load_scheduler
+from runs.schedulers.base import Scheduler, load_scheduler
 from runs.site_selection import Candidate, can_choose, choose, no_site, why_not_considered
 from transfers.remote.host import Finished
 
@@ -60,15 +60,13 @@ def test_a_site_that_is_not_considered_says_why() -> None:
 
 def test_auto_is_for_sites_that_say_how_jobs_are_run() -> None:
     assert can_choose(Site("a", "ssh", scheduler=SchedulerSettings("slurm")))
-    assert can_choose(Site("a", "local", container="podman"))
+    assert can_choose(Site("a", "local", container=ContainerSettings("podman")))
     assert not can_choose(Site("a", "ssh"))
-    assert not can_choose(Site("a", "s3", container="podman"))
+    assert not can_choose(Site("a", "s3", container=ContainerSettings("podman")))
 
 
-def slurm() -> Foretells:
-    found = load_scheduler("slurm")
-    assert isinstance(found, Foretells)
-    return found
+def slurm() -> Scheduler:
+    return load_scheduler("slurm")
 
 
 @pytest.mark.parametrize(
@@ -104,6 +102,5 @@ def test_what_slurm_would_refuse_is_no_candidate() -> None:
 
 
 def test_without_a_scheduler_nothing_waits() -> None:
-    direct = load_scheduler("direct")
-    assert isinstance(direct, Foretells)
-    assert direct.start_words() == ()
+    assert load_scheduler("direct").start_words() == ()
+    assert load_scheduler("lsf").start_words() is None

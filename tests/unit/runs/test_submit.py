@@ -9,7 +9,7 @@ import pytest
 
 from hibali.config.model import local_site
 from hibali.errors import TryLaterError, UsageError
-from runs.schedulers.base import Job, NotSubmitted, Submitted, Unclear
+from runs.schedulers.base import Job, JobVariables, NotSubmitted, Submitted, Unclear
 from runs.schedulers.direct import Direct
 from runs.schedulers.slurm import Slurm
 from runs.script import job_script, start_script
@@ -39,7 +39,7 @@ class Place:
 
     def put(self) -> None:
         self.puts += 1
-        (self.folder / "job.sh").write_text(job_script(RUN, ()))
+        (self.folder / "job.sh").write_text(job_script(RUN, (), JobVariables()))
         (self.folder / "start").write_text(start_script((), "echo x >>count; exec sleep 0.2"))
 
     def submit(self, words: tuple[str, ...] | None = None, *, begun: bool = False) -> str:

@@ -37,8 +37,7 @@ from globus_sdk.transport import (
 )
 from requests.adapters import HTTPAdapter
 
-from hibali.config.model import GlobusClient, Site
-from hibali.config.schema import endpoint_problem
+from hibali.config.model import GlobusClient, Site, endpoint_problem
 from hibali.errors import AccessError, RefusedError, UsageError
 from hibali.files import private_folder, state_folder
 from hibali.http import ANSWER_SECONDS, MOST_ANSWER, Deadline, too_long, watched

@@ -14,7 +14,7 @@ from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.entry import Kind
 from transfers.stores.base import Problem, unsafe_component
-from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, StatusError
 from transfers.stores.sftp.client import Client, expand, kind_of, problem_of
 
@@ -87,7 +87,7 @@ class Beneath:
             try:
                 kind = kind_of(self._client.attributes_of(pending))
             except StatusError as problem:
-                if problem.code == wire.NO_SUCH_FILE:
+                if problem.code == channel.NO_SUCH_FILE:
                     missing.append(folder)
                 else:
                     wrong[folder] = problem_of(problem)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hibali.config import importers
 from hibali.config.edit import check_site_table, render_site
 from hibali.config.importers import Passed, Proposal, name_site
-from hibali.config.schema import SITE_NAME
+from hibali.config.model import SITE_NAME
 from hibali.errors import HibaliError, RefusedError, UsageError
 from hibali.text import did_you_mean, nearest
 

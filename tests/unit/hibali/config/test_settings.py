@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hibali.amounts import read_duration, read_job_time, read_size, split_command
 from hibali.config.model import (
+    ContainerSettings,
     GlobusSettings,
     Gpus,
     GridftpSettings,
@@ -162,7 +163,7 @@ def test_every_key_of_the_contract_is_read() -> None:
             reservation="course",
             mpi=("srun", "--mpi=pmix"),
         ),
-        container="apptainer",
+        container=ContainerSettings("apptainer"),
         gpus=Gpus(4, "amd"),
         limits=Limits(100, 1000, 60.0, 10.0, 500 * 1024**2, 300, 1800.0, 300.0),
         purge=Purge("scratch", 90),
@@ -459,7 +460,8 @@ KEYS = st.sampled_from(
 
 @given(st.dictionaries(KEYS, VALUES, max_size=6))
 def test_any_table_is_read_or_refused_in_words(table: dict[str, object]) -> None:
-    from hibali.config.schema import Wrong, read_document
+    from hibali.config.schema import Wrong
+    from hibali.config.settings import read_document
 
     wrong: list[Wrong] = []
     read_document({"sites": {"xx": table}}, wrong)

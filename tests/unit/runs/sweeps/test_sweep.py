@@ -22,10 +22,10 @@ from hibali_cli.handlers.runs import grid, tasks_text
 from runs.fast_storage import Fast, FastOptions, choose_fast_storage, fast_options_of_task
 from runs.model import Chunk, Input, Output, Run, RunStatus, State, Sweep, state_of
 from runs.records import choose_task, one_task
-from runs.schedulers.base import load_scheduler
+from runs.schedulers.base import JobVariables, load_scheduler
 from runs.script import array_script, start_script
 from runs.sweeps.collect import choose_tasks
-from runs.sweeps.launch import TellsArrayLimit, split_tasks
+from runs.sweeps.launch import split_tasks
 from runs.sweeps.table import OutputFile, _as_csv, check_table, seconds_between, write_table
 from tests.support.runs import make_run
 from transfers.entry import Entry, Kind
@@ -118,17 +118,18 @@ def test_what_does_not_fit_the_queue_goes_in_halves() -> None:
 
 def test_slurm_tells_its_largest_array() -> None:
     slurm = load_scheduler("slurm")
-    assert isinstance(slurm, TellsArrayLimit)
+    assert slurm.array_limit_words()
+    assert load_scheduler("lsf").array_limit_words() == ()
     assert slurm.read_array_limit(Finished(0, b"MaxArraySize            = 1001\n", b"")) == 1000
     for other in (Finished(0, b"refused", b""), Finished(1, b"MaxArraySize = 5", b"")):
         assert slurm.read_array_limit(other) is None
 
 
-def lay(tmp_path: Path, numbers: list[int], start: str) -> Path:
+def lay(tmp_path: Path, numbers: list[int], start: str, scheduler: str = "slurm") -> Path:
     run = tmp_path / RUN
     chunk = run / "chunks" / "2"
     chunk.mkdir(parents=True)
-    (chunk / "job.sh").write_text(array_script(RUN, 2, ()))
+    (chunk / "job.sh").write_text(array_script(RUN, 2, (), load_scheduler(scheduler).variables))
     (chunk / "tasks").write_text("".join(f"{number}\n" for number in numbers))
     for number in numbers:
         task = run / "tasks" / str(number)
@@ -162,19 +163,22 @@ def test_an_index_is_the_task_of_its_line_and_runs_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "job"),
+    ("scheduler", "words", "environment", "job"),
     [
-        (("1:2:3:host", "1"), {"SLURM_ARRAY_TASK_ID": "2"}, "1:2:3:host"),
-        ((), {"OAR_ARRAY_ID": "5", "OAR_ARRAY_INDEX": "1"}, "5"),
-        ((), {"PBS_JOBID": "12[1].server", "PBS_ARRAY_INDEX": "1"}, "12[].server"),
-        ((), {"JOB_ID": "9", "SGE_TASK_ID": "1"}, "9"),
-        ((), {"LSB_JOBID": "8", "LSB_JOBINDEX": "1"}, "8"),
+        ("direct", ("1:2:3:host", "1"), {"SLURM_ARRAY_TASK_ID": "2"}, "1:2:3:host"),
+        ("slurm", ("1:2:3:host", "1"), {"SLURM_ARRAY_TASK_ID": "2"}, "1:2:3:host"),
+        ("slurm", (), {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1"}, "12"),
+        ("oar", (), {"OAR_ARRAY_ID": "5", "OAR_ARRAY_INDEX": "1", "SLURM_ARRAY_TASK_ID": "2"}, "5"),
+        ("pbs", (), {"PBS_JOBID": "12[1].server", "PBS_ARRAY_INDEX": "1"}, "12[].server"),
+        ("pbs", (), {"PBS_JOBID": "12[1].server", "PBS_ARRAYID": "1"}, "12[].server"),
+        ("sge", (), {"JOB_ID": "9", "SGE_TASK_ID": "1"}, "9"),
+        ("lsf", (), {"LSB_JOBID": "8", "LSB_JOBINDEX": "1"}, "8"),
     ],
 )
 def test_every_scheduler_tells_the_index_in_its_way(
-    tmp_path: Path, words: tuple[str, ...], environment: dict[str, str], job: str
+    tmp_path: Path, scheduler: str, words: tuple[str, ...], environment: dict[str, str], job: str
 ) -> None:
-    run = lay(tmp_path, [5, 6], "true")
+    run = lay(tmp_path, [5, 6], "true", scheduler)
     assert execute(run / "chunks" / "2", *words, **environment) == 0
     assert json.loads((run / "tasks" / "5" / "exit.json").read_text())["job"] == job
 
@@ -193,7 +197,7 @@ def test_in_another_folder_an_array_does_nothing(tmp_path: Path) -> None:
     (elsewhere / "job.sh").write_text((run / "chunks" / "2" / "job.sh").read_text())
     assert execute(elsewhere, "1", "1") == 75
     with pytest.raises(UsageError):
-        array_script("../x", 1, ())
+        array_script("../x", 1, (), JobVariables())
 
 
 @pytest.fixture

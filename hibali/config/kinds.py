@@ -1,0 +1,155 @@
+"""Declare kinds of sites: which keys of config.toml each has, and what code other than its store has to know of it.
+
+The kinds that hibali brings are declared here, so that reading config.toml imports no store. A further kind declares `KIND` in
+its own module, `transfers.stores.WORD` or that of an entry point `hibali.stores`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from hibali.config.model import Site
+from hibali.config.schema import Note, keys_of, read_table
+from hibali.errors import UsageError
+from hibali.plugins import load, words
+
+_FOLDERS = ("roots", "default_root", "read_only")
+_MACHINE = (*_FOLDERS, "work", "scheduler", "container", "gpus", "purge", "proxy", "tiers", "fast", "globus")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """What a kind of site is, beside its store.
+
+    Attributes:
+        keys: The keys of `Site` that belong to it, beside `kind` and `limits`.
+        needs: One of them that cannot be left out, and how to say so.
+        settings: Its own table, a class made by `hibali.config.schema.table`: [sites.NAME.WORD] is read into `Site.own`.
+        has_machine: Whether commands can be run there: its module has `connect` then.
+        has_keys: Whether paths there are keys of objects, which have no roots, no `~` and no leading slash.
+        address: Where it is, in one word.
+        check: Notes what is wrong with the site as a whole.
+    """
+
+    keys: tuple[str, ...] = ()
+    needs: tuple[str, str] = ("", "")
+    settings: type | None = None
+    has_machine: bool = False
+    has_keys: bool = False
+    address: Callable[[Site], str] = lambda site: site.kind
+    check: Callable[[Site, Note], None] | None = None
+
+
+def _check_collection(site: Site, note: Note) -> None:
+    """Refuse what a site without a machine cannot have: other paths, and variables."""
+    if site.globus is not None and site.globus.paths:
+        note(
+            "does not belong to a site of kind globus: its paths are those of the collection",
+            "globus",
+            "paths",
+        )
+    for name, path in site.roots.items():
+        if path.startswith("$"):
+            note(f"{path!r} has a variable, and a collection has none", "roots", name)
+
+
+BUILT_IN = {
+    "ssh": StoreKind(
+        keys=("ssh", "reached_from", "gridftp", *_MACHINE),
+        needs=("ssh", "a table ssh with host"),
+        has_machine=True,
+        address=lambda site: site.ssh.host if site.ssh is not None else "",
+    ),
+    "s3": StoreKind(
+        keys=("s3",),
+        needs=("s3", "a table s3 with endpoint"),
+        has_keys=True,
+        address=lambda site: site.s3.endpoint if site.s3 is not None else "",
+    ),
+    "local": StoreKind(keys=_MACHINE, has_machine=True, address=lambda _: "this machine"),
+    "url": StoreKind(
+        keys=("url", "credentials_command", "read_back", "proxy"),
+        needs=("url", "url"),
+        has_keys=True,
+        address=lambda site: site.url or "",
+    ),
+    "globus": StoreKind(
+        keys=("globus", *_FOLDERS),
+        needs=("globus", "a table globus with collection"),
+        address=lambda site: site.globus.collection if site.globus is not None else "",
+        check=_check_collection,
+    ),
+}
+
+
+def kind_of(site: Site) -> StoreKind:
+    """The kind of a site, which reading config.toml has found."""
+    return BUILT_IN.get(site.kind) or _load(site.kind) or StoreKind()
+
+
+def kind_names() -> list[str]:
+    """Every kind there is; imports the modules of those that hibali does not bring."""
+    found = list(BUILT_IN)
+    for word in words("transfers.stores"):
+        with contextlib.suppress(UsageError):  # a plugin that cannot be imported
+            if word not in BUILT_IN and _load(word) is not None:
+                found.append(word)
+    return found
+
+
+@cache
+def _load(word: str) -> StoreKind | None:
+    """The kind that a module declares; None where there is no such module, or it is a part of another kind."""
+    if word not in words("transfers.stores") or word in keys_of(Site):
+        return None
+    found = getattr(load("transfers.stores", word), "KIND", None)
+    return found if isinstance(found, StoreKind) else None
+
+
+def read_site(name: str, content: Any, note: Note) -> Site:
+    """Read the table of a site; keys that belong to another kind are wrong."""
+    given: Mapping[str, Any] = content if isinstance(content, dict) else {}
+    word = str(given.get("kind"))
+    kind = _find_kind(given["kind"], note) if "kind" in given else None
+    if kind is None:  # judge the rest by the tables that are there
+        if isinstance(content, dict) and "kind" not in given:
+            note(f"needs kind, one of {', '.join(kind_names())}")
+        word = next((each for each in ("s3", "url", "ssh", "globus") if each in given), "local")
+        kind = BUILT_IN[word]
+    belongs = {"kind", "limits", *kind.keys}
+    own: Any = None
+    if kind.settings is not None:
+        own = read_table(
+            kind.settings, given.get(word, {}), lambda message, *keys: note(message, word, *keys)
+        )
+    others = (word,) if kind.settings is not None else ()
+    site = read_table(
+        Site, content, note, belongs=belongs.__contains__, others=others, name=name, kind=word, own=own
+    )
+    for key in keys_of(Site):
+        if key in given and key not in belongs:
+            note(f"does not belong to a site of kind {word}", key)
+    needed, what = kind.needs
+    if needed and needed not in given:
+        note(f"a site of kind {word} needs {what}")
+    if kind.check is not None:
+        kind.check(site, note)
+    return site
+
+
+def _find_kind(word: Any, note: Note) -> StoreKind | None:
+    if not isinstance(word, str):
+        note("must be a string", "kind")
+        return None
+    try:
+        kind = BUILT_IN.get(word) or _load(word)
+    except UsageError as problem:
+        note(f"{problem.message}. {problem.hint}", "kind")
+        return None
+    if kind is None:
+        note(f"{word!r} must be one of {', '.join(kind_names())}", "kind")
+    return kind

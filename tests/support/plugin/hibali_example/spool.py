@@ -1,0 +1,112 @@
+"""Run jobs by `spool`, a scheduler of one shell: it starts each job at once and remembers it in ~/.spool."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from hibali.config.schema import setting, table, text
+from hibali.errors import UsageError
+from runs.schedulers.base import (
+    GONE,
+    Answer,
+    Job,
+    JobVariables,
+    Phase,
+    Resources,
+    Scheduler,
+    Status,
+    Submitting,
+    no_answer,
+    text_lines,
+)
+from transfers.remote.host import Finished
+
+_SUBMIT = """
+mkdir -p ~/.spool && cd "$2" || exit 1
+SPOOL_JOB=$1 SPOOL_FOLDER=$2
+export SPOOL_JOB SPOOL_FOLDER
+: >~/.spool/"$1.running"
+setsid sh -c 'sh ./job.sh; mv ~/.spool/"$1.running" ~/.spool/"$1.over"' spool "$1" </dev/null >/dev/null 2>&1 &
+echo "spooled $1"
+"""
+_STATUS = (
+    'for job do for word in running over; do [ ! -e ~/.spool/"$job.$word" ] || echo "$job $word"; done; done'
+)
+_SUBMITTING = Submitting(
+    program="sh", system="spool", unclear=re.compile(rb"timeout"), later=re.compile(rb"busy")
+)
+_PHASES = {"running": Phase.RUNNING, "over": Phase.ENDED}
+
+
+@table
+class SpoolSettings:
+    """The keys of [scheduler] that only spool has."""
+
+    queue: str = setting(text(r"[a-z]+", "a queue"), default="day", doc="the queue that jobs go to")
+
+
+class Spool(Scheduler):
+    """Text and values in, text and values out."""
+
+    name = "spool"
+    settings = SpoolSettings
+    programs = ("setsid",)
+    variables = JobVariables(job=("SPOOL_JOB",), folder=("SPOOL_FOLDER",))
+
+    def directives(self, resources: Resources) -> tuple[str, ...]:
+        """See Scheduler."""
+        return (f"#SPOOL --queue={resources.own.queue}",) if resources.own is not None else ()
+
+    def submit_words(self, job: Job) -> tuple[str, ...]:
+        """See Scheduler."""
+        if job.tasks or job.after or job.hold:
+            raise UsageError("not-supported", "spool has no job arrays, and jobs wait for nothing")
+        return ("/bin/sh", "-c", _SUBMIT, "spool", job.name, job.script.rpartition("/")[0])
+
+    def read_submit(self, finished: Finished) -> Answer:
+        """See Scheduler."""
+        words = [line.split() for line in text_lines(finished.stdout)]
+        job = next((word[1] for word in words if len(word) == 2 and word[0] == "spooled"), None)
+        return _SUBMITTING.read(finished, job)
+
+    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+        """See Scheduler."""
+        return ("/bin/sh", "-c", _STATUS, "spool", *jobs)
+
+    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+        """See Scheduler."""
+        if finished.exit_code != 0:
+            raise no_answer("spool", finished)
+        found = dict.fromkeys(jobs, GONE)
+        for line in text_lines(finished.stdout):
+            job, _, word = line.partition(" ")
+            if job in found and word in _PHASES:
+                found[job] = Status(_PHASES[word], word)
+        return found
+
+    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+        """See Scheduler: there are no job arrays."""
+        del finished
+        return {job: {} for job in jobs}
+
+    def lookup_words(self, name: str) -> tuple[str, ...]:
+        """See Scheduler: a job is called like its run."""
+        return self.status_words([name])
+
+    def read_lookup(self, finished: Finished, user: str) -> str | None:
+        """See Scheduler."""
+        del user
+        lines = text_lines(finished.stdout)
+        return lines[0].partition(" ")[0] if lines else None
+
+    def cancel_words(self, job: str) -> tuple[str, ...]:
+        """See Scheduler: jobs run to their end."""
+        return ("true", job)
+
+    def release_words(self, job: str) -> tuple[str, ...]:
+        """See Scheduler: nothing is held."""
+        return ("true", job)
+
+
+SCHEDULER = Spool()
