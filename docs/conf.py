@@ -14,3 +14,5 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 # Indented blocks are what people type or read, of many kinds: no language is guessed.
 highlight_language = "none"
+# What a command prints is not copied.
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"

@@ -17,6 +17,9 @@ from tests.support.documented import REPOSITORY, calls_in_line, calls_of_hibali,
 from tests.support.error_codes import error_codes
 
 SPHINX = REPOSITORY / ".cache/docs/bin/python"
+_OUR_FILE = re.compile(
+    r"`((?:hibali|hibali_cli|transfers|registry|runs|tests|packaging|benchmarks|docs)/(?!\S*WORD)[A-Za-z0-9_./-]*)`"
+)
 TROUBLESHOOTING = REPOSITORY / "docs/troubleshooting"
 
 
@@ -62,11 +65,40 @@ def test_the_index_of_error_codes_leads_to_the_page_of_each() -> None:
     ] == []
 
 
-def test_the_files_that_the_architecture_page_names_exist() -> None:
-    page = (REPOSITORY / "docs/architecture.md").read_text()
-    files = re.findall(r"`((?:hibali|hibali_cli|transfers|registry|runs|tests)/[a-z0-9_/]*(?:\.py)?)`", page)
-    assert len(files) > 80
-    assert [file for file in files if not (REPOSITORY / file).exists()] == []
+def test_the_files_that_pages_name_exist() -> None:
+    pages = [REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").rglob("*.md")]
+    named = {page: set(_OUR_FILE.findall(page.read_text())) for page in pages}
+    assert len(named[REPOSITORY / "docs/architecture.md"]) > 80
+    gone = {
+        str(page.relative_to(REPOSITORY)): sorted(file for file in files if not (REPOSITORY / file).exists())
+        for page, files in named.items()
+    }
+    assert {page: files for page, files in gone.items() if files} == {}
+
+
+def test_the_pages_that_code_names_exist() -> None:
+    named = {
+        (str(path.relative_to(REPOSITORY)), page)
+        for folder in ("hibali", "hibali_cli", "transfers", "registry", "runs", "tests")
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.suffix in {".py", ".sh"}
+        for page in re.findall(r"\bdocs/[a-z0-9/-]+\.md\b", path.read_text())
+    }
+    assert len(named) > 10
+    assert sorted((path, page) for path, page in named if not (REPOSITORY / page).exists()) == []
+
+
+def test_the_decisions_that_code_and_pages_cite_exist() -> None:
+    records = {path.name.split("-")[0] for path in (REPOSITORY / "docs/decisions").glob("[0-9]*.md")}
+    cited = {
+        (str(path.relative_to(REPOSITORY)), number)
+        for folder in ("hibali", "hibali_cli", "transfers", "registry", "runs", "tests", "docs")
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".sh"}
+        for number in re.findall(r"\b[Dd]ecisions?[ /](\d+)\b", path.read_text())
+    }
+    assert len(cited) > 5
+    assert sorted((path, number) for path, number in cited if number not in records) == []
 
 
 @pytest.mark.parametrize("way", ["push", "run"])
