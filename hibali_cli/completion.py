@@ -1,4 +1,4 @@
-"""Complete words on the command line from local files; no site is asked, and errors are not shown."""
+"""Complete words on the command line from local files, without connections and error messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SITES, PLACES, ENDS, PIPELINES, RUNS, REMOTES, _SCHEDULES = (
 )
 _FILES, _FOLDERS = "file", "dir"
 _OPERATIONS = "operations"
-# By what a parameter is called in usage lines, without brackets and dots.
+# By the metavar of a parameter in usage lines, without brackets and dots.
 _BY_METAVAR = {
     "SITE": (SITES,),
     "SITE|auto": (SITES,),
@@ -70,12 +70,12 @@ _BY_NAME = {
     "scheduler": ("runs.schedulers",),
     "container": ("runs.containers",),
 }
-# What `NAME` is the name of, by the group of the command.
+# The kind of `NAME`, by the group of the command.
 _BY_GROUP = {"sites": (SITES,), "cache": (SITES,), "remotes": (REMOTES,), "schedule": (_SCHEDULES,)}
 
 
 def add_completions(parameters: Iterable[click.Parameter]) -> None:
-    """Let each parameter offer what it is called after."""
+    """Add completion to each parameter by its metavar."""
     for parameter in parameters:
         own = parameter.shell_complete
         parameter.shell_complete = partial(_complete, parameter, own)  # type: ignore[method-assign]
@@ -106,7 +106,7 @@ def _complete(
 
 
 def kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, ...]:
-    """What a parameter takes, by what it is called in usage lines."""
+    """Return the kinds of values that a parameter takes, by its metavar."""
     name = str(parameter.name)
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return ()
@@ -140,7 +140,7 @@ def _site_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 
 def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
-    """Sites with their colon; behind it roots, what was listed there before, and places that were moved to or from."""
+    """Complete sites with their colon, then roots, names listed before, and places of earlier transfers."""
     from hibali_cli.path_completion import places_like
 
     settings = _settings(context)
@@ -155,7 +155,7 @@ def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 
 def _pipeline_names(context: click.Context, incomplete: str) -> Iterator[str]:
-    """Names; with an @ typed, their versions."""
+    """Complete pipeline names, and after an @ their versions."""
     del context
     from registry.catalogue import Catalogue
 
@@ -177,7 +177,7 @@ def _operation_ids(context: click.Context, incomplete: str) -> Iterator[str]:
 
 
 def _latest_ids(folder: str, incomplete: str) -> Iterator[str]:
-    """The latest first, as they are named; none is read."""
+    """Return ids, the latest first, without reading the files."""
     from hibali.ledger import ledger_folder
 
     names = sorted((path.stem for path in ledger_folder(folder).glob("*.jsonl")), reverse=True)

@@ -33,7 +33,7 @@ _MIB = 1024**2
 _PROXY_WORDS = ("--no-proxy", "--with-proxy")
 _NONE_OF_ITS_OWN = click.IntRange(0, 1024)
 _COUNT = click.IntRange(1, 1_000_000)
-_WIDEST = 60  # columns; a longer value stands out of its column
+_WIDEST = 60  # columns; longer values exceed their column
 
 
 def _take_time(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
@@ -44,31 +44,33 @@ def _take_time(context: click.Context, option: click.Parameter, text: str | None
 
 
 def _take_memory(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """In MiB, rounded up: a job that asks for less than was said may be ended for it."""
+    """Parse memory to MiB, rounded up: a job that requests less may be killed for it."""
     try:
         size = None if text is None else read_size(text)
     except ValueError as problem:
         raise click.BadParameter(str(problem), context, option) from None
     if size == 0:
-        raise click.BadParameter("a job needs some memory", context, option)
+        raise click.BadParameter("the memory of a job must be positive", context, option)
     return None if size is None else -(-size // _MIB)
 
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("--nodes", type=_COUNT, metavar="N", help="Ask for so many nodes."),
+    click.option("--nodes", type=_COUNT, metavar="N", help="The number of nodes."),
     click.option(
-        "--tasks", type=_COUNT, metavar="N", help="So many MPI tasks, started by the site's launcher."
+        "--tasks", type=_COUNT, metavar="N", help="The number of MPI tasks, started by the site's launcher."
     ),
-    click.option("--cores", type=_COUNT, metavar="N", help="So many cores for each task."),
-    click.option("--memory", callback=_take_memory, metavar="SIZE", help="Memory of a node, such as 16G."),
+    click.option("--cores", type=_COUNT, metavar="N", help="The number of cores for each task."),
+    click.option(
+        "--memory", callback=_take_memory, metavar="SIZE", help="Memory for each node, such as 16G."
+    ),
     click.option(
         "--time",
         "seconds",
         callback=_take_time,
         metavar="TIME",
-        help="The job's limit: [D-]HH:MM:SS, or such as 90m.",
+        help="The time limit of the job: [D-]HH:MM:SS, or such as 90m.",
     ),
-    click.option("--gpus", type=_NONE_OF_ITS_OWN, metavar="N", help="GPUs of a node; 0 for none."),
+    click.option("--gpus", type=_NONE_OF_ITS_OWN, metavar="N", help="GPUs for each node; 0 for none."),
     click.option("--partition", metavar="P", help="The partition or queue that the job goes to."),
     click.option("--account", metavar="A", help="The account that the job is charged to."),
     click.option("--reservation", metavar="R", help="The reservation that the job belongs to."),
@@ -77,7 +79,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "directives",
         multiple=True,
         metavar="OPTION",
-        help="One more option for the scheduler as it is written there, as in --directive=--qos=long; repeatable.",
+        help="An additional option for the scheduler in its own syntax, as in --directive=--qos=long; repeatable.",
     ),
 )
 _NAMES = (
@@ -95,14 +97,14 @@ _NAMES = (
 
 
 def add_job_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command's function the options that say what a job asks for; they reach it by their own names."""
+    """Add the options for the resources of a job to a command's function, which gets them by their names."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
-def wanted_of(given: Mapping[str, Any]) -> Resources:
-    """What the command line asks for; raises `UsageError` for what cannot be a directive."""
+def requested_resources(given: Mapping[str, Any]) -> Resources:
+    """Return the resources requested on the command line; raises `UsageError` for an invalid directive."""
     from runs.schedulers.base import Resources, check_directive, check_plain
 
     for name in ("partition", "account", "reservation"):
@@ -114,16 +116,16 @@ def wanted_of(given: Mapping[str, Any]) -> Resources:
     return Resources(memory_megabytes=given["memory"], **values)
 
 
-def wanted_again(words: Sequence[str]) -> Resources:
-    """What the words of `words_of` ask for."""
+def parse_resource_options(words: Sequence[str]) -> Resources:
+    """Parse the options that `resource_options` returned."""
     command: Any = add_job_options(click.command()(lambda: None))
-    return wanted_of(
+    return requested_resources(
         command.make_context("run", [str(word) for word in words if word not in _PROXY_WORDS]).params
     )
 
 
-def words_of(wanted: Resources) -> tuple[str, ...]:
-    """The options that say just this."""
+def resource_options(wanted: Resources) -> tuple[str, ...]:
+    """Return the options that request these resources."""
     given = {
         "nodes": wanted.nodes,
         "tasks": wanted.tasks,
@@ -139,40 +141,40 @@ def words_of(wanted: Resources) -> tuple[str, ...]:
     return (*words, *(f"--directive={text}" for text in wanted.directives))
 
 
-def with_wishes(common: Common, request: Request, wanted: Resources) -> Request:
-    """The same, asking for what the line wants; a person is told where that is too little. Raises what the site cannot give."""
-    asked = {**request.asked, "options": list(words_of(wanted))}
+def add_resources(common: Common, request: Request, wanted: Resources) -> Request:
+    """Return the request with these resources; warn where they are below what the author suggests. Raises where the site cannot provide them."""
+    asked = {**request.asked, "options": list(resource_options(wanted))}
     found = replace(request, wanted=wanted, asked=asked)
     for shortfall in found.ask().shortfalls():
         common.output.warn(f"{request.pipeline.reference}: {shortfall}")
     return found
 
 
-def with_proxy(request: Request, wanted: bool | None) -> Request:  # noqa: FBT001  # as the option has it
-    """The same, whose job has a proxy if the line says so; None leaves what the site says."""
+def set_proxy(request: Request, wanted: bool | None) -> Request:  # noqa: FBT001  # as the option has it
+    """Return the request with or without a proxy in its job; None keeps the site's setting."""
     if wanted is None:
         return request
     words = [*request.asked.get("options", ()), _PROXY_WORDS[wanted]]
     return replace(request, proxy=wanted, asked={**request.asked, "options": words})
 
 
-def say_asked(output: Output, asked: DecidedResources) -> None:
-    """A line for each thing that a job asks for, with who said so, for people."""
+def print_resources(output: Output, asked: DecidedResources) -> None:
+    """Print a line for each requested resource, with the origin of its value."""
     from runs.resources import show_value
 
     rows: Sequence[Mapping[str, Any]] = asked.to_fields()
     if not rows:
-        output.say("the job asks for nothing: the scheduler's own defaults count")
+        output.say("no resources requested: the scheduler's defaults apply")
         return
     shown = [(str(each["name"]), show_value(each["name"], each["value"]), str(each["from"])) for each in rows]
     widths = [min(_WIDEST, max(len(row[column]) for row in shown)) for column in (0, 1)]
-    output.say("the job asks for")
+    output.say("requested resources:")
     for name, value, origin in shown:
         output.say(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {origin}")
 
 
 class Order(NamedTuple):
-    """When a run is to start: after which others, by their ids, and whether on hold. With `wait` they are waited for.
+    """When a run starts: after which others, by their ids, and whether on hold. With `wait`, hibali waits for them.
 
     A `sweep` comes after the end of whatever it takes from. What was `heard` of the others just now is in the ledger: nobody is asked again.
     """
@@ -191,55 +193,57 @@ _CHAIN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="ID",
         help="Start when this run has succeeded; may be repeated.",
     ),
-    click.option("--hold", is_flag=True, help="Start only when somebody says `hibali runs release`."),
+    click.option("--hold", is_flag=True, help="Start only after `hibali runs release`."),
     click.option(
         "--reuse/--fresh",
         default=None,
         envvar="HIBALI_REUSE",
-        help="Take what a run of the same pipeline, values and inputs left, wherever it ran; or compute it again. "
-        "HIBALI_REUSE=1 in the environment is as --reuse.",
+        help="Use the outputs of an earlier run of the same pipeline, values and inputs, at any site; or compute them again. "
+        "HIBALI_REUSE=1 in the environment means --reuse.",
     ),
 )
 
 
 def add_chain_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of chains."""
+    """Add the options of chains to a command."""
     for option in reversed(_CHAIN_OPTIONS):
         function = option(function)
     return function
 
 
 def check_alone(order: Order) -> None:
-    """Raise `UsageError` for what only a single run can be asked for."""
+    """Raise `UsageError` for options that only a single run can have."""
     if order.after or order.hold:
         raise UsageError(
-            "usage", "a sweep starts when it is submitted", subject="--after" if order.after else "--hold"
+            "usage",
+            "a sweep starts at once when it is submitted",
+            subject="--after" if order.after else "--hold",
         )
 
 
 def check_reusing(reuse: bool | None, *, new: bool, dataset: str | None) -> bool:  # noqa: FBT001 - as click has it
-    """Whether to look for a run that can be reused; `--new` always starts one. Raises `UsageError` for what goes not together."""
+    """Return whether to search for a run to reuse; `--new` always starts one. Raises `UsageError` for conflicting options."""
     if reuse and dataset is not None:
         raise UsageError(
             "usage",
-            "a dataset keeps a run with the line that began it, and another line began one that is reused",
+            "a dataset records a run with the command that started it, but another command started a reused run",
             subject="--dataset",
             hint="Add --fresh.",
         )
     return bool(reuse) and not new
 
 
-def load_first(order: Order) -> list[Run]:
-    """The runs that come first by name, as the ledger has them; raises `NotFoundError`."""
+def load_dependencies(order: Order) -> list[Run]:
+    """Return the runs that this one depends on, from the ledger; raises `NotFoundError`."""
     from runs.store import RunStore
 
     return [RunStore().load(each) for each in dict.fromkeys(order.after)]
 
 
-def settle(
+def wait_for_dependencies(
     common: Common, references: Sequence[Reference], order: Order, site: Site, container: Container
 ) -> list[Run]:
-    """The runs that come first by name, when all that have to have ended before have succeeded.
+    """Return the runs that this one depends on, once those that must have ended have succeeded.
 
     The others are left to the scheduler. Raises `NotFoundError`, and what `runs.dependencies.require_success` does.
     """
@@ -265,12 +269,12 @@ def settle(
     ]
     waited = [run for run in first if not all(part.state.final for part in needed(run))]
     if waited and not order.heard:
-        with listening(common, "waiting for runs that come first") as on_event:
+        with listening(common, "waiting for runs that this one depends on") as on_event:
             (wait_for_runs if order.wait else update_runs)(common, book, waited, on_event)
     for run in first:
         for part in needed(book.load(run.id)):
             require_success(part)
-    return load_first(order)
+    return load_dependencies(order)
 
 
 notify_option = click.option(
@@ -282,9 +286,9 @@ notify_option = click.option(
 
 @contextmanager
 def notifying(common: Common, text: str | None) -> Iterator[Callable[[Run], None]]:
-    """Call it with a run as often as that changes: its end is told once, in the background, and waited for at the end.
+    """Yield a function to call with every change of a run; the end of each run is notified once, in the background.
 
-    What cannot be told is a warning: it changes nothing about the run. Raises `UsageError` at once for what can never be told.
+    Failed notifications are warnings and do not affect the run. Raises `UsageError` at once for an invalid target.
     """
     from runs.model import ignore_run
 
@@ -303,7 +307,7 @@ def notifying(common: Common, text: str | None) -> Iterator[Callable[[Run], None
 
 
 class _Notices:
-    """One after the other, in a thread of their own: whoever is told may take long."""
+    """Sends notifications one by one in its own thread, because they may take long."""
 
     def __init__(self, common: Common, target: Target) -> None:
         self._common = common
@@ -314,13 +318,13 @@ class _Notices:
         self._thread.start()
 
     def take(self, run: Run) -> None:
-        """May be called from any thread."""
+        """Queue a run; may be called from any thread."""
         if run.state.ended and run.id not in self._told:
             self._told.add(run.id)
             self._queue.put(run)
 
     def finish(self) -> None:
-        """Return when all were told, or could not be."""
+        """Wait until all notifications were sent or failed."""
         self._queue.put(None)
         self._thread.join()
 

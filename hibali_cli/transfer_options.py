@@ -21,7 +21,7 @@ _SECOND = 1_000_000_000
 
 
 def take_size(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """An option's bytes; click calls it."""
+    """Convert an option to bytes (a click callback)."""
     try:
         return None if text is None else read_size(text)
     except ValueError as problem:
@@ -29,13 +29,13 @@ def take_size(context: click.Context, option: click.Parameter, text: str | None)
 
 
 def take_time(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """Nanoseconds since the epoch of a time, or of as long ago as a duration says; click calls it."""
+    """Convert a time, or a duration before now, to nanoseconds since the epoch (a click callback)."""
     if text is None:
         return None
     try:
         if text[:4].isdigit() and text[4:5] == "-":
             given = datetime.fromisoformat(text)
-            moment = given.timestamp()  # without a zone it is the clock of this machine, as `ls` shows it
+            moment = given.timestamp()  # without a time zone it is local time, as `ls` shows it
         else:
             moment = datetime.now(UTC).timestamp() - read_duration(text)
     except (ValueError, OverflowError):
@@ -48,41 +48,44 @@ SELECTION: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--files-from",
         metavar="FILE|-",
-        help="Take only the names in FILE, one a line, relative to the source; a folder's takes all below.",
+        help="Select only the names in FILE, one per line, relative to the source; the name of a folder selects all below it.",
     ),
     click.option(
-        "-0", "--from0", is_flag=True, help="Names in --files-from end with NUL, as `find -print0` writes."
+        "-0",
+        "--from0",
+        is_flag=True,
+        help="Names in --files-from end with NUL, as written by `find -print0`.",
     ),
     click.option(
         "--newer",
         callback=take_time,
         metavar="DURATION|TIME",
-        help="Take only files modified within DURATION (2d, 12h) or since TIME (2026-01-31).",
+        help="Select only files modified within DURATION (2d, 12h) or since TIME (2026-01-31).",
     ),
     click.option(
         "--min-size",
         callback=take_size,
         metavar="SIZE",
-        help="Take only files of SIZE (10K, 5M, 1GiB) or more.",
+        help="Select only files of at least SIZE (10K, 5M, 1GiB).",
     ),
     click.option(
         "--max-size",
         callback=take_size,
         metavar="SIZE",
-        help="Take only files of SIZE (10K, 5M, 1GiB) or less.",
+        help="Select only files of at most SIZE (10K, 5M, 1GiB).",
     ),
 )
 
 
 def take_selection(options: dict[str, Any]) -> dict[str, Any]:
-    """Take these options out of a command's, as the fields of Rules."""
+    """Remove these options from a command's, and return them as fields of Rules."""
     listed, zero = options.pop("files_from"), options.pop("from0")
     taken = {name: options.pop(name) for name in ("include", "exclude", "min_size", "max_size")}
     taken["newer_ns"] = options.pop("newer")
     if listed is not None:
         taken["files_from"] = _names(listed, zero=zero)
     elif zero:
-        raise click.UsageError("-0/--from0 says how --files-from is written, and that is missing.")
+        raise click.UsageError("-0/--from0 needs --files-from.")
     return taken
 
 
@@ -93,7 +96,7 @@ def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
     try:
         content = sys.stdin.buffer.read() if listed == "-" else Path(listed).read_bytes()
     except FileNotFoundError:
-        raise NotFoundError("no-such-file", "there is no such list of names", subject=listed) from None
+        raise NotFoundError("no-such-file", "the list of names does not exist", subject=listed) from None
     except OSError as problem:
         raise unreadable(problem, listed) from None
     return read_names(content, listed, separator=b"\0" if zero else b"\n")
@@ -104,7 +107,7 @@ SAVING: tuple[Callable[[Any], Any], ...] = (
         "--push-to",
         multiple=True,
         metavar="SIBLING",
-        help="After what came into a dataset is saved, push that to SIBLING (`datalad push`); may be repeated.",
+        help="After saving what came into a dataset, push it to SIBLING (`datalad push`); may be repeated.",
     ),
     click.option(
         "--no-save",
@@ -115,10 +118,10 @@ SAVING: tuple[Callable[[Any], Any], ...] = (
 
 
 def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> Saving:
-    """What becomes of what comes into a dataset. Raises `UsageError`."""
+    """Return how a dataset is saved after a transfer. Raises `UsageError`."""
     from hibali.errors import UsageError
     from transfers.request import Saving
 
     if push_to and no_save:
-        raise UsageError("usage", "what is not saved cannot be pushed on", subject="--push-to")
+        raise UsageError("usage", "--push-to needs saving, which --no-save turns off", subject="--push-to")
     return Saving(not no_save, push_to)

@@ -295,7 +295,7 @@ class History:
             "history-busy",
             "another process is changing the history, or was killed while it changed it",
             subject=str(self._folder),
-            hint=f"If no hibali process is running: rm {self._git.folder}/{BRANCH}.lock; then run the same command again.",
+            hint=f"If no other process works there: rm {self._git.folder}/{BRANCH}.lock; then run the same command again.",
         )
 
     def repository(self) -> Git:

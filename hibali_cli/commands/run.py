@@ -23,12 +23,12 @@ from hibali_cli.run_options import (
     Order,
     add_chain_options,
     add_job_options,
+    add_resources,
     check_alone,
     check_reusing,
     notify_option,
-    wanted_of,
-    with_proxy,
-    with_wishes,
+    requested_resources,
+    set_proxy,
 )
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def run_command(
         common.output.warn(f"{found.reference}: {deprecation}")
     order = Order(after, hold, wait)
     marks = _marks_of(fast_inputs, fast_work, no_fast=no_fast)
-    wanted = wanted_of(job)
+    wanted = requested_resources(job)
     choosing = SiteOptions(site_names, image, name, new, explain, marks, wanted, proxy)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
@@ -248,7 +248,7 @@ def run_command(
         request = read_request(
             common, found, answers, site_names[0], image, order, identify=not dry_run, marks=marks
         )
-    request = with_proxy(with_wishes(common, request, wanted), proxy)
+    request = set_proxy(add_resources(common, request, wanted), proxy)
     if dataset is not None:
         from runs.dataset import asked_before, keep_in
 

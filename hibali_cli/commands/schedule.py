@@ -14,7 +14,7 @@ import click
 from hibali.amounts import format_duration, format_size
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali_cli.command import command, command_group
-from hibali_cli.failure import tell_people
+from hibali_cli.failure import print_error
 from hibali_cli.handlers.schedules import (
     UNFIT,
     check_words,
@@ -373,7 +373,7 @@ def notify_command(common: Common, **options: Any) -> int | None:
             notices, Notice("trial", "trial", "trial", "this is a trial: notices arrive here")
         )
         for problem in problems:
-            tell_people(problem)
+            print_error(problem)
         if problems:
             raise IncompleteError(
                 "not-notified", "not everybody could be told", subject="hibali schedule notify"

@@ -21,7 +21,7 @@ from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.handlers.site_check import as_access_or_later
 from hibali_cli.handlers.site_import import ImportRequest, change_of, choose, gather, show, take
 from hibali_cli.options import Common
-from hibali_cli.output import coloured, write_aside
+from hibali_cli.output import coloured, write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
 from runs.doctor.network import Step, StepList, Verdict
@@ -138,10 +138,10 @@ def _gather(common: Common, asked: InitOptions) -> list[Proposal]:
 
 def ask_which(proposals: Sequence[Proposal], read: Read) -> list[Proposal]:
     """Those of the proposals that somebody chose by name or number."""
-    write_aside("These are known on this machine, and could be sites:")
+    write_message("These are known on this machine, and could be sites:")
     width = max(len(each.name) for each in proposals)
     for number, each in enumerate(proposals, start=1):
-        write_aside(
+        write_message(
             f"  {number:>3}  {each.name:<{width}}  {printable(each.reached)}  ({printable(each.origin)})"
         )
     by_word = {str(number): each for number, each in enumerate(proposals, start=1)}
@@ -160,7 +160,9 @@ def ask_which(proposals: Sequence[Proposal], read: Read) -> list[Proposal]:
         unknown = [word for word in words if word not in by_word]
         if not unknown:
             return list({by_word[word].name: by_word[word] for word in words}.values())
-        write_aside(f"  {printable(unknown[0])} is none of them. {did_you_mean(unknown[0], names)}".rstrip())
+        write_message(
+            f"  {printable(unknown[0])} is none of them. {did_you_mean(unknown[0], names)}".rstrip()
+        )
 
 
 def _last_of(words: Sequence[str]) -> Callable[[str], list[str]]:
@@ -187,7 +189,7 @@ def ask_where(
             return said, usual
         if "/" in said:
             return None, said
-        write_aside(f"  A site, or a folder with a slash in it. {did_you_mean(said, names)}".rstrip())
+        write_message(f"  A site, or a folder with a slash in it. {did_you_mean(said, names)}".rstrip())
 
 
 def _places(text: str, names: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import click
 
 from hibali.errors import RefusedError, UsageError
 from hibali_cli.options import Common
-from hibali_cli.run_options import Order, load_first, say_asked, settle
+from hibali_cli.run_options import Order, load_dependencies, print_resources, wait_for_dependencies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -147,7 +147,11 @@ def read_request(
     container.image_name(pipeline.container)
     references = list_references(list_inputs(invocation), common.settings())
     order = order or Order()
-    first = settle(common, references, order, site, container) if identify else load_first(order)
+    first = (
+        wait_for_dependencies(common, references, order, site, container)
+        if identify
+        else load_dependencies(order)
+    )
     if located is None:
         located = locate_inputs(invocation, common.settings(), site, identify=identify)
     else:
@@ -317,7 +321,7 @@ def show_files(common: Common, request: Request, prepared: Prepared, files: Mapp
             },
         )
         return
-    say_asked(common.output, prepared.asked)
+    print_resources(common.output, prepared.asked)
     for path, content in files.items():
         common.output.say(f"--- {prepared.folder}/{path}")
         if sys.stdout.isatty():

@@ -8,7 +8,7 @@ import click
 
 from hibali.errors import Exit, RefusedError
 from hibali.locations import read_target
-from hibali_cli.failure import tell_people
+from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
 from hibali_cli.progress import listening
@@ -88,4 +88,4 @@ def _tell_receipt(common: Common, receipt: Receipt) -> None:
         return
     common.output.say(f"{receipt.files_deleted} files removed; {receipt.seconds:.1f} s; {receipt.id}")
     if receipt.exit is Exit.INCOMPLETE:
-        tell_people(incomplete(receipt.target, receipt.files_failed))
+        print_error(incomplete(receipt.target, receipt.files_failed))

@@ -22,7 +22,7 @@ from hibali_cli.handlers.run_sites import LOOK_SECONDS, by_site, continues, foll
 from hibali_cli.handlers.runs import Row, row_of, table_lines
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
-from hibali_cli.progress import Telling, listening
+from hibali_cli.progress import EventPrinter, listening
 from hibali_cli.tally import Tally
 from runs.model import Run
 from runs.status import course_of_run
@@ -92,11 +92,11 @@ def _shown(common: Common) -> Iterator[Shown]:
             yield _Changes(common, on_event)
         return
     table = _Table(common)
-    with output.after(table.put_away):
+    with output.after(table.clear):
         try:
             yield table
         finally:
-            table.put_away()
+            table.clear()
 
 
 class _Changes:
@@ -132,22 +132,22 @@ class _Table:
         self._trouble = ""
         self._trouble_until = 0.0
         self._drawing = Drawing(self._lines, _A_SECOND)
-        self.on_event: Listener = Telling(common, self, Tally(), None)
+        self.on_event: Listener = EventPrinter(common, self, Tally(), None)
 
     def take(self, row: Row) -> None:
         """See Shown."""
         with self._guard:
             self._rows[row.run.id] = row
-        self._drawing.put_up()
+        self._drawing.show()
 
     def stand(self) -> None:
         """See Shown."""
         if self._rows:
-            self._drawing.put_up()
+            self._drawing.show()
 
     def end(self) -> None:
         """See Shown."""
-        self.put_away()
+        self.clear()
         headings = ["run", "state", "pipeline", "site", "name", "remark"]
         rows = [
             (
@@ -174,9 +174,9 @@ class _Table:
         """Print a safe line above the table."""
         self._drawing.line(text)
 
-    def put_away(self) -> None:
+    def clear(self) -> None:
         """Clear it; the next change brings it back."""
-        self._drawing.put_away()
+        self._drawing.clear()
 
     def _lines(self, options: ConsoleOptions) -> list[Text]:
         with self._guard:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from hibali.errors import HibaliError, TryLaterError, UsageError
-from hibali_cli.failure import tell_people
+from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def tell_problems(
     worst = min(problems, key=lambda problem: 1 if int(problem.exit) == 5 else 0)
     for problem in problems:
         if problem is not worst:
-            tell_people(problem)
+            print_error(problem)
     if adding and isinstance(worst, TryLaterError):
         worst.hint = f"{worst.hint} To add the schedule all the same: --no-check".strip()
     raise worst

@@ -13,10 +13,10 @@ from hibali.errors import AccessError, Exit, HibaliError, TryLaterError
 from hibali.locations import Location
 from hibali.subprocesses import has_terminal
 from hibali.text import path_fields
-from hibali_cli.failure import tell_people
+from hibali_cli.failure import print_error
 from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.options import Common
-from hibali_cli.output import Cell, write_aside
+from hibali_cli.output import Cell, write_message
 from hibali_cli.progress import listening
 from transfers.check import Trial, Tuning, tune
 
@@ -47,7 +47,7 @@ def check_and_tell(common: Common, site: Site) -> None:
     worst = min(problems, key=_order)
     for problem in problems:
         if problem is not worst:
-            tell_people(problem)
+            print_error(problem)
     raise worst
 
 
@@ -242,6 +242,8 @@ def _ask_for_code(site: Site, url: str, why: str) -> str:
             subject=site.name,
             hint=f"On a terminal: hibali sites login {site.name}",
         )
-    write_aside(f"{why}: open this in a browser, on any machine, and type the code that it shows.\n\n{url}\n")
+    write_message(
+        f"{why}: open this in a browser, on any machine, and type the code that it shows.\n\n{url}\n"
+    )
     with terminal_as_stdout():
         return read_line("Code: ", lambda _: [])

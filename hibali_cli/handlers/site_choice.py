@@ -11,7 +11,7 @@ from hibali.errors import HibaliError, RunFailedError, TryLaterError, UsageError
 from hibali_cli.handlers.run_sites import opener, update_runs, wait_for_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.run_options import Order, load_first
+from hibali_cli.run_options import Order, load_dependencies
 from registry.catalogue import Catalogue
 from registry.invocation import read_invocation
 from registry.pipeline import Pipeline
@@ -121,7 +121,7 @@ def _hear_of(common: Common, located: Sequence[Located], order: Order, *, wait: 
     """Ask about the runs that this one needs, or wait for their ends; whether all of them have ended."""
     book = RunStore()
     ids = dict.fromkeys(each.reference.run for each in located if each.reference is not None)
-    runs = {run.id: run for run in [*load_first(order), *map(book.load, ids)]}
+    runs = {run.id: run for run in [*load_dependencies(order), *map(book.load, ids)]}
     waited = [run for run in runs.values() if not run.state.final]
     if waited:
         with listening(common, "asking about runs that come first") as on_event:

@@ -34,7 +34,14 @@ from hibali_cli.handlers.site_choice import (
 )
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.run_options import Order, notifying, settle, wanted_again, with_proxy, with_wishes
+from hibali_cli.run_options import (
+    Order,
+    add_resources,
+    notifying,
+    parse_resource_options,
+    set_proxy,
+    wait_for_dependencies,
+)
 from registry.invocation import Invocation
 from registry.parameters import check_tasks, make_rows
 from registry.pipeline import Pipeline
@@ -127,7 +134,9 @@ def request_at(
     site = run_site(common, site_name)
     settings = common.settings()
     if identify:
-        settle(common, list_references(sweep.files, settings), order, site, load_container(site.container))
+        wait_for_dependencies(
+            common, list_references(sweep.files, settings), order, site, load_container(site.container)
+        )
     if located is None:
         several = takes_several(sweep.tasks)
         located = locate_files(sweep.files, settings, site, identify=identify, several=several)
@@ -149,7 +158,7 @@ def request_again(
     several = takes_several(again.tasks or [TaskRequest(0, {}, again.invocation)])
     located = locate_files(again.files, common.settings(), site, known=again.known, several=several)
     request = make_request(pipeline, again.invocation, located, site, image, again.asked)
-    request = with_wishes(common, request, wanted_again(again.asked.get("options") or ()))
+    request = add_resources(common, request, parse_resource_options(again.asked.get("options") or ()))
     request = replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image, proxy=run.proxy)
     pilot = run.sweep.pilot if run.sweep is not None else None
     return request if pilot is None else by_pilot(request, pilot.allocations)
@@ -204,7 +213,7 @@ def run_sweep(
     else:
         [name] = set(choosing.sites)
         request = request_at(common, sweep, name, choosing, order, identify=not dry_run)
-    request = with_proxy(with_wishes(common, request, choosing.wanted), choosing.proxy)
+    request = set_proxy(add_resources(common, request, choosing.wanted), choosing.proxy)
     if line.allocations:
         request = by_pilot(request, line.allocations)
     if into.dataset is not None:

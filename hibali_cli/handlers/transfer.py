@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.errors import Exit, IncompleteError, UsageError
-from hibali_cli.failure import tell_people
+from hibali_cli.failure import print_error
 from hibali_cli.interruption import OutOfTime, Terminated
 from hibali_cli.options import Common, duration_of
 from hibali_cli.records import event_fields
@@ -308,7 +308,7 @@ def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool
 def planned_exit(found: TransferPlan, target: str, *, detailed: bool) -> int:
     """The exit code of a dry run: 6, said aloud, where a part of the source or the target could not be read."""
     if found.unlisted:
-        tell_people(unread(found, target))
+        print_error(unread(found, target))
         return int(Exit.INCOMPLETE)
     return int(Exit.CHANGES) if detailed and found.changes else int(Exit.DONE)
 
@@ -383,7 +383,7 @@ def tell_receipt(common: Common, receipt: Receipt) -> None:
     if receipt.exit is Exit.INCOMPLETE:
         from transfers.planner import incomplete
 
-        tell_people(incomplete(receipt.target, receipt.files_failed))
+        print_error(incomplete(receipt.target, receipt.files_failed))
 
 
 _FOLLOW_OPTIONS: tuple[Callable[[Any], Any], ...] = (

@@ -9,7 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from hibali.errors import UsageError
-from hibali_cli.run_options import add_job_options, wanted_again, wanted_of, words_of
+from hibali_cli.run_options import (
+    add_job_options,
+    parse_resource_options,
+    requested_resources,
+    resource_options,
+)
 from runs.dataset import DatasetRequest, asked_before
 from runs.schedulers.base import Resources
 
@@ -21,7 +26,7 @@ def read(*words: str) -> Resources:
     @click.command()
     @add_job_options
     def command(**given: Any) -> None:
-        found.append(wanted_of(given))
+        found.append(requested_resources(given))
 
     ended = CliRunner().invoke(command, words, standalone_mode=False)
     if ended.exception is not None:
@@ -44,8 +49,8 @@ def test_options_are_read_and_written_again() -> None:
         reservation="r",
         directives=("--qos=x y", "-l"),
     )
-    assert read(*words_of(asked)) == wanted_again(words_of(asked)) == asked
-    assert (read(), words_of(read())) == (Resources(), ())
+    assert read(*resource_options(asked)) == parse_resource_options(resource_options(asked)) == asked
+    assert (read(), resource_options(read())) == (Resources(), ())
 
 
 def test_memory_is_never_rounded_down() -> None:
@@ -88,7 +93,7 @@ def test_what_would_be_another_directive_is_refused(words: tuple[str, ...]) -> N
 
 
 def test_the_ledger_keeps_the_options_of_a_line_and_older_ones_had_none() -> None:
-    asked = DatasetRequest("/f", "/f/answers.json", options=words_of(Resources(cores=2)))
+    asked = DatasetRequest("/f", "/f/answers.json", options=resource_options(Resources(cores=2)))
     assert asked_before([{"asked": asked.to_fields()}], "run") == asked
     older = {name: value for name, value in asked.to_fields().items() if name != "options"}
     assert asked_before([{"asked": older}], "run").options == ()
