@@ -33,16 +33,16 @@ from hibali_cli.transfer_options import saving_of
     "push",
     resumes=True,
     examples=[
-        ("hibali push data juwels:@scratch/data", "Make the folder there hold what the folder here holds."),
-        ("hibali push -n --delete data juwels:@scratch/data", "See what would be sent and deleted."),
-        ("hibali push scan.nii.gz bucket:raw/", "Put one file into a place."),
+        ("hibali push data juwels:@scratch/data", "Send a folder to a site."),
+        ("hibali push -n --delete data juwels:@scratch/data", "Show what would be sent and deleted."),
+        ("hibali push scan.nii.gz bucket:raw/", "Send one file to a bucket."),
         (
             "hibali push --pack study juwels:@archive/study",
-            "Thousands of small files as a few tar files; pull sees the files.",
+            "Send thousands of small files as a few tar files; pull restores the files.",
         ),
         (
             "hibali push --follow --append '*.log' --until run7/FINISHED run7 juwels:@scratch/run7",
-            "Send what a simulation writes while it writes it.",
+            "Send the output of a simulation while it is written.",
         ),
     ],
 )
@@ -55,7 +55,7 @@ def push_command(common: Common, local: str, target: str, **options: Any) -> int
     """Send files to a site; nothing is deleted without --delete.
 
     The contents of a folder go into PATH; a file goes to exactly that name, or into PATH when it ends in a
-    slash. What is there already is not sent again. Every file is hashed at both ends before it gets its name.
+    slash. Files that exist there unchanged are not sent again. Every file is hashed at both ends before it gets its name.
     """
     following = take_following(options)
     if following is None:
@@ -78,7 +78,7 @@ def pull_command(common: Common, source: str, local: str, **options: Any) -> int
     """Fetch files from a site; nothing is deleted without --delete.
 
     The contents of a folder go into LOCAL; a file goes to exactly that name, or into LOCAL when it ends in a
-    slash. What is here already is not fetched again. Every file is hashed at both ends before it gets its name.
+    slash. Files that exist here unchanged are not fetched again. Every file is hashed at both ends before it gets its name.
     """
     return move(common, "pull", source, local, options)
 
@@ -87,11 +87,14 @@ def pull_command(common: Common, source: str, local: str, **options: Any) -> int
     "sync",
     resumes=True,
     examples=[
-        ("hibali sync juwels:@scratch/data bucket:data", "From one site to another, through this machine."),
-        ("hibali sync --direct juwels:data jureca:data", "From one ssh site straight to another."),
+        (
+            "hibali sync juwels:@scratch/data bucket:data",
+            "Copy from one site to another through this machine.",
+        ),
+        ("hibali sync --direct juwels:data jureca:data", "Copy directly from one ssh site to another."),
         (
             "hibali sync --delete --max-delete 100 data juwels:data",
-            "Make the target the same, within a limit.",
+            "Also delete, with a limit.",
         ),
     ],
 )
@@ -100,15 +103,15 @@ def pull_command(common: Common, source: str, local: str, **options: Any) -> int
 @click.option(
     "--direct",
     is_flag=True,
-    help="From one ssh site straight to another, by the first one's own ssh.",
+    help="Copy directly from one ssh site to another, with the ssh of the first.",
 )
 @add_moving_options
 @add_packing_options
 def sync_command(common: Common, source: str, target: str, **options: Any) -> int | None:
-    """Make TO hold what FROM holds; nothing is deleted without --delete.
+    """Copy files from FROM to TO; nothing is deleted without --delete.
 
-    Either side may be a local path or SITE:PATH. Bytes between two sites pass through this machine and are not
-    kept here, but for --direct.
+    Either side may be a local path or SITE:PATH. Bytes between two sites pass through this machine without being
+    stored here, except with --direct.
     """
     return move(common, "sync", source, target, options)
 
@@ -116,9 +119,9 @@ def sync_command(common: Common, source: str, target: str, **options: Any) -> in
 @command(
     "plan",
     examples=[
-        ("hibali plan --delete data juwels:@scratch/data -o data.plan", "Keep a plan to look at."),
-        ("hibali apply data.plan", "Carry out exactly that plan."),
-        ("hibali plan data juwels:@scratch/data", "Only print it."),
+        ("hibali plan --delete data juwels:@scratch/data -o data.plan", "Save a plan to review it."),
+        ("hibali apply data.plan", "Execute exactly that plan."),
+        ("hibali plan data juwels:@scratch/data", "Only print the plan."),
     ],
 )
 @click.argument("source", metavar="FROM")
@@ -141,9 +144,9 @@ def plan_command(
     detailed_exit_code: bool,
     **options: Any,
 ) -> int | None:
-    """Plan what `sync` would do, without doing it; with -o it is kept for `apply`.
+    """Plan what `sync` would do, without doing it; with -o, save the plan for `apply`.
 
-    Without -o every action is printed, as --dry-run does. The options are those of `sync`, and they are kept in
+    Without -o every action is printed, as --dry-run does. The options are those of `sync`, and they are stored in
     the plan: what --delete and --max-delete allowed here is what `apply` may do.
     """
     from hibali.locations import read_location, read_target
@@ -173,11 +176,11 @@ def plan_command(
     "apply",
     resumes=True,
     examples=[
-        ("hibali apply data.plan", "Carry out a plan that `hibali plan` wrote."),
-        ("hibali apply -n data.plan", "See what of it is still to be done, and whether it still holds."),
+        ("hibali apply data.plan", "Execute a plan that `hibali plan` wrote."),
+        ("hibali apply -n data.plan", "Show what remains to be done, and whether the plan is still valid."),
         (
             "hibali apply theirs.plan data juwels:@scratch/data",
-            "Carry out a plan of another person, after reading it.",
+            "Execute another person's plan, after reading it.",
         ),
     ],
 )
@@ -196,14 +199,14 @@ def apply_command(
     push_to: tuple[str, ...],
     no_save: bool,
 ) -> int | None:
-    """Carry out exactly a saved plan, or refuse it.
+    """Execute a saved plan exactly, or refuse it.
 
-    Both sides are looked at again first: when a file of the plan has changed since, nothing is done and the exit
-    is 8. A plan that was cut or edited is refused. The same line again does the rest of a plan that was
+    Both sides are checked again first: when a file of the plan has changed since, nothing is done and the exit code
+    is 8. A truncated or edited plan is refused. Run the same command again to complete a plan that was
     interrupted.
 
     A plan that was not signed in this account's state folder, that belongs to another account or that other accounts
-    can write to is refused, unless FROM and TO, the ends of the plan, are named on the line.
+    can write to is refused, unless you give FROM and TO, the endpoints of the plan.
     """
     from hibali.errors import UsageError
     from hibali.locations import read_location, read_target
@@ -211,7 +214,7 @@ def apply_command(
     from transfers.request import Request
 
     if len(ends) not in {0, 2}:
-        raise UsageError("usage", "FROM and TO are named together", hint="See: hibali apply --help")
+        raise UsageError("usage", "FROM and TO must be given together", hint="See: hibali apply --help")
     settings = common.settings()
     named = [read_location(text, settings) for text in ends]
     saved = read_plan(Path(file))
@@ -223,7 +226,7 @@ def apply_command(
         )
         doubts = check_trust(saved, (source, target), named, Path(file))
         if doubts:
-            common.output.warn(f"{file}: {doubts}. Carried out because both of its ends were named.")
+            common.output.warn(f"{file}: {doubts}. Executed because both endpoints were given.")
         common.output.say(f"{source.text} to {target.text}, as planned at {header.at}")
         backup = None if backup_dir is None else read_target(backup_dir, settings)
         saving = saving_of(push_to, no_save=no_save)

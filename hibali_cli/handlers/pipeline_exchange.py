@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def open_image_store(common: Common, remote_name: str) -> ImageStore | None:
-    """The shelf of a remote; None for one that has no place for images. Raises `UsageError` for an unknown one."""
+    """Return the image store of a remote; None for one without. Raises `UsageError` for an unknown one."""
     from hibali.locations import read_location
 
     settings = common.settings()
@@ -47,22 +47,22 @@ def open_image_store(common: Common, remote_name: str) -> ImageStore | None:
 
 
 def require_shelf(common: Common, remote_name: str) -> ImageStore:
-    """The same; raises `UsageError` for a remote without one."""
+    """Return the image store of a remote; raises `UsageError` for one without."""
     from hibali.errors import UsageError
 
     store = open_image_store(common, remote_name)
     if store is None:
         raise UsageError(
             "no-image-shelf",
-            "this remote has no place for images",
+            "this remote has no image store",
             subject=remote_name,
-            hint=f'Name one in config.toml: [remotes.{remote_name}] images = "SITE:PATH" or a folder.',
+            hint=f'Set one in config.toml: [remotes.{remote_name}] images = "SITE:PATH" or a folder.',
         )
     return store
 
 
 def _beside(url: str, settings: Settings) -> str:
-    """Below a remote that is a folder or at a site; "" for a git repository, which takes no large files."""
+    """Return the default image store below a folder or site; "" for a git repository, which should not hold large files."""
     from registry.exchange import FOLDER
     from registry.remotes.git import is_repository
 
@@ -72,7 +72,7 @@ def _beside(url: str, settings: Settings) -> str:
 
 
 def open_remote(common: Common, name: str) -> tuple[Remote, KnownDigests]:
-    """The remote of that name, and what is known of it; raises `UsageError` for an unknown one."""
+    """Open the remote of that name, with the cached digests of its contents; raises `UsageError` for an unknown one."""
     from hibali.files import private_folder, state_folder
     from registry.remotes.base import KnownDigests, RemoteSpec
     from registry.remotes.folder import FolderRemote
@@ -91,13 +91,13 @@ def open_remote(common: Common, name: str) -> tuple[Remote, KnownDigests]:
 
 
 def names_site(url: str, settings: Settings) -> bool:
-    """Whether a remote's URL is SITE:PATH; what stands before the colon is a host to git where it is no site."""
+    """Return whether a remote's URL is SITE:PATH; without such a site, git takes the name before the colon as a host."""
     site, colon, path = url.partition(":")
     return bool(colon) and site in settings.sites and not path.startswith("//")
 
 
 def _at_site(common: Common, location: Location) -> Remote:
-    """Connected when it is looked at, closed when the command ends."""
+    """Return a remote at a site, connected when it is read, and closed when the command ends."""
     from runs.site_remotes import SiteRemote
 
     def on_event(event: Event) -> None:
@@ -110,7 +110,7 @@ def _at_site(common: Common, location: Location) -> Remote:
 
 
 def policy_of(common: Common) -> Policy:
-    """Whose signatures count, and whether one is needed."""
+    """Return the configured policy of signatures."""
     from hibali.files import private_folder, state_folder
     from registry.signature import Policy
 
@@ -120,7 +120,7 @@ def policy_of(common: Common) -> Policy:
 
 
 def show_exchanged(common: Common, remote: str, done: list[Exchanged]) -> None:
-    """A line for each version that something became of, and the counts."""
+    """Print a line for each changed version, and the counts."""
     from hibali_cli.handlers.pipelines import pipeline_record
 
     changed = [each for each in done if each.fate != "same" or each.content == "sent"]
@@ -136,4 +136,4 @@ def show_exchanged(common: Common, remote: str, done: list[Exchanged]) -> None:
     if common.json:
         common.output.record("end", {"count": len(done), "exit": 0})
     else:
-        common.output.say(f"{len(changed)} changed, {len(done) - len(changed)} the same as before")
+        common.output.say(f"{len(changed)} changed, {len(done) - len(changed)} unchanged")

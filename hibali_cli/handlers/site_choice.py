@@ -1,4 +1,4 @@
-"""Choose a site for a run among several, or among all with `auto`, and say why."""
+"""Choose a site for a run among several, or among all with `auto`, and explain the choice."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ NOTHING_WANTED = Resources()
 
 @dataclass(frozen=True, slots=True)
 class SiteOptions:
-    """How `hibali run` was asked: the sites as typed, and the options that tell runs apart.
+    """The site options of `hibali run`: the sites as typed, and the options that distinguish runs.
 
-    `ran_at` are the sites where a job of this pipeline was begun before.
+    `ran_at` are the sites where a job of this pipeline was started before.
     """
 
     sites: tuple[str, ...]
@@ -46,7 +46,7 @@ class SiteOptions:
 
 
 def is_choice(asked: SiteOptions, settings: Settings) -> bool:
-    """Whether there is anything to choose, or to explain; a site that is called `auto` is that site."""
+    """Return whether there are sites to choose from or a choice to explain; a configured site called `auto` is that site."""
     word_alone = asked.sites == (AUTO,) and AUTO not in settings.sites
     return asked.explain or word_alone or len(set(asked.sites)) > 1
 
@@ -54,7 +54,7 @@ def is_choice(asked: SiteOptions, settings: Settings) -> bool:
 def choose_request(
     common: Common, pipeline: Pipeline, answers: Path, asked: SiteOptions, order: Order | None = None
 ) -> Request:
-    """The request at the best site, as `choose_site` finds it."""
+    """Return the request at the best site (see `choose_site`)."""
     from hibali_cli.handlers.launch import read_request
 
     order = order or Order()
@@ -79,17 +79,17 @@ def choose_request(
 
 
 def with_experience(asked: SiteOptions, pipeline: Pipeline) -> SiteOptions:
-    """The same with the sites where the pipeline ran."""
+    """Return the options with the sites where the pipeline ran."""
     return replace(asked, ran_at=frozenset(run.site for run in runs_of(pipeline.digest) if run.job))
 
 
 def texts_of(located: Sequence[Located]) -> list[str]:
-    """What the inputs are, seen from no site."""
+    """Return the inputs as texts, independent of a site."""
     return [each.identity.text if each.identity is not None else "" for each in located]
 
 
 def typed_sites(asked: SiteOptions) -> str:
-    """The sites of a line, however they were ordered: no site's name holds a bar."""
+    """Return the sites of a command line, sorted and joined: no site's name contains a bar."""
     return "|".join(sorted(set(asked.sites)))
 
 
@@ -101,7 +101,7 @@ def choose_site(
     make: Callable[[str], Request],
     order: Order,
 ) -> Request:
-    """The request, as `make` makes it for each site, at the best one. A run of this very line that is under way stays where it is, and nobody else is asked.
+    """The request, as `make` makes it for each site, at the best one. An active run of the same command line stays where it is, without comparing sites.
 
     Runs whose outputs are among what was `located`, or that come first, are asked about once; where no site can do without their
     ends they are waited for, if the line waits. Raises `UsageError` where no site can run it, `TryLaterError` where one may later.
@@ -118,13 +118,13 @@ def choose_site(
 
 
 def _hear_of(common: Common, located: Sequence[Located], order: Order, *, wait: bool) -> bool:
-    """Ask about the runs that this one needs, or wait for their ends; whether all of them have ended."""
+    """Poll the runs that this one depends on, or wait for their ends; return whether all have ended."""
     book = RunStore()
     ids = dict.fromkeys(each.reference.run for each in located if each.reference is not None)
     runs = {run.id: run for run in [*load_dependencies(order), *map(book.load, ids)]}
     waited = [run for run in runs.values() if not run.state.final]
     if waited:
-        with listening(common, "asking about runs that come first") as on_event:
+        with listening(common, "polling the runs that this one depends on") as on_event:
             (wait_for_runs if wait else update_runs)(common, book, waited, on_event)
     return all(book.load(run_id).state.final for run_id in runs)
 
@@ -166,24 +166,26 @@ def _choose(
         if run.site not in requests:
             raise UsageError(
                 "run-elsewhere",
-                f"a run of this line is under way at {run.site}, which cannot be asked any more",
+                f"a run of the same command line is active at {run.site}, but that site is not configured any more",
                 subject=run.id,
                 hint="Put that site back into config.toml, or start another run with --new.",
             )
-        return Choice(run.site, f"run {run.id} of this line is under way there")
+        return Choice(run.site, f"run {run.id} of the same command line is active there")
     candidates = list(unable)
     sizes = Sizes()
     with listening(common, "choosing a site") as on_event:
         for request in requests.values():
             looked = look_at(request, opener(request.site, on_event), sizes, book, on_event)
             if looked.run is not None:
-                return Choice(looked.run.site, f"run {looked.run.id} of this line is under way there")
+                return Choice(
+                    looked.run.site, f"run {looked.run.id} of the same command line is active there"
+                )
             candidates.append(looked.candidate)
     return choose(candidates)
 
 
 def _names(asked: SiteOptions, settings: Settings) -> list[str]:
-    """The candidates, each once; raises `UsageError` for a site that is not configured."""
+    """Return the candidates, each once; raises `UsageError` for an unknown site."""
     names: list[str] = []
     for name in asked.sites:
         if name == AUTO and AUTO not in settings.sites:
@@ -194,12 +196,12 @@ def _names(asked: SiteOptions, settings: Settings) -> list[str]:
 
 
 def _check_consent(request: Request) -> None:
-    """Nobody is asked while sites are compared: a site where the pipeline needs consent that nobody gave is out (S10, S11)."""
+    """Exclude a site where the pipeline needs consent that was not given (S10, S11): comparing sites asks no questions."""
     reasons = find_consent_reasons(request.pipeline, request.container)
     if reasons and not Catalogue().is_trusted(request.pipeline.digest):
         raise UsageError(
             "not-trusted",
-            f"there it {'; it '.join(reasons)}, and nobody has consented to that"
+            f"there it {'; it '.join(reasons)}, and there is no consent to that"
             f" (hibali pipelines trust {request.pipeline.reference})",
         )
 
@@ -226,7 +228,7 @@ def _tell(common: Common, choice: Choice, *, explain: bool) -> None:
 
 
 def _table(candidates: Sequence[Candidate]) -> list[str]:
-    """Aligned lines for people."""
+    """Return aligned lines for users."""
     rows = [("SITE", "BYTES TO MOVE", "WAITING", "WHY NOT")]
     for each in candidates:
         moving = "-" if each.bytes_to_move is None else str(each.bytes_to_move)
