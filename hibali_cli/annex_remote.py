@@ -241,7 +241,7 @@ def _error_text(problem: Exception) -> str:
     refused = explain(problem)
     if refused is not None:
         return error_line(refused)
-    from hibali_cli.failure import write_bug_report
+    from hibali_cli.failure import write_bug_report  # start-up: only after a bug
 
     where = write_bug_report(problem)
     return f"a bug in hibali: {type(problem).__name__}" + (

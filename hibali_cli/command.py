@@ -62,7 +62,9 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as problem:
-            from hibali_cli.first_words import similar_command
+            from hibali_cli.first_words import (
+                similar_command,
+            )  # start-up: only for wrong commands and run ids
 
             near = similar_command(args[0], self, ctx)
             if not near:
@@ -151,7 +153,7 @@ def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) 
     for parameter in parameters:
         given = values.get(str(parameter.name))
         if given and RUNS in kinds_of(parameter, context):
-            from hibali_cli.handlers.runs import find_ids
+            from hibali_cli.handlers.runs import find_ids  # start-up: only for wrong commands and run ids
 
             only = len(kinds_of(parameter, context)) == 1
             values[str(parameter.name)] = (

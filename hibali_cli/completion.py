@@ -87,7 +87,7 @@ def _complete(
     context: click.Context,
     incomplete: str,
 ) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
+    from click.shell_completion import CompletionItem  # start-up: only for this kind of word
 
     found: list[CompletionItem] = []
     for kind in kinds_of(parameter, context):
@@ -127,7 +127,7 @@ def _words(kind: str, context: click.Context, incomplete: str) -> Iterator[str]:
     if kind in _READERS:
         yield from _READERS[kind](context, incomplete)
     elif kind.startswith("runs."):
-        from hibali.plugins import words
+        from hibali.plugins import words  # start-up: only for this kind of word
 
         yield from sorted(words(kind))
     else:
@@ -141,7 +141,7 @@ def _site_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
     """Complete sites with their colon, then roots, names listed before, and places of earlier transfers."""
-    from hibali_cli.path_completion import places_like
+    from hibali_cli.path_completion import places_like  # start-up: only for this kind of word
 
     settings = _settings(context)
     name, colon, typed = incomplete.partition(":")
@@ -157,7 +157,7 @@ def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
 def _pipeline_names(context: click.Context, incomplete: str) -> Iterator[str]:
     """Complete pipeline names, and after an @ their versions."""
     del context
-    from registry.catalogue import Catalogue
+    from registry.catalogue import Catalogue  # start-up: only for this kind of word
 
     known = Catalogue().pins()
     if "@" in incomplete:
@@ -178,7 +178,7 @@ def _operation_ids(context: click.Context, incomplete: str) -> Iterator[str]:
 
 def _latest_ids(folder: str, incomplete: str) -> Iterator[str]:
     """Return ids, the latest first, without reading the files."""
-    from hibali.ledger import ledger_folder
+    from hibali.ledger import ledger_folder  # start-up: only for this kind of word
 
     names = sorted((path.stem for path in ledger_folder(folder).glob("*.jsonl")), reverse=True)
     yield from [name for name in names if name.startswith(incomplete)][:_MOST_RUNS]
@@ -191,13 +191,13 @@ def _remote_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 def _schedule_names(context: click.Context, incomplete: str) -> Iterator[str]:
     del incomplete
-    from runs.schedules.schedule import load_schedules
+    from runs.schedules.schedule import load_schedules  # start-up: only for this kind of word
 
     yield from sorted(load_schedules(context.params.get("config")).schedules)
 
 
 def _settings(context: click.Context) -> Settings:
-    from hibali.config.settings import load_sites
+    from hibali.config.settings import load_sites  # start-up: only for this kind of word
 
     return load_sites(context.params.get("config"))
 

@@ -79,7 +79,7 @@ def _as_error(failure: BaseException) -> tuple[HibaliError, int]:
 
 def _refused_by_the_system(failure: BaseException) -> HibaliError | None:
     """Return the error for a full, read-only or broken filesystem, or for a limit of this machine; None for a bug."""
-    from hibali.system_errors import explain
+    from hibali.system_errors import explain  # start-up: only after an error
 
     if isinstance(failure, FileNotFoundError) and not failure.filename:
         if not _has_current_folder():

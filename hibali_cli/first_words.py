@@ -57,7 +57,7 @@ def first_steps() -> list[str]:
 
 def _site_names() -> list[str]:
     """Return the sites of config.toml; empty where it cannot be read, which the next command reports."""
-    from hibali.config.settings import load_sites
+    from hibali.config.settings import load_sites  # start-up: only where sites are listed
 
     try:
         return sorted(load_sites().sites)

@@ -31,7 +31,7 @@ class Common:
 
     def settings(self) -> Settings:
         """Read and check config.toml; raises `UsageError` with every problem in it."""
-        from hibali.config.settings import load_sites
+        from hibali.config.settings import load_sites  # start-up: not for --help
 
         return load_sites(self.config)
 
@@ -54,11 +54,11 @@ def check_outputs(common: Common, parameters: Iterable[click.Parameter], values:
         if not given:
             continue
         if isinstance(parameter.type, OutputFile):
-            from hibali.locations import check_local_file
+            from hibali.locations import check_local_file  # start-up: not for --help
 
             check_local_file(given, common.settings())
         elif isinstance(parameter.type, OutputPlace):
-            from hibali.locations import check_no_site_name
+            from hibali.locations import check_no_site_name  # start-up: not for --help
 
             check_no_site_name(given, common.settings())
 

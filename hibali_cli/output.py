@@ -74,7 +74,7 @@ class Output:
         lines = [[heading.upper() for heading in headings], *shown]
         natural = [[_width(value) for value in column] for column in zip(*lines, strict=True)]
         if is_terminal(sys.stdout):
-            from hibali_cli.display import cut, fitting_widths
+            from hibali_cli.display import cut, fitting_widths  # start-up: only where it is written
 
             room = shutil.get_terminal_size().columns
             widths = fitting_widths(
@@ -120,7 +120,7 @@ class Output:
 
 def json_line(record: Mapping[str, Any]) -> str:
     """Return the record as one JSON line; text that is not UTF-8 is escaped, because JSON cannot hold it."""
-    from hibali.documents import line_of_json
+    from hibali.documents import line_of_json  # start-up: only where it is written
 
     line = line_of_json(dict(record))
     return line_of_json(_valid_text(dict(record))) if "\\ud" in line else line
@@ -218,7 +218,7 @@ def _valid_text(value: Any) -> Any:
 
 
 def _closed(problem: OSError | None = None) -> IncompleteError:
-    from hibali.system_errors import reason_of
+    from hibali.system_errors import reason_of  # start-up: only where it is written
 
     gone = isinstance(problem, BrokenPipeError)
     reason = reason_of(problem) if problem is not None and problem.errno else "it is closed"

@@ -151,7 +151,7 @@ def _display(
     """Return a drawn display on a terminal, unless it would mix with JSON lines."""
     seen = can_be_drawn_on(sys.stderr) and not (common.json and is_terminal(sys.stdout))
     if common.progress and seen:
-        from hibali_cli.progress_display import progress_display
+        from hibali_cli.progress_display import progress_display  # start-up: only on a terminal
 
         return progress_display(title, tally, ends_at_plan=ends_at_plan)
     return nullcontext(_Lines(tally))

@@ -70,9 +70,12 @@ def _render(failure: BaseException, *, json: bool) -> int:
 
 def complete_words(instruction: str) -> int:
     """Answer a shell that asks for completions; `instruction` is click's (`bash_complete` and the like)."""
-    from click.shell_completion import add_completion_class, shell_complete
+    from click.shell_completion import (
+        add_completion_class,
+        shell_complete,
+    )  # start-up: only to complete words
 
-    from hibali_cli.shells import Bash, Zsh
+    from hibali_cli.shells import Bash, Zsh  # start-up: only to complete words
 
     add_completion_class(Bash)
     add_completion_class(Zsh)

@@ -105,7 +105,7 @@ def add_job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def requested_resources(given: Mapping[str, Any]) -> Resources:
     """Return the resources requested on the command line; raises `UsageError` for an invalid directive."""
-    from runs.schedulers.base import Resources, check_directive, check_plain
+    from runs.schedulers.base import Resources, check_directive, check_plain  # start-up: not for --help
 
     for name in ("partition", "account", "reservation"):
         if given[name] is not None:
@@ -160,7 +160,7 @@ def set_proxy(request: Request, wanted: bool | None) -> Request:  # noqa: FBT001
 
 def print_resources(output: Output, asked: DecidedResources) -> None:
     """Print a line for each requested resource, with the origin of its value."""
-    from runs.resources import show_value
+    from runs.resources import show_value  # start-up: not for --help
 
     rows: Sequence[Mapping[str, Any]] = asked.to_fields()
     if not rows:
@@ -235,7 +235,7 @@ def check_reusing(reuse: bool | None, *, new: bool, dataset: str | None) -> bool
 
 def load_dependencies(order: Order) -> list[Run]:
     """Return the runs that this one depends on, from the ledger; raises `NotFoundError`."""
-    from runs.store import RunStore
+    from runs.store import RunStore  # start-up: not for --help
 
     return [RunStore().load(each) for each in dict.fromkeys(order.after)]
 
@@ -247,11 +247,11 @@ def wait_for_dependencies(
 
     The others are left to the scheduler. Raises `NotFoundError`, and what `runs.dependencies.require_success` does.
     """
-    from hibali_cli.handlers.run_sites import update_runs, wait_for_runs
-    from hibali_cli.progress import listening
-    from runs.dependencies import must_end_before, needed_parts, require_success
-    from runs.schedulers.base import load_scheduler
-    from runs.store import RunStore
+    from hibali_cli.handlers.run_sites import update_runs, wait_for_runs  # start-up: not for --help
+    from hibali_cli.progress import listening  # start-up: not for --help
+    from runs.dependencies import must_end_before, needed_parts, require_success  # start-up: not for --help
+    from runs.schedulers.base import load_scheduler  # start-up: not for --help
+    from runs.store import RunStore  # start-up: not for --help
 
     book = RunStore()
     taken: dict[str, list[Reference]] = {run_id: [] for run_id in order.after}
@@ -290,12 +290,12 @@ def notifying(common: Common, text: str | None) -> Iterator[Callable[[Run], None
 
     Failed notifications are warnings and do not affect the run. Raises `UsageError` at once for an invalid target.
     """
-    from runs.model import ignore_run
+    from runs.model import ignore_run  # start-up: not for --help
 
     if text is None:
         yield ignore_run
         return
-    from runs.schedules.notices import read_target
+    from runs.schedules.notices import read_target  # start-up: not for --help
 
     notices = _Notices(common, read_target(text))
     try:
@@ -329,7 +329,7 @@ class _Notices:
         self._thread.join()
 
     def _work(self) -> None:
-        from runs.schedules.notices import give_run_notice
+        from runs.schedules.notices import give_run_notice  # start-up: not for --help
 
         while (run := self._queue.get()) is not None:
             record = json_line({"schema": 1, "kind": "run", **run.to_whole_record()})

@@ -90,8 +90,8 @@ def take_selection(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
-    from hibali.errors import NotFoundError
-    from transfers.rules import read_names
+    from hibali.errors import NotFoundError  # start-up: not for --help
+    from transfers.rules import read_names  # start-up: not for --help
 
     try:
         content = sys.stdin.buffer.read() if listed == "-" else Path(listed).read_bytes()
@@ -119,8 +119,8 @@ SAVING: tuple[Callable[[Any], Any], ...] = (
 
 def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> Saving:
     """Return how a dataset is saved after a transfer. Raises `UsageError`."""
-    from hibali.errors import UsageError
-    from transfers.request import Saving
+    from hibali.errors import UsageError  # start-up: not for --help
+    from transfers.request import Saving  # start-up: not for --help
 
     if push_to and no_save:
         raise UsageError("usage", "--push-to needs saving, which --no-save turns off", subject="--push-to")

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from hibali.events import Event, Noted
+from hibali.config.settings import Settings
+from hibali.errors import UsageError
+from hibali.events import Event, Listener, Noted
+from hibali.files import private_folder, state_folder
 from hibali.locations import Location, read_location
+from hibali_cli.handlers.pipelines import pipeline_record
 from hibali_cli.options import Common
-
-if TYPE_CHECKING:
-    from hibali.config.settings import Settings
-    from hibali.events import Listener
-    from registry.exchange import Exchanged, ImageStore
-    from registry.remotes.base import KnownDigests, Remote
-    from registry.signature import Policy
+from hibali_cli.progress import listening as showing
+from registry.exchange import FOLDER, Exchanged, FolderImageStore, ImageStore
+from registry.remotes.base import KnownDigests, Remote, RemoteSpec
+from registry.remotes.folder import FolderRemote
+from registry.remotes.git import GitRemote, is_repository
+from registry.signature import Policy
+from runs.site_remotes import SiteImageStore, SiteRemote
 
 
 def open_image_store(common: Common, remote_name: str) -> ImageStore | None:
     """Return the image store of a remote; None for one without. Raises `UsageError` for an unknown one."""
-    from hibali.locations import read_location
-
     settings = common.settings()
     remote = settings.remote(remote_name)
     place = remote.images or _beside(remote.url, settings)
@@ -33,14 +34,9 @@ def open_image_store(common: Common, remote_name: str) -> ImageStore | None:
         place = str(Path(place).expanduser())
     location = read_location(place, settings)
     if location.typed_local:
-        from registry.exchange import FolderImageStore
-
         return FolderImageStore(Path(location.path))
-    from runs.site_remotes import SiteImageStore
 
     def listening(title: str) -> AbstractContextManager[Listener]:
-        from hibali_cli.progress import listening as showing
-
         return showing(common, title)
 
     return SiteImageStore(location, listening)
@@ -48,8 +44,6 @@ def open_image_store(common: Common, remote_name: str) -> ImageStore | None:
 
 def require_shelf(common: Common, remote_name: str) -> ImageStore:
     """Return the image store of a remote; raises `UsageError` for one without."""
-    from hibali.errors import UsageError
-
     store = open_image_store(common, remote_name)
     if store is None:
         raise UsageError(
@@ -63,9 +57,6 @@ def require_shelf(common: Common, remote_name: str) -> ImageStore:
 
 def _beside(url: str, settings: Settings) -> str:
     """Return the default image store below a folder or site; "" for a git repository, which should not hold large files."""
-    from registry.exchange import FOLDER
-    from registry.remotes.git import is_repository
-
     if not names_site(url, settings) and (not Path(url).is_absolute() or is_repository(Path(url))):
         return ""
     return f"{url}{'' if url.endswith((':', '/')) else '/'}{FOLDER}"
@@ -73,11 +64,6 @@ def _beside(url: str, settings: Settings) -> str:
 
 def open_remote(common: Common, name: str) -> tuple[Remote, KnownDigests]:
     """Open the remote of that name, with the cached digests of its contents; raises `UsageError` for an unknown one."""
-    from hibali.files import private_folder, state_folder
-    from registry.remotes.base import KnownDigests, RemoteSpec
-    from registry.remotes.folder import FolderRemote
-    from registry.remotes.git import GitRemote, is_repository
-
     settings = common.settings()
     url = settings.remote(name).url
     folder = private_folder(state_folder() / "remotes")
@@ -98,7 +84,6 @@ def names_site(url: str, settings: Settings) -> bool:
 
 def _at_site(common: Common, location: Location) -> Remote:
     """Return a remote at a site, connected when it is read, and closed when the command ends."""
-    from runs.site_remotes import SiteRemote
 
     def on_event(event: Event) -> None:
         if isinstance(event, Noted):
@@ -111,9 +96,6 @@ def _at_site(common: Common, location: Location) -> Remote:
 
 def policy_of(common: Common) -> Policy:
     """Return the configured policy of signatures."""
-    from hibali.files import private_folder, state_folder
-    from registry.signature import Policy
-
     settings = common.settings().catalogue
     allowed = Path(settings.allowed_signers).expanduser() if settings.allowed_signers else None
     return Policy(allowed, settings.require_signatures, private_folder(state_folder() / "catalogue-partial"))
@@ -121,8 +103,6 @@ def policy_of(common: Common) -> Policy:
 
 def show_exchanged(common: Common, remote: str, done: list[Exchanged]) -> None:
     """Print a line for each changed version, and the counts."""
-    from hibali_cli.handlers.pipelines import pipeline_record
-
     changed = [each for each in done if each.fate != "same" or each.content == "sent"]
     for each in done if common.json else changed:
         if common.json:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali_cli.failure import print_error
+from hibali_cli.handlers.schedule_check import find_closed_ends, find_ends, find_mistakes, parse_command
 from hibali_cli.options import Common
-
-if TYPE_CHECKING:
-    from runs.schedules.records import Firing
-    from runs.schedules.schedule import Schedule, Schedules
-
+from runs.schedules.environment import local_zone
+from runs.schedules.install import lines_of, lingers, systemd_answers
+from runs.schedules.preflight import find_obstacles
+from runs.schedules.records import Firing, holder_of
+from runs.schedules.schedule import Schedule, Schedules
 
 UNFIT = re.compile(
     r"[\x00-\x1f\x7f\ud800-\udfff]"
@@ -23,8 +24,6 @@ UNFIT = re.compile(
 
 def check_words(words: Sequence[str]) -> tuple[str, ...]:
     """Check the arguments after `hibali` of a command to schedule; raises `UsageError` as running it would."""
-    from hibali_cli.handlers.schedule_check import parse_command
-
     given = list(words[1:] if words[:1] == ("hibali",) else words)
     if not given or given[0] == "schedule":
         raise UsageError(
@@ -46,9 +45,6 @@ def check_words(words: Sequence[str]) -> tuple[str, ...]:
 
 def schedule_fields(schedule: Schedule, firings: Sequence[Firing], *, installed: bool) -> dict[str, Any]:
     """The fields of a JSON line of kind `schedule`."""
-    from runs.schedules.environment import local_zone
-    from runs.schedules.records import holder_of
-
     due = None if schedule.paused else schedule.cron.after(datetime.now(UTC), local_zone())
     return {
         **schedule.to_record(),
@@ -61,8 +57,6 @@ def schedule_fields(schedule: Schedule, firings: Sequence[Firing], *, installed:
 
 def due_words(schedule: Schedule) -> str:
     """Format when it is due next, in local time."""
-    from runs.schedules.environment import local_zone
-
     if schedule.paused:
         return "paused"
     zone = local_zone()
@@ -91,8 +85,6 @@ def outcome_words(firing: Firing | None) -> str:
 
 def tell_change(common: Common, schedules: Schedules, schedule: Schedule, change: str) -> None:
     """Report a change of a schedule: as a JSON record, or for users with what triggers it now."""
-    from runs.schedules.install import lines_of, lingers, systemd_answers
-
     printed = schedule.by == "print" and change != "removed"
     lines = lines_of(common.config, schedules, "print") if printed else []
     if common.json:
@@ -124,9 +116,6 @@ def find_problems(common: Common, schedule: Schedule, *, connect: bool = True) -
 
     Each step is taken only where the one before found nothing; without `connect` only the first.
     """
-    from hibali_cli.handlers.schedule_check import find_closed_ends, find_ends, find_mistakes
-    from runs.schedules.preflight import find_obstacles
-
     found = find_mistakes(common, schedule)
     if found or not connect:
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hibali.amounts import format_size
 from hibali.config.model import Site
@@ -18,17 +18,13 @@ from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, write_message
 from hibali_cli.progress import listening
-from transfers.check import Trial, Tuning, tune
-
-if TYPE_CHECKING:
-    from transfers.stores.base import Leftover
+from runs.rate_limits import site_usage, start_afresh
+from transfers.check import Trial, Tuning, check_site, clean_site, tune
+from transfers.stores.base import CleanupResult, Leftover
 
 
 def check_and_tell(common: Common, site: Site) -> None:
     """Check a site and print its facts; raises the most important problem, if any."""
-    from runs.rate_limits import start_afresh
-    from transfers.check import check_site
-
     require_built(site)
     start_afresh(site)
     with listening(common, f"check {site.name}") as on_event:
@@ -116,8 +112,6 @@ def _fields(found: Tuning) -> dict[str, object]:
 
 def show_usage(common: Common, name: str | None) -> int | None:
     """Show the usage of one site or of all."""
-    from runs.rate_limits import site_usage
-
     settings = common.settings()
     sites = (
         [settings.site(name)]
@@ -161,9 +155,6 @@ def clean_and_tell(
     common: Common, site: Site, *, older_than: float, everybody: bool, dry: bool
 ) -> int | None:
     """Abort uncompleted uploads and show each; exit 6 where one could not be aborted."""
-    from transfers.check import clean_site
-    from transfers.stores.base import CleanupResult
-
     require_built(site)
     found: list[Leftover] = []
     with listening(common, f"clean {site.name}") as on_event:

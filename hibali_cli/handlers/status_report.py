@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hibali.amounts import format_size
+from hibali.files import WholeFile
 from hibali.text import counted, path_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import coloured
@@ -47,7 +48,6 @@ def show_report(common: Common, output: str | None, days: int) -> int | None:
 
 def _write(found: Overview, output: str) -> tuple[str, int]:
     """Write the page and return its path and size. Raises as `WholeFile` does; then an existing page is kept."""
-    from hibali.files import WholeFile
     from runs.reports.status_page import render
 
     path = Path(output)

@@ -20,6 +20,7 @@ from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.third_party import unit_bytes
 from transfers.remote.connection import Connection, opening, remote_command
+from transfers.stores import ssh
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.base import Item, Landed, Store, Unit
 from transfers.stores.single_file import SingleSource
@@ -115,8 +116,6 @@ def open_way(
 
     Raises `AccessError` where it may not log in there, `TryLaterError` where it cannot reach it now.
     """
-    from transfers.stores import ssh
-
     here, there = source.site, target.site
     assert there.ssh is not None
     reached = there.reached_from.get(here.name) or Reached()
