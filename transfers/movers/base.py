@@ -11,7 +11,7 @@ from transfers.stores.base import Facts, Item, Landed, Payload, Problem, Store, 
 
 
 class Side(Protocol):
-    """The part of a Store that a plan is made from."""
+    """The part of a Store that planning uses."""
 
     @property
     def facts(self) -> Facts:
@@ -25,7 +25,7 @@ class Side(Protocol):
 
 
 class Source(Side, Protocol):
-    """The half of a Store that is read from."""
+    """The reading half of a Store."""
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
@@ -36,29 +36,29 @@ class ListsAhead(Protocol):
     """A store that can list while something else is done."""
 
     def list_ahead(self) -> None:
-        """Begin with the listing that `list` is going to be asked for; nothing else is asked before that."""
+        """Start the listing that `list` will return; no other request may come before it."""
 
 
 @runtime_checkable
 class OverLines(Protocol):
-    """A store that may be reached over several lines at once."""
+    """A store that may use several connections."""
 
     @property
     def several_lines(self) -> bool:
-        """Whether further lines are up or on their way."""
+        """Return whether further connections exist or are being opened."""
 
 
 class Mover(Protocol):
-    """A way of carrying: bytes through us, a copy by the server, a third party."""
+    """A way of transferring: through this machine, a copy by the server, or a third party."""
 
     @property
     def word(self) -> str:
-        """What receipts call it: `stream`, `server` or `direct`."""
+        """Its name in receipts: `stream`, `server` or `direct`."""
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
-        """Carry every item; a `Landed` for each, in any order, with events of what went wrong in between.
+        """Transfer every item; yield a `Landed` for each, in any order, and events of failures.
 
-        Closing it ends what is under way.
+        Closing it ends active transfers.
         """
