@@ -1,6 +1,6 @@
 _hibali_completion() {
     local line=${COMP_LINE:0:COMP_POINT} completion kind value word before=
-    # readline cuts words at : and @, which stand in places and versions: what is before the last cut stands there already
+    # readline splits words at : and @, which occur in places and versions: the text before the last split is on the line already
     word=${line##*[[:space:]]}
     if [[ $COMP_WORDBREAKS == *[:@]* && $word == *[:@]* ]]; then
         before=${word%"${word##*[:@]}"}

@@ -202,7 +202,7 @@ def canonical_json(value: Any) -> bytes:
 
     RFC 8785 has no integers beyond 2**53, which an invocation may hold: they are written as objects with their digits.
     """
-    import rfc8785
+    import rfc8785  # start-up: only for digests
 
     try:
         try:
@@ -313,7 +313,7 @@ def refuse_declarations(parser: XMLParserType) -> None:
 def parse(body: bytes, subject: str) -> Element:
     """Return the root element. Raises `TryLaterError` for invalid XML, a document type, or too deep nesting."""
     from xml.etree.ElementTree import ParseError, fromstring
-    from xml.parsers.expat import ExpatError
+    from xml.parsers.expat import ExpatError  # start-up: only for XML
 
     try:
         _check(body)
@@ -325,7 +325,7 @@ def parse(body: bytes, subject: str) -> Element:
 
 
 def _check(body: bytes) -> None:
-    from xml.parsers.expat import ParserCreate
+    from xml.parsers.expat import ParserCreate  # start-up: only for XML
 
     depth = 0
 

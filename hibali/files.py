@@ -24,7 +24,7 @@ def config_file(option: str | None = None) -> Path:
     named = option or os.environ.get("HIBALI_CONFIG")
     if named:
         return _without_tilde(Path(named), "HIBALI_CONFIG" if not option else "--config")
-    import platformdirs
+    import platformdirs  # start-up: only without HIBALI_CONFIG and HIBALI_STATE
 
     return Path(platformdirs.user_config_dir("hibali", appauthor=False)) / "config.toml"
 
@@ -39,7 +39,7 @@ def state_root() -> Path:
     named = os.environ.get("HIBALI_STATE")
     if named:
         return _without_tilde(Path(named), "HIBALI_STATE")
-    import platformdirs
+    import platformdirs  # start-up: only without HIBALI_CONFIG and HIBALI_STATE
 
     return Path(platformdirs.user_state_dir("hibali", appauthor=False))
 

@@ -40,7 +40,7 @@ def with_retries(
         if not problem.transient:
             raise
         failures = [problem]
-    import tenacity
+    import tenacity  # start-up: only after a failure
 
     def again() -> Result:
         if failures:
@@ -79,7 +79,7 @@ def try_again(
     `on_pause` is called before each pause with the error, the number of attempts so far, and the length of the pause. Only
     errors marked transient are retried; the last one is raised unchanged.
     """
-    import tenacity
+    import tenacity  # start-up: only after a failure
 
     failures = [problem]
     ended = False

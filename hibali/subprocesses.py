@@ -63,7 +63,7 @@ def run(
     Output goes to files, not pipes: a child that stays behind (an ssh master) must not block hibali.
     Raises `NotFoundError` for a missing program, `TryLaterError("timed-out")`, `IncompleteError("too-much-output")`.
     """
-    import tempfile
+    import tempfile  # start-up: only to run programs
 
     with _held(stdin) as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = _start(argv, given, output, errors, environment, foreground=foreground, umask=umask)
@@ -89,7 +89,7 @@ def run(
 
 def _held(content: bytes) -> BinaryIO:
     """Yield a memory file for a program's standard input: a pipe would need a thread that writes to it."""
-    import tempfile
+    import tempfile  # start-up: only to run programs
 
     try:
         stream = os.fdopen(os.memfd_create("input"), "w+b")

@@ -69,8 +69,8 @@ _LONGEST = 100
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
     """Return the most similar known word, or the only one with that prefix; None without one."""
-    from rapidfuzz import fuzz, process
-    from rapidfuzz.distance import OSA
+    from rapidfuzz import fuzz, process  # start-up: only for unknown words
+    from rapidfuzz.distance import OSA  # start-up: only for unknown words
 
     known = sorted(set(words) - {word})
     begun = [each for each in known if word and each.startswith(word)]

@@ -1,4 +1,4 @@
-"""`python -m hibali_cli` is `hibali`."""
+"""Run `hibali` as `python -m hibali_cli`."""
 
 from hibali_cli.main import main
 

@@ -24,7 +24,7 @@ from transfers.datasets.annex_contents import AnnexContents
 from transfers.entry import Entry
 
 VERSION = "VERSION 1"
-# The requests that are understood, and how many words each has; the last one may hold spaces.
+# The known requests with their number of words; the last word may contain spaces.
 WORDS: Final[Mapping[str, int]] = {
     "EXTENSIONS": 1,
     "LISTCONFIGS": 0,
@@ -53,33 +53,33 @@ WORDS: Final[Mapping[str, int]] = {
 
 
 class AnnexRequest(NamedTuple):
-    """One request: its word, and what follows."""
+    """One request: its word and arguments."""
 
     word: str
     rest: tuple[str, ...]
 
 
 def read_request(line: bytes) -> AnnexRequest | None:
-    """What a line asks for; None for a word that is not understood. Raises `UsageError` where words are missing."""
+    """Parse a request line; None for an unknown word. Raises `UsageError` where arguments are missing."""
     text = line.removesuffix(b"\n").decode("utf-8", "surrogateescape")
     word, _, rest = text.partition(" ")
     if word not in WORDS:
         return None
     count = WORDS[word]
-    words = tuple(rest.split(" ", count - 1)) if count else ()
-    if len(words) != count or (count > 1 and not all(words)):
-        raise UsageError("protocol", f"{word} takes {count} words", subject=printable(text))
-    return AnnexRequest(word, words)
+    arguments = tuple(rest.split(" ", count - 1)) if count else ()
+    if len(arguments) != count or (count > 1 and not all(arguments)):
+        raise UsageError("protocol", f"{word} takes {count} arguments", subject=printable(text))
+    return AnnexRequest(word, arguments)
 
 
-def line_of(*words: str) -> bytes:
-    """One line of ours; whatever could end it early is escaped."""
-    text = " ".join(words).replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0")
+def one_line(*arguments: str) -> bytes:
+    """Join fields to one line, with line ends escaped."""
+    text = " ".join(arguments).replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0")
     return text.encode("utf-8", "surrogateescape") + b"\n"
 
 
-def told(problem: HibaliError) -> str:
-    """An error in one line: what it is about, what is wrong, and what to do."""
+def error_line(problem: HibaliError) -> str:
+    """Format an error in one line: its subject, message and hint."""
     subject = f"{problem.subject}: " if problem.subject else ""
     hint = f" ({problem.hint})" if problem.hint else ""
     return printable(f"{subject}{problem.message}{hint}".replace("\n", "; "))
@@ -89,11 +89,11 @@ LOCATION = "location"
 _PROGRESS_SECONDS = 0.1
 
 Answers = Iterator[tuple[str, ...]]
-Handler = Callable[["Talk", AnnexRequest], Answers]
+Handler = Callable[["Conversation", AnnexRequest], Answers]
 
 
-class Talk:
-    """One conversation with one git-annex, about one place. `name` is of the file that a tree's next request is about."""
+class Conversation:
+    """The conversation with one git-annex about one remote. `name` is the file of the next request about a tree."""
 
     def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
         self._requests = requests
@@ -107,8 +107,8 @@ class Talk:
         self.name = ""
 
     def run(self, handlers: Mapping[str, Handler]) -> int:
-        """Answer until git-annex has no more requests; the exit code."""
-        self.say(VERSION)
+        """Answer requests until git-annex sends no more; return the exit code."""
+        self.send(VERSION)
         try:
             while line := self._requests.readline():
                 if not self._serve(line, handlers):
@@ -119,34 +119,36 @@ class Talk:
         return 0
 
     def _serve(self, line: bytes, handlers: Mapping[str, Handler]) -> bool:
-        """Answer one request; False where git-annex and we do not understand each other."""
-        if line.startswith(b"ERROR "):  # git-annex has given up on us
+        """Answer one request; False after a protocol error."""
+        if line.startswith(b"ERROR "):  # git-annex reported an error and ends
             return False
-        self._told = 0.0  # the first progress of each request is told
+        self._told = 0.0  # report the first progress of each request
         try:
-            asked = read_request(line)
-            for words in handlers[asked.word](self, asked) if asked else [("UNSUPPORTED-REQUEST",)]:
-                self.say(*words)
+            request = read_request(line)
+            for arguments in handlers[request.word](self, request) if request else [("UNSUPPORTED-REQUEST",)]:
+                self.send(*arguments)
         except UsageError as problem:
-            self.say("ERROR", told(problem))
+            self.send("ERROR", error_line(problem))
             return False
         return True
 
-    def say(self, *words: str) -> None:
-        """One line."""
+    def send(self, *arguments: str) -> None:
+        """Send one line."""
         with self._speaking:
-            self._answers.write(line_of(*words))
+            self._answers.write(one_line(*arguments))
 
     def value(self, setting: str) -> str:
-        """What the remote is configured with, asked of git-annex. Raises `UsageError` where it says something else."""
-        self.say("GETCONFIG", setting)
+        """Ask git-annex for a setting of the remote. Raises `UsageError` for another answer."""
+        self.send("GETCONFIG", setting)
         word, _, value = self._requests.readline().removesuffix(b"\n").partition(b" ")
         if word != b"VALUE":
-            raise UsageError("protocol", "git-annex did not tell a setting", subject=setting)
+            raise UsageError(
+                "protocol", "git-annex did not answer with the value of a setting", subject=setting
+            )
         return value.decode("utf-8", "surrogateescape")
 
     def place(self) -> Location:
-        """Where the contents lie, by this account's own configuration. Raises `UsageError` where it does not know the site."""
+        """Return the location of the contents, by this account's configuration. Raises `UsageError` for an unknown site."""
         if self._location is None:
             text = self.value(LOCATION)
             if not text:
@@ -159,50 +161,52 @@ class Talk:
             if found.typed_local:
                 raise UsageError(
                     "no-site",
-                    "the location of a special remote is SITE:PATH, also for folders of this machine",
+                    "the location of a special remote must be SITE:PATH, also for folders of this machine",
                     subject=printable(text),
-                    hint="`hibali sites add NAME --local FOLDER` makes a site of a folder.",
+                    hint="To make a folder a site: hibali sites add NAME --local FOLDER",
                 )
             self._location = found
         return self._location
 
     def contents(self) -> AnnexContents:
-        """What lies there; nobody has been gone to yet."""
+        """Return the stored contents; no connection is made yet."""
         if self._contents is None:
-            self._contents = AnnexContents(self.place(), self._hear)
+            self._contents = AnnexContents(self.place(), self._on_event)
         return self._contents
 
-    def _hear(self, event: Event) -> None:
-        if isinstance(event, Noted) and event.message not in self._noted:  # each content is a call of its own
+    def _on_event(self, event: Event) -> None:
+        if (
+            isinstance(event, Noted) and event.message not in self._noted
+        ):  # each content is a separate operation
             self._noted.add(event.message)
             self.inform(printable(event.message))
 
     def inform(self, text: str) -> None:
-        """Something that a person should read."""
-        self.say("INFO" if self.informs else "DEBUG", text)
+        """Send a message for the user."""
+        self.send("INFO" if self.informs else "DEBUG", text)
 
     def progress(self, done: int) -> None:
-        """So many bytes are through."""
+        """Report the bytes transferred so far."""
         now = time.monotonic()
         if now - self._told >= _PROGRESS_SECONDS:
             self._told = now
-            self.say("PROGRESS", str(done))
+            self.send("PROGRESS", str(done))
 
-    def tried(
+    def attempt(
         self, act: Callable[[], object], success: tuple[str, ...], failure: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """The answer after `act`; whatever goes wrong is told in one line behind `failure`."""
+        """Call `act` and send the answer; errors are sent in one line after `failure`."""
         try:
             act()
         except BrokenPipeError:
             raise
         except Exception as problem:  # noqa: BLE001  # git-annex is told of bugs, too
-            return (*failure, _words_for(problem))
+            return (*failure, _error_text(problem))
         return success
 
-    def carried(self, asked: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
-        """The answer to a transfer, of what lies under that name."""
-        way, key, file = asked.rest
+    def transfer_content(self, request: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
+        """Transfer the file with that name, and answer."""
+        way, key, file = request.rest
 
         def carry() -> None:
             path, contents = as_bytes(name()), self.contents()
@@ -211,33 +215,33 @@ class Talk:
             else:
                 contents.retrieve(path, Path(file), self.progress, digest_of(key))
 
-        return self.tried(carry, ("TRANSFER-SUCCESS", way, key), ("TRANSFER-FAILURE", way, key))
+        return self.attempt(carry, ("TRANSFER-SUCCESS", way, key), ("TRANSFER-FAILURE", way, key))
 
-    def looked(self, asked: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
-        """The answer to whether something is there under that name: yes, no, or nobody can tell now."""
-        key, found = asked.rest[0], []
+    def check_content(self, request: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
+        """Answer whether a file with that name exists: yes, no, or unknown now."""
+        key, found = request.rest[0], []
 
         def look() -> None:
             found.append(self.contents().is_present(as_bytes(name()), size_of(key)))
 
-        unknown = self.tried(look, (), ("CHECKPRESENT-UNKNOWN", key))
+        unknown = self.attempt(look, (), ("CHECKPRESENT-UNKNOWN", key))
         return unknown or ("CHECKPRESENT-SUCCESS" if found[0] else "CHECKPRESENT-FAILURE", key)
 
-    def removed(self, asked: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
-        """The answer to the removal of what lies under that name."""
-        key = asked.rest[0]
-        return self.tried(
+    def remove_content(self, request: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
+        """Remove the file with that name, and answer."""
+        key = request.rest[0]
+        return self.attempt(
             lambda: self.contents().remove(as_bytes(name())), ("REMOVE-SUCCESS", key), ("REMOVE-FAILURE", key)
         )
 
 
-def _words_for(problem: Exception) -> str:
+def _error_text(problem: Exception) -> str:
     if isinstance(problem, HibaliError):
-        return told(problem)
+        return error_line(problem)
     refused = explain(problem)
     if refused is not None:
-        return told(refused)
-    from hibali_cli.failure import write_bug_report
+        return error_line(refused)
+    from hibali_cli.failure import write_bug_report  # start-up: only after a bug
 
     where = write_bug_report(problem)
     return f"a bug in hibali: {type(problem).__name__}" + (
@@ -246,71 +250,75 @@ def _words_for(problem: Exception) -> str:
 
 
 def as_bytes(text: str) -> bytes:
-    """A name again as it came."""
+    """Return a name's original bytes."""
     return text.encode("utf-8", "surrogateescape")
 
 
-def supported(talk: Talk, asked: AnnexRequest) -> Answers:
-    """Trees can be exported, and imported."""
-    del talk
-    yield (f"{asked.word}-SUCCESS",)
+def supported(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Answer that trees can be exported and imported."""
+    del conversation
+    yield (f"{request.word}-SUCCESS",)
 
 
-def name(talk: Talk, asked: AnnexRequest) -> Answers:
-    """Which file of the tree the next request is about; not answered."""
-    talk.name = asked.rest[0]
+def name(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Note the file of the next request; not answered."""
+    conversation.name = request.rest[0]
     yield from ()
 
 
-def transfer(talk: Talk, asked: AnnexRequest) -> Answers:
-    """A file of the exported tree goes or comes."""
-    yield talk.carried(asked, lambda: talk.name)
+def transfer(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Transfer a file of the exported tree."""
+    yield conversation.transfer_content(request, lambda: conversation.name)
 
 
-def look(talk: Talk, asked: AnnexRequest) -> Answers:
-    """Whether a file of a tree is there."""
-    yield talk.looked(asked, lambda: talk.name)
+def look(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Answer whether a file of a tree exists."""
+    yield conversation.check_content(request, lambda: conversation.name)
 
 
-def remove(talk: Talk, asked: AnnexRequest) -> Answers:
-    """A file of the exported tree goes; an absent one is gone."""
-    yield talk.removed(asked, lambda: talk.name)
+def remove(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Remove a file of the exported tree; a missing one counts as removed."""
+    yield conversation.remove_content(request, lambda: conversation.name)
 
 
-def remove_folder(talk: Talk, asked: AnnexRequest) -> Answers:
-    """A folder that the exported tree has no longer; it stays where it holds anything else."""
-    folder = as_bytes(asked.rest[0].rstrip("/"))
-    success, failure = (f"{asked.word}-SUCCESS",), (f"{asked.word}-FAILURE",)
-    word, *reason = talk.tried(lambda: talk.contents().remove_folder(folder), success, failure)
-    if reason:  # that answer has no room for it
-        talk.inform(reason[0])
+def remove_folder(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Remove a folder that the exported tree no longer has; it stays where it is not empty."""
+    folder = as_bytes(request.rest[0].rstrip("/"))
+    success, failure = (f"{request.word}-SUCCESS",), (f"{request.word}-FAILURE",)
+    word, *reason = conversation.attempt(
+        lambda: conversation.contents().remove_folder(folder), success, failure
+    )
+    if reason:  # the protocol has no field for the error
+        conversation.inform(reason[0])
     yield (word,)
 
 
-def rename(talk: Talk, asked: AnnexRequest) -> Answers:
-    """A file of the exported tree gets another name; where the place cannot do that, git-annex sends it again."""
-    key, other = asked.rest
+def rename(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Rename a file of the exported tree; where the store cannot do that, git-annex sends it again."""
+    key, other = request.rest
     done: list[bool] = []
-    answer = talk.tried(
-        lambda: done.append(talk.contents().rename(as_bytes(talk.name), as_bytes(other))),
+    answer = conversation.attempt(
+        lambda: done.append(conversation.contents().rename(as_bytes(conversation.name), as_bytes(other))),
         ("RENAMEEXPORT-SUCCESS", key),
         ("RENAMEEXPORT-FAILURE", key),
     )
-    if not done:  # that answer has no room for the reason
-        talk.inform(answer[-1])
+    if not done:  # the protocol has no field for the reason
+        conversation.inform(answer[-1])
         yield answer[:-1]
     else:
         yield answer if done[0] else ("UNSUPPORTED-REQUEST",)
 
 
-def list_files(talk: Talk, asked: AnnexRequest) -> Answers:
-    """All files that can be imported, each with what differs when it changes."""
+def list_files(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """List all files that can be imported, each with an identifier that changes with its content."""
     found: list[Entry] = []
-    success, failure = (f"{asked.word}-SUCCESS",), (f"{asked.word}-FAILURE",)
-    answer = talk.tried(lambda: found.extend(talk.contents().files()), success, failure)
+    success, failure = (f"{request.word}-SUCCESS",), (f"{request.word}-FAILURE",)
+    answer = conversation.attempt(lambda: found.extend(conversation.contents().files()), success, failure)
     for entry in found:
         if b"\n" in entry.path:
-            talk.inform(f"{printable(entry.path)}: git-annex cannot be told of a name with a newline")
+            conversation.inform(
+                f"{printable(entry.path)}: skipped: the protocol of git-annex cannot express a name with a newline"
+            )
             continue
         yield "IMPORTABLECONTENT", str(entry.size), entry.path.decode("utf-8", "surrogateescape")
         yield "IMPORTABLECONTENTIDENTIFIER", _identifier(entry)
@@ -318,20 +326,20 @@ def list_files(talk: Talk, asked: AnnexRequest) -> Answers:
 
 
 def _identifier(entry: Entry) -> str:
-    """What no other content here has: git-annex takes two files of one identifier for the same, whatever they are called.
+    """Return a unique identifier of a content: git-annex takes two files with one identifier for the same content.
 
-    A tag may be no more than the time of a file, so it counts for one path alone.
+    A tag may depend only on the time of a file, so the path is included.
     """
     place = (entry.inode,) if entry.inode else (entry.path, entry.etag)
-    told = ascii((entry.size, entry.mtime_ns, *place)).encode("ascii")
-    return hashlib.sha256(told).hexdigest()[:32]
+    error_line = ascii((entry.size, entry.mtime_ns, *place)).encode("ascii")
+    return hashlib.sha256(error_line).hexdigest()[:32]
 
 
-def fetch(talk: Talk, asked: AnnexRequest) -> Answers:
-    """A file that is imported; nobody knows its key yet."""
-    file = Path(asked.rest[0])
-    yield talk.tried(
-        lambda: talk.contents().retrieve(as_bytes(talk.name), file, talk.progress),
+def fetch(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Fetch an imported file, whose key is not known yet."""
+    file = Path(request.rest[0])
+    yield conversation.attempt(
+        lambda: conversation.contents().retrieve(as_bytes(conversation.name), file, conversation.progress),
         ("RETRIEVEIMPORT-SUCCESS",),
         ("RETRIEVEIMPORT-FAILURE",),
     )
@@ -344,83 +352,91 @@ git-annex-remote-hibali is started by git-annex, for contents at a site of hibal
 
 SITE is one of `hibali sites list`. See docs/git-annex.md.
 """
-_COSTS = {"local": 100, "ssh": 175}  # as git-annex calls cheap and semi-expensive; others are expensive
+_COSTS = {"local": 100, "ssh": 175}  # cheap and semi-expensive, in git-annex's terms; others are expensive
 _EXPENSIVE = 200
 
 
-def _extensions(talk: Talk, asked: AnnexRequest) -> Answers:
-    """What both sides may use beyond the plain protocol."""
-    talk.informs = "INFO" in asked.rest[0].split()
-    yield ("EXTENSIONS", "INFO") if talk.informs else ("EXTENSIONS",)
+def _extensions(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Answer which protocol extensions both sides support."""
+    conversation.informs = "INFO" in request.rest[0].split()
+    yield ("EXTENSIONS", "INFO") if conversation.informs else ("EXTENSIONS",)
 
 
-def _settings(talk: Talk, asked: AnnexRequest) -> Answers:
-    """What `git annex initremote` takes."""
-    del talk, asked
-    yield "CONFIG", LOCATION, "where the contents lie, as SITE:PATH of hibali's own configuration (required)"
+def _settings(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Answer which settings `git annex initremote` takes."""
+    del conversation, request
+    yield (
+        "CONFIG",
+        LOCATION,
+        "where the contents are stored: SITE:PATH, with a site of hibali's configuration (required)",
+    )
     yield ("CONFIGEND",)
 
 
-def _initialise(talk: Talk, asked: AnnexRequest) -> Answers:
-    """The place is made, or reached where it is there."""
-    yield talk.tried(
-        lambda: talk.contents().make_place(), (f"{asked.word}-SUCCESS",), (f"{asked.word}-FAILURE",)
+def _initialise(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Create the folder, or connect to an existing one."""
+    yield conversation.attempt(
+        lambda: conversation.contents().make_place(),
+        (f"{request.word}-SUCCESS",),
+        (f"{request.word}-FAILURE",),
     )
 
 
-def _prepare(talk: Talk, asked: AnnexRequest) -> Answers:
-    """The configuration is looked at; nobody logs in anywhere before there is something to do."""
-    yield talk.tried(talk.contents, (f"{asked.word}-SUCCESS",), (f"{asked.word}-FAILURE",))
+def _prepare(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Check the configuration, without a login."""
+    yield conversation.attempt(
+        conversation.contents, (f"{request.word}-SUCCESS",), (f"{request.word}-FAILURE",)
+    )
 
 
-def _cost(talk: Talk, asked: AnnexRequest) -> Answers:
-    """By the kind of the site."""
-    del asked
-    yield "COST", str(_COSTS.get(_kind(talk), _EXPENSIVE))
+def _cost(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Answer the cost, by the kind of the site."""
+    del request
+    yield "COST", str(_COSTS.get(_kind(conversation), _EXPENSIVE))
 
 
-def _availability(talk: Talk, asked: AnnexRequest) -> Answers:
-    """A folder of this machine is there only for this one."""
-    del asked
-    yield "AVAILABILITY", "LOCAL" if _kind(talk) == "local" else "GLOBAL"
+def _availability(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Answer the availability: a local folder is available only on this machine."""
+    del request
+    yield "AVAILABILITY", "LOCAL" if _kind(conversation) == "local" else "GLOBAL"
 
 
-def _kind(talk: Talk) -> str:
+def _kind(conversation: Conversation) -> str:
     try:
-        return talk.place().site.kind
+        return conversation.place().site.kind
     except HibaliError:
         return ""
 
 
-def _info(talk: Talk, asked: AnnexRequest) -> Answers:
-    """What `git annex info REMOTE` shows."""
-    del asked
-    value = talk.value(LOCATION)
+def _info(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Answer what `git annex info REMOTE` shows."""
+    del request
+    value = conversation.value(LOCATION)
     yield "INFOFIELD", LOCATION
     yield "INFOVALUE", value
     yield ("INFOEND",)
 
 
-def _transfer(talk: Talk, asked: AnnexRequest) -> Answers:
-    """A content goes or comes, by its key."""
-    yield talk.carried(asked, lambda: place_of(asked.rest[1]))
+def _transfer(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Transfer a content by its key."""
+    yield conversation.transfer_content(request, lambda: place_of(request.rest[1]))
 
 
-def _look(talk: Talk, asked: AnnexRequest) -> Answers:
-    """Whether a content is there."""
-    yield talk.looked(asked, lambda: place_of(asked.rest[0]))
+def _check_present(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Answer whether a content exists."""
+    yield conversation.check_content(request, lambda: place_of(request.rest[0]))
 
 
-def _remove(talk: Talk, asked: AnnexRequest) -> Answers:
-    """A content goes; an absent one is gone."""
-    yield talk.removed(asked, lambda: place_of(asked.rest[0]))
+def _remove(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Remove a content; a missing one counts as removed."""
+    yield conversation.remove_content(request, lambda: place_of(request.rest[0]))
 
 
-def _find(talk: Talk, asked: AnnexRequest) -> Answers:
-    """Where a content lies, in words that hibali understands."""
+def _locate(conversation: Conversation, request: AnnexRequest) -> Answers:
+    """Answer the location of a content as SITE:PATH."""
     try:
-        place = talk.place().text.rstrip("/")
-        yield "WHEREIS-SUCCESS", printable(f"{place}/{place_of(asked.rest[0])}")
+        place = conversation.place().text.rstrip("/")
+        yield "WHEREIS-SUCCESS", printable(f"{place}/{place_of(request.rest[0])}")
     except HibaliError:
         yield ("WHEREIS-FAILURE",)
 
@@ -434,9 +450,9 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     "GETAVAILABILITY": _availability,
     "GETINFO": _info,
     "TRANSFER": _transfer,
-    "CHECKPRESENT": _look,
+    "CHECKPRESENT": _check_present,
     "REMOVE": _remove,
-    "WHEREIS": _find,
+    "WHEREIS": _locate,
     "EXPORTSUPPORTED": supported,
     "EXPORT": name,
     "TRANSFEREXPORT": transfer,
@@ -453,7 +469,7 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
 
 
 def main() -> NoReturn:
-    """The console entry. Whatever else writes to stdout in this process or its children ends up on stderr."""
+    """Run the remote. Other output to stdout of this process or its children is redirected to stderr."""
     if sys.argv[1:]:
         sys.stdout.write(f"hibali {__version__}\n" if sys.argv[1:] == ["--version"] else _USAGE)
         sys.exit(0 if sys.argv[1] in {"--help", "--version"} else 2)
@@ -464,7 +480,7 @@ def main() -> NoReturn:
         os.dup2(nothing, 0)
         os.close(nothing)
         os.dup2(2, 1)
-        sys.exit(Talk(requests, answers).run(_HANDLERS))
+        sys.exit(Conversation(requests, answers).run(_HANDLERS))
     except KeyboardInterrupt as interrupted:
         sys.exit(int(getattr(interrupted, "exit", Exit.INTERRUPTED)))
     except BrokenPipeError:

@@ -19,13 +19,13 @@ EXIT_STATUS: Final[Mapping[int, str]] = {
     0: "Done.",
     1: "A bug in hibali.",
     2: "Usage or configuration is wrong.",
-    3: "What was named was not found.",
+    3: "Something named on the command line was not found.",
     4: "Access: login, permission, expired credential, second factor or unknown host key.",
-    5: "Try again later: unreachable, locked, throttled, out of --max-time, or a run that is lost.",
-    6: "Incomplete: not all was done, or not all is proven.",
+    5: "Try again later: unreachable, locked, throttled, --max-time elapsed, or a lost run.",
+    6: "Incomplete: not everything was done or verified.",
     7: "The run failed or was cancelled.",
-    8: "Refused, and nothing was changed at the target.",
-    9: "The run's tool ended with 0, but a required output is missing.",
+    8: "Refused; nothing was changed at the target.",
+    9: "The tool of the run exited with 0, but a required output is missing.",
     10: "There are changes (only with --detailed-exit-code).",
     11: "Not verified: no difference was found, but some files could not be compared.",
     130: "Interrupted from the keyboard.",
@@ -35,7 +35,7 @@ _WORD = re.compile(r"[a-z][a-z0-9]*")
 
 
 class _WithExamples(click.Command):
-    """What has a help with examples; `examples` are pairs of a line to type and what it does."""
+    """A command whose help has examples: pairs of a command line and what it does."""
 
     def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (), **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -58,13 +58,15 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say what may have been meant where no command has that name."""
+        """Suggest similar commands for an unknown name."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as problem:
-            from hibali_cli.first_words import meant_by
+            from hibali_cli.first_words import (
+                similar_command,
+            )  # start-up: only for wrong commands and run ids
 
-            near = meant_by(args[0], self, ctx)
+            near = similar_command(args[0], self, ctx)
             if not near:
                 raise
             raise click.UsageError(f"{problem.message} Did you mean {near!r}?", ctx) from None
@@ -96,7 +98,7 @@ class FolderGroup(CommandGroup):
         return sorted({*names, *self._modules, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command of that name; None where there is none."""
+        """Import and return the command of that name; None for an unknown one."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         if cmd_name not in self.list_commands(ctx):
@@ -108,7 +110,7 @@ class FolderGroup(CommandGroup):
 
 
 class ListingGroup(_WithExamples, CommandGroup):
-    """A group that is a command of its own where no word follows, with examples as a command has them."""
+    """A group that is also a command where no subcommand follows, with examples."""
 
 
 def command(
@@ -117,8 +119,8 @@ def command(
     """Make a function a command with the common options.
 
     The function takes `common: Common` first, then its own parameters by name, and returns its exit code
-    (None is 0). Errors of the hibali family that it raises are rendered by the frame. One that `resumes` continues, typed again, where an
-    interruption ended it.
+    (None is 0). Hibali errors that it raises are printed by the frame. A command that
+    `resumes` continues when it is run again after an interruption.
     """
 
     def decorate(function: Callable[..., int | None]) -> HibaliCommand:
@@ -143,15 +145,15 @@ def command(
 
 
 def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) -> None:
-    """Replace the beginnings of run ids by the ids, in every parameter that takes runs.
+    """Replace prefixes of run ids by the ids, in every parameter that takes runs.
 
-    Raises `UsageError` for one that several runs have; what is no beginning of an id may be something else that the parameter takes.
+    Raises `UsageError` for an ambiguous prefix; other values of the parameter are kept.
     """
     context = click.get_current_context()
     for parameter in parameters:
         given = values.get(str(parameter.name))
         if given and RUNS in kinds_of(parameter, context):
-            from hibali_cli.handlers.runs import find_ids
+            from hibali_cli.handlers.runs import find_ids  # start-up: only for wrong commands and run ids
 
             only = len(kinds_of(parameter, context)) == 1
             values[str(parameter.name)] = (
@@ -176,9 +178,9 @@ def folder_group(name: str, *, package: str, modules: Mapping[str, str], help_te
 def listing_group(
     name: str, *, commands: Sequence[click.Command], examples: Sequence[tuple[str, str]] = ()
 ) -> Callable[[Callable[..., int | None]], ListingGroup]:
-    """Make a function what a group does where no word follows; it is called as `command` says.
+    """Make a function the command of a group where no subcommand follows; see `command`.
 
-    Raises `click.UsageError` for options before a word: that word would pass them over.
+    Raises `click.UsageError` for options before a subcommand, which would ignore them.
     """
 
     def decorate(function: Callable[..., int | None]) -> ListingGroup:
@@ -202,7 +204,7 @@ def listing_group(
 
 
 def _refuse_passed_over(context: click.Context, word: str) -> None:
-    """No option is taken and then not heeded."""
+    """Refuse options that would be ignored."""
     given = [
         option.opts[-1]
         for option in context.command.params
@@ -210,13 +212,13 @@ def _refuse_passed_over(context: click.Context, word: str) -> None:
     ]
     if given:
         raise click.UsageError(
-            f"{given[0]} before {word!r} would be passed over. What {word!r} takes is written behind it.",
+            f"{given[0]} before {word!r} would be ignored. Write options after {word!r}.",
             context,
         )
 
 
 def write_examples(examples: Sequence[tuple[str, str]], formatter: click.HelpFormatter) -> None:
-    """The section EXAMPLES of a help text."""
+    """Write the section EXAMPLES of a help text."""
     if examples:
         with formatter.section("Examples"):
             for line, meaning in examples:
@@ -225,6 +227,6 @@ def write_examples(examples: Sequence[tuple[str, str]], formatter: click.HelpFor
 
 
 def write_exit_status(formatter: click.HelpFormatter) -> None:
-    """The section EXIT STATUS of a help text."""
+    """Write the section EXIT STATUS of a help text."""
     with formatter.section("Exit status"):
         formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_STATUS.items()])

@@ -1,4 +1,4 @@
-"""Complete words on the command line from local files; no site is asked, and errors are not shown."""
+"""Complete words on the command line from local files, without connections and error messages."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ _BY_NAME = {
     "scheduler": ("runs.schedulers",),
     "container": ("runs.containers",),
 }
-# What `NAME` is the name of, by the group of the command.
+# The kind of `NAME`, by the group of the command.
 _BY_GROUP = {"sites": (SITES,), "cache": (SITES,), "remotes": (REMOTES,), "schedule": (_SCHEDULES,)}
 
 
 def add_completions(parameters: Iterable[click.Parameter]) -> None:
-    """Let each parameter offer what it is called after."""
+    """Add completion to each parameter by its metavar."""
     for parameter in parameters:
         own = parameter.shell_complete
         parameter.shell_complete = partial(_complete, parameter, own)  # type: ignore[method-assign]
@@ -89,7 +89,7 @@ def _complete(
     context: click.Context,
     incomplete: str,
 ) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
+    from click.shell_completion import CompletionItem  # start-up: only for this kind of word
 
     found: list[CompletionItem] = []
     for kind in kinds_of(parameter, context):
@@ -108,7 +108,7 @@ def _complete(
 
 
 def kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, ...]:
-    """What a parameter takes, by what it is called in usage lines."""
+    """Return the kinds of values that a parameter takes, by its metavar."""
     name = str(parameter.name)
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return ()
@@ -133,7 +133,7 @@ def _words(kind: str, context: click.Context, incomplete: str) -> Iterator[str]:
 
         yield from kind_names()
     elif kind.startswith("runs."):
-        from hibali.plugins import words
+        from hibali.plugins import words  # start-up: only for this kind of word
 
         yield from sorted(words(kind))
     else:
@@ -146,8 +146,8 @@ def _site_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 
 def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
-    """Sites with their colon; behind it roots, what was listed there before, and places that were moved to or from."""
-    from hibali_cli.path_completion import places_like
+    """Complete sites with their colon, then roots, names listed before, and places of earlier transfers."""
+    from hibali_cli.path_completion import places_like  # start-up: only for this kind of word
 
     settings = _settings(context)
     name, colon, typed = incomplete.partition(":")
@@ -161,9 +161,9 @@ def _place_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 
 def _pipeline_names(context: click.Context, incomplete: str) -> Iterator[str]:
-    """Names; with an @ typed, their versions."""
+    """Complete pipeline names, and after an @ their versions."""
     del context
-    from registry.catalogue import Catalogue
+    from registry.catalogue import Catalogue  # start-up: only for this kind of word
 
     known = Catalogue().pins()
     if "@" in incomplete:
@@ -183,8 +183,8 @@ def _operation_ids(context: click.Context, incomplete: str) -> Iterator[str]:
 
 
 def _latest_ids(folder: str, incomplete: str) -> Iterator[str]:
-    """The latest first, as they are named; none is read."""
-    from hibali.ledger import ledger_folder
+    """Return ids, the latest first, without reading the files."""
+    from hibali.ledger import ledger_folder  # start-up: only for this kind of word
 
     names = sorted((path.stem for path in ledger_folder(folder).glob("*.jsonl")), reverse=True)
     yield from [name for name in names if name.startswith(incomplete)][:_MOST_RUNS]
@@ -197,13 +197,13 @@ def _remote_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 def _schedule_names(context: click.Context, incomplete: str) -> Iterator[str]:
     del incomplete
-    from runs.schedules.schedule import load_schedules
+    from runs.schedules.schedule import load_schedules  # start-up: only for this kind of word
 
     yield from sorted(load_schedules(context.params.get("config")).schedules)
 
 
 def _settings(context: click.Context) -> Settings:
-    from hibali.config.settings import load_sites
+    from hibali.config.settings import load_sites  # start-up: only for this kind of word
 
     return load_sites(context.params.get("config"))
 

@@ -15,10 +15,10 @@ Lines = Callable[[ConsoleOptions], Sequence[RenderableType]]
 
 
 class Drawing:
-    """What stands there, on stderr; safe to use from any thread. `lines` makes it anew each time it is drawn."""
+    """Lines drawn at the bottom of the terminal, on stderr; safe to use from any thread. `lines` returns them at each drawing."""
 
     def __init__(self, lines: Lines, a_second: float) -> None:
-        """`lines` must not draw or wait; `a_second` is how often they are asked for."""
+        """`lines` must not draw or wait; `a_second` is how often per second it is called."""
         self._lines = lines
         self._a_second = a_second
         self._drawing = threading.RLock()
@@ -30,8 +30,8 @@ class Drawing:
         with self._drawing:
             self._console.print(Text(text), soft_wrap=True)
 
-    def put_up(self) -> None:
-        """Draw it, if it does not stand there."""
+    def show(self) -> None:
+        """Draw it, unless it is drawn."""
         if self._live is not None:
             return
         with self._drawing:
@@ -40,14 +40,14 @@ class Drawing:
                 console=self._console,
                 refresh_per_second=self._a_second,
                 transient=True,
-                redirect_stdout=False,  # results are for stdout, wherever that goes
+                redirect_stdout=False,  # results go to stdout, wherever that leads
                 redirect_stderr=False,
                 vertical_overflow="crop",
             )
             self._live.start()
-            self._console.show_cursor(True)  # who is killed or stopped must not leave it hidden
+            self._console.show_cursor(True)  # a killed or stopped process must not leave it hidden
 
-    def put_away(self) -> None:
+    def clear(self) -> None:
         """Clear it, so that something else can be written there."""
         with self._drawing:
             if self._live is not None:
@@ -60,12 +60,12 @@ class Drawing:
 
 
 def plain_line(text: str, style: str = "") -> Text:
-    """One line, never two."""
+    """Return text as one line."""
     return Text(text, style=style, no_wrap=True, overflow="crop")
 
 
 def shortened(text: str, width: int, *, front: float = 0.0) -> str:
-    """The text, or as much of it as fits, marked where it is cut; `front` is the share that its beginning gets."""
+    """Return the text, shortened to `width` with a mark at the cut; `front` is the share of the width for its beginning."""
     if cell_len(text) <= width:
         return text
     room = max(1, width - 3)
@@ -76,7 +76,7 @@ def shortened(text: str, width: int, *, front: float = 0.0) -> str:
 
 
 _GAP = 2
-_IDENTIFIER = 24  # columns of the id of a run or an operation, which is there to be copied
+_IDENTIFIER = 24  # columns of the id of a run or an operation, which users copy
 _LEAST = 8
 
 
@@ -85,7 +85,7 @@ def fitting_widths(
 ) -> list[int]:
     """Return the widths of as many columns as fit into `room`, the first ones first.
 
-    The widest give way first. Numbers are never cut, and of the first column so much stays as an id needs.
+    The widest columns shrink first. Numbers are never cut, and the first column keeps the width of an id.
     """
     least = [
         width if number else min(width, max(heading, _IDENTIFIER if position == 0 else _LEAST))
@@ -98,7 +98,7 @@ def fitting_widths(
     if count == 1:
         return [min(natural[0], max(1, left))]
     low, high = 0, max(natural[:count])
-    while low < high:  # the largest width that no column has to exceed
+    while low < high:  # the largest width that fits
         middle = (low + high + 1) // 2
         taken = sum(
             max(smallest, min(width, middle)) for width, smallest in zip(natural[:count], least, strict=False)
@@ -108,5 +108,5 @@ def fitting_widths(
 
 
 def cut(text: str, width: int) -> str:
-    """The text in at most so many columns, its beginning and its end where it is too long."""
+    """Return the text in at most `width` columns, its beginning and its end where it is too long."""
     return shortened(text, width, front=0.5)

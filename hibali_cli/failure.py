@@ -17,14 +17,14 @@ from hibali.files import private_folder, state_folder, state_root, write_atomic
 from hibali.subprocesses import without_secrets
 from hibali.text import printable
 from hibali_cli.interruption import OutOfTime, Terminated, interruption_hint
-from hibali_cli.output import PIPE_CLOSED, Output, coloured, json_line, write_aside
+from hibali_cli.output import PIPE_CLOSED, Output, coloured, json_line, write_message
 
 
 def write_bug_report(failure: BaseException) -> str | None:
     """Write it below the state folder; returns the file's path, None where it could not be written.
 
-    Neither the command line nor values of variables are in it: they may be secret (S16). An exception's own words may hold one that
-    was handed on: what is known as a secret, or looks like one, is left out.
+    It contains neither the command line nor values of variables, which may be secret (S16), and secrets in the exception's
+    message are hidden.
     """
     now = datetime.now(UTC)
     lines = [
@@ -41,22 +41,22 @@ def write_bug_report(failure: BaseException) -> str | None:
 
 
 def render_failure(failure: BaseException, *, json: bool) -> int:
-    """Tell people on stderr, with `json` end stdout with the error record; returns the exit code.
+    """Print an error to stderr, with `json` also the error record to stdout; returns the exit code.
 
     A group without a command shows its help on stdout: nothing failed, but nothing was done either, so the exit code is 2.
-    Nobody sees a traceback: that of a bug goes to a file in the state folder, which is named.
+    Tracebacks are never shown: that of a bug goes to a file in the state folder, which is named.
     """
     if isinstance(failure, click.exceptions.NoArgsIsHelpError):
         try:
             _show_help(failure)
-        except HibaliError as closed:  # stdout takes nothing
+        except HibaliError as closed:  # stdout cannot be written
             failure = closed
         else:
             return int(Exit.USAGE)
     error, code = _as_error(failure)
-    tell_people(error)
+    print_error(error)
     if json:
-        _tell_program({**error.to_record(), **_problems(error), "exit": code})
+        _write_record({**error.to_record(), **_problems(error), "exit": code})
     return code
 
 
@@ -78,24 +78,24 @@ def _as_error(failure: BaseException) -> tuple[HibaliError, int]:
 
 
 def _refused_by_the_system(failure: BaseException) -> HibaliError | None:
-    """The error for a full, read-only or broken filesystem, or for a limit of this machine; None for a bug."""
-    from hibali.system_errors import explain
+    """Return the error for a full, read-only or broken filesystem, or for a limit of this machine; None for a bug."""
+    from hibali.system_errors import explain  # start-up: only after an error
 
     if isinstance(failure, FileNotFoundError) and not failure.filename:
         if not _has_current_folder():
             return NotFoundError(
-                "no-current-folder", "the current folder was removed", hint="cd to a folder that exists."
+                "no-current-folder", "the current folder was removed", hint="Change to an existing folder."
             )
         if "temporary directory" in str(failure):
             return IncompleteError(
                 "no-temporary-folder",
-                "no temporary folder can be written",
-                hint="Make room in /tmp, or set TMPDIR to a folder that has some.",
+                "no temporary folder is writable",
+                hint="Free some space in /tmp, or set TMPDIR to another folder.",
             )
     if isinstance(failure, RuntimeError) and "home directory" in str(failure):
         return UsageError(
             "no-home",
-            "the home folder that ~ means cannot be found",
+            "the home folder for ~ cannot be found",
             hint="Set HOME, or write the path in full.",
         )
     return explain(failure, state=state_root())
@@ -121,13 +121,13 @@ def _usage(failure: click.ClickException) -> UsageError:
 
 
 def _show_help(failure: click.exceptions.NoArgsIsHelpError) -> None:
-    """The help of a group; of hibali itself what to type first on this machine."""
+    """Show the help of a group; for hibali itself the first commands to run on this machine."""
     if failure.ctx.parent is None:
-        from hibali_cli.first_words import first_words
+        from hibali_cli.first_words import first_steps  # start-up: only when no command was given
 
         lines = [
-            "What to type first:",
-            *(f"  {line}" for line in first_words()),
+            "First steps:",
+            *(f"  {line}" for line in first_steps()),
             "All commands: hibali --help",
         ]
         for line in lines:
@@ -143,33 +143,35 @@ def _bug(failure: BaseException) -> HibaliError:
         "bug",
         f"a bug in hibali: {type(failure).__name__}",
         subject=where or "",
-        hint=f"Please report it with {where}" if where else "The state folder took no report of it.",
+        hint=f"Please report it with {where}"
+        if where
+        else "The report could not be written to the state folder.",
     )
 
 
 def _problems(error: HibaliError) -> dict[str, Any]:
-    """Errors that name many things at once carry them as a list, too."""
+    """Return the list of problems that some errors have."""
     found = getattr(error, "problems", None)
     return {"problems": found} if isinstance(found, list) else {}
 
 
-def tell_people(error: HibaliError) -> None:
-    """The error on stderr: what is wrong, about what, and what to do next."""
+def print_error(error: HibaliError) -> None:
+    """Print the error to stderr: what failed, its subject, and what to do next."""
     if error.code == PIPE_CLOSED:
         return
     mark = "\x1b[31mhibali:\x1b[0m" if coloured(sys.stderr) else "hibali:"
     subject = f"{printable(error.subject)}: " if error.subject else ""
     first, *more = error.message.split("\n")
-    write_aside(f"{mark} {subject}{printable(first)}")
+    write_message(f"{mark} {subject}{printable(first)}")
     for line in more:
-        write_aside(f"  {printable(line)}")
+        write_message(f"  {printable(line)}")
     if error.hint:
-        write_aside(f"  {printable(error.hint)}")
+        write_message(f"  {printable(error.hint)}")
 
 
-def _tell_program(record: dict[str, Any]) -> None:
+def _write_record(record: dict[str, Any]) -> None:
     if sys.stdout is not None:
         try:
             sys.stdout.write(json_line(record) + "\n")
         except OSError:
-            return  # main finds the same when it flushes
+            return  # main finds the same problem when it flushes

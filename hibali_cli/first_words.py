@@ -1,4 +1,4 @@
-"""Suggest what to type first, and the command that was probably meant."""
+"""Suggest first commands, and the command that the user probably meant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from hibali.errors import HibaliError
 from hibali.text import nearest
 
-# How other programs call what is here, too.
+# Names that other programs use for commands of hibali.
 _ELSEWHERE = {
     "add": "sites add",
     "config": "sites list",
@@ -27,37 +27,37 @@ _ELSEWHERE = {
 }
 
 
-def meant_by(word: str, group: click.Group, context: click.Context) -> str | None:
-    """The command that may have been meant by a word that is none, below a group."""
+def similar_command(word: str, group: click.Group, context: click.Context) -> str | None:
+    """Return the command of a group that an unknown word probably means."""
     if context.parent is None and word in _ELSEWHERE:
         return _ELSEWHERE[word]
     return nearest(word, group.list_commands(context))
 
 
-def first_words() -> list[str]:
-    """What to type first on this machine, each line a command and what it does."""
+def first_steps() -> list[str]:
+    """Return the first commands to run on this machine, each line a command and what it does."""
     names = _site_names()
     if not names:
         lines = [
-            ("hibali init", "name a first site, and send it a first file"),
-            ("hibali sites import", "see which sites ssh and rclone know already"),
-            ("hibali sites add NAME --ssh HOST", "or name one by hand"),
+            ("hibali init", "add a first site, and send a first file to it"),
+            ("hibali sites import", "show the sites that ssh and rclone already know"),
+            ("hibali sites add NAME --ssh HOST", "or add one yourself"),
         ]
     else:
         site = names[0]
         lines = [
-            ("hibali sites list", f"the sites you have: {', '.join(names[:4])}{' ...' * (len(names) > 4)}"),
-            (f"hibali doctor {site}", "whether it works, from its name to a job"),
-            (f"hibali ls {site}:", "what lies there"),
-            (f"hibali push FOLDER {site}:FOLDER", "send a folder, proven"),
+            ("hibali sites list", f"your sites: {', '.join(names[:4])}{' ...' * (len(names) > 4)}"),
+            (f"hibali doctor {site}", "check the site, from its name to a job"),
+            (f"hibali ls {site}:", "list its files"),
+            (f"hibali push FOLDER {site}:FOLDER", "send a folder and verify it"),
         ]
     width = max(len(line) for line, _ in lines)
     return [f"{line:<{width}}   {meaning}" for line, meaning in lines]
 
 
 def _site_names() -> list[str]:
-    """The sites of config.toml; none where it cannot be read, which whatever is typed next tells."""
-    from hibali.config.settings import load_sites
+    """Return the sites of config.toml; empty where it cannot be read, which the next command reports."""
+    from hibali.config.settings import load_sites  # start-up: only where sites are listed
 
     try:
         return sorted(load_sites().sites)

@@ -18,7 +18,7 @@ from hibali.config.schema import Key, keys_of_field
 from hibali.config.settings import Document
 from hibali_cli.command import EXIT_STATUS
 from hibali_cli.man_pages import manual_page, page_name
-from hibali_cli.output import write_aside
+from hibali_cli.output import write_message
 from hibali_cli.root import root
 from hibali_cli.shells import Bash, Zsh
 from runs.schedules.schedule import duration_text
@@ -27,12 +27,12 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 
 
 def reference_page(context: click.Context) -> str:
-    """The page of the command that `context` is about."""
+    """Return the page of the command of `context`."""
     return "\n".join(_lines(context)) + "\n"
 
 
 def reference_index(contexts: list[click.Context]) -> str:
-    """The page that leads to all of them: a table, and the order in which they are turned."""
+    """Return the index page: a table of all commands, and the order of the pages."""
     rows = (
         f"| [`{context.command_path}`]({page_name(context)}.md) | {_escape(_sentence(context.command))} |"
         for context in contexts
@@ -133,12 +133,12 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _sentence(command: click.Command) -> str:
-    """The first paragraph of the help."""
+    """Return the first paragraph of the help."""
     return " ".join((command.help or "").strip().split("\n\n")[0].split())
 
 
 def _escape(text: str) -> str:
-    """Text that Markdown shows as it is."""
+    """Escape text for Markdown."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
@@ -150,7 +150,7 @@ _SHELLS: dict[str, type[ShellComplete]] = {
 
 
 def generated_files() -> dict[str, str]:
-    """Every file's path in the clone and its text; the same whenever and wherever it is made."""
+    """Return the path in the clone and the text of every generated file; reproducible."""
     files = {f"completions/{name}": _completion(shell) for name, shell in _SHELLS.items()}
     for context in contexts_of(click.Context(root, info_name="hibali")):
         files[f"man/{page_name(context)}.1"] = manual_page(context)
@@ -158,7 +158,7 @@ def generated_files() -> dict[str, str]:
 
 
 def contexts_of(context: click.Context) -> Iterator[click.Context]:
-    """The context of a command and of every command below it."""
+    """Yield the context of a command and of every command below it."""
     yield context
     group = context.command
     if isinstance(group, click.Group):
@@ -169,7 +169,7 @@ def contexts_of(context: click.Context) -> Iterator[click.Context]:
 
 
 def stale_files(clone: Path) -> list[str]:
-    """The files that are missing, differ, or belong to no command any more."""
+    """Return the files that are missing, differ, or belong to no command any more."""
     files = generated_files()
     there = {
         str(path.relative_to(clone))
@@ -181,7 +181,7 @@ def stale_files(clone: Path) -> list[str]:
 
 
 def write_files(clone: Path) -> None:
-    """Make them what they should be."""
+    """Write all generated files, and remove stale ones."""
     files = generated_files()
     for name in stale_files(clone):
         path = clone / name
@@ -193,7 +193,7 @@ def write_files(clone: Path) -> None:
 
 
 def write_pages(folder: Path) -> None:
-    """Write the documentation's page of every command, and the one that leads to them, into a new folder."""
+    """Write the documentation page of every command and the index into a new folder."""
     folder.mkdir(parents=True)
     contexts = list(contexts_of(click.Context(root, info_name="hibali")))
     (folder / "settings.md").write_text(settings_page(), encoding="utf-8")
@@ -203,7 +203,7 @@ def write_pages(folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or with `--check` only name what is stale and end with 1."""
+    """Write the files; with `--check` only name stale files and return 1."""
     clone = Path(__file__).resolve().parent.parent
     if arguments[:1] == ["--pages"]:
         write_pages(Path(arguments[1]))
@@ -213,7 +213,7 @@ def main(arguments: list[str]) -> int:
         return 0
     stale = stale_files(clone)
     for name in stale:
-        write_aside(f"stale: {name} (make it new: python -m hibali_cli.generate)")
+        write_message(f"stale: {name} (to renew it: python -m hibali_cli.generate)")
     return 1 if stale else 0
 
 

@@ -1,6 +1,6 @@
 """Turn SIGINT, SIGTERM, SIGHUP and `--max-time` into exceptions, and end the process in time.
 
-The interpreter's own handler, in C, writes the signal's number to a pipe. A thread reads it there, wakes up whatever waits,
+The interpreter's own handler, in C, writes the signal's number to a pipe. A thread reads it, wakes up all waits,
 and ends the process when the main thread has not done so in time: it may be blocked in a call that no exception reaches, such as
 waiting for a thread that reads from a server. The handler in Python sets a flag and raises; it takes no lock and calls nothing.
 """
@@ -22,7 +22,7 @@ from hibali.errors import Exit, TryLaterError
 from hibali.retry import interrupt_waits
 
 RESUMES = "Run the same command again to resume."
-_END_SECONDS = 1.6  # after a signal; two seconds are promised (S24), and a busy machine takes its time
+_END_SECONDS = 1.6  # after a signal; the promise is two seconds (S24), also on a busy machine
 _RENDER_SECONDS = 0.2
 _WAKE_SECONDS = 0.05
 
@@ -30,18 +30,18 @@ Hint = str | Callable[[], str]
 
 
 class Terminated(KeyboardInterrupt):  # an interruption, not an error
-    """SIGTERM came, or SIGHUP: the terminal or the connection is gone."""
+    """The process received SIGTERM or SIGHUP."""
 
     exit = Exit.TERMINATED
 
 
 class OutOfTime(KeyboardInterrupt):  # an interruption, not an error
-    """`--max-time` has elapsed; an interruption, so that nothing takes it for one entry's failure."""
+    """`--max-time` has elapsed; an interruption, so that it is not handled as the failure of one entry."""
 
     exit = Exit.TRY_LATER
 
     def to_error(self) -> TryLaterError:
-        """What a user is told."""
+        """Return the error for the user."""
         return TryLaterError(
             "max-time",
             "stopped because --max-time has elapsed",
@@ -57,23 +57,23 @@ _EXCEPTIONS: Final[dict[int, type[KeyboardInterrupt]]] = {
 
 
 class _Interruption:
-    """What is known of it; written by the handlers as single assignments."""
+    """The state of an interruption; the handlers write it by single assignments."""
 
-    number = 0  # the first signal that came; those behind it change nothing
+    number = 0  # the first signal; later ones change nothing
     out_of_time = False
-    ended = False  # the command has ended, and what is left is to print how
+    ended = False  # the command has ended; only its result remains to be printed
     code: int | None = None  # the exit code, once it is printed
-    hint: str | None = None  # what becomes of the work that was interrupted
+    hint: str | None = None  # what happens to the interrupted work
 
 
 _state = _Interruption()
-_hints: list[Hint] = []  # of the steps that are under way, the innermost last
+_hints: list[Hint] = []  # hints of the active steps, the innermost last
 Render = Callable[[BaseException], int]
 
 
 @contextmanager
 def hint_if_interrupted(hint: Hint) -> Iterator[None]:
-    """Say after an interruption in here what becomes of the work; the innermost of several hints counts, an empty one too."""
+    """Set what to say about the work after an interruption inside; the innermost hint counts, also an empty one."""
     _hints.append(hint)
     try:
         yield
@@ -86,8 +86,8 @@ def hint_if_interrupted(hint: Hint) -> Iterator[None]:
 
 
 def interruption_hint() -> str:
-    """What becomes of the work that was interrupted, "" where nobody said so."""
-    if _state.hint is None and _hints:  # the main thread has not unwound
+    """Return what happens to the interrupted work, "" without a hint."""
+    if _state.hint is None and _hints:  # the main thread has not reported it yet
         return _text_of(_hints[-1])
     return _state.hint or ""
 
@@ -97,34 +97,34 @@ def _text_of(hint: Hint) -> str:
 
 
 def listen_for_interruption(render: Render | None = None) -> None:
-    """Let SIGTERM, SIGHUP and SIGINT unwind the main thread; SIGINT and SIGHUP that a shell or nohup has us ignore stay ignored.
+    """Let SIGTERM, SIGHUP and SIGINT raise in the main thread; SIGINT and SIGHUP that a shell or nohup ignores stay ignored.
 
-    `render` prints an interruption where the process has to be ended before the main thread did so.
+    `render` prints an interruption where the process must end before the main thread did so.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reading, render), name="signals", daemon=True).start()
     sys.unraisablehook = _pass_over
-    for number in _EXCEPTIONS:  # last: from here on a signal raises, also in this loop
+    for number in _EXCEPTIONS:  # last: from here on, signals raise, also in this loop
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
 
 
 def interruption() -> KeyboardInterrupt | None:
-    """The exception of the signal that came, or of the end of the time, whatever the unwinding has made of it since."""
+    """Return the exception of the signal or of the elapsed time, also where another exception replaced it since."""
     if _state.number:
         return _EXCEPTIONS[_state.number]()
     return OutOfTime() if _state.out_of_time else None
 
 
 def end_interruptions() -> None:
-    """The command has ended, and prints how: a signal no longer changes that, and only limits how long it may take."""
+    """Note that the command has ended and prints its result: a signal now only limits the time for that."""
     _state.ended = True
 
 
 def note_exit(code: int) -> None:
-    """All is printed, and the process ends with this code as soon as it can."""
+    """Note that everything is printed, and the exit code."""
     _state.code = code
 
 
@@ -152,7 +152,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _pass_over(problem: sys.UnraisableHookArgs) -> None:
-    """Print no traceback of an interruption that came while an object was finalized, and was lost there."""
+    """Print no traceback of an interruption that was lost while an object was finalized."""
     if not issubclass(problem.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(problem)
 
@@ -165,7 +165,7 @@ def _end_time(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(reading: int, render: Render | None) -> None:
-    """Read the numbers of signals until one is to end the process."""
+    """Read signal numbers until one has to end the process."""
     while told := os.read(reading, 1):
         if told[0] in _EXCEPTIONS:
             break
@@ -179,9 +179,9 @@ def _watch(reading: int, render: Render | None) -> None:
 
 
 def _wake_main_thread(number: int, until: float) -> None:
-    """Send the main thread the signal again until its handler in Python has run.
+    """Resend the signal to the main thread until its Python handler has run.
 
-    A signal that comes just before a call in C begins to wait, as readline does after its prompt, does not end that call.
+    A signal just before a C function starts to wait, such as readline, does not end that call.
     """
     main = threading.main_thread().ident
     while main is not None and not _is_handled() and time.monotonic() < until:
@@ -195,13 +195,13 @@ def _is_handled() -> bool:
 
 
 def _end(number: int, render: Render | None) -> None:
-    """End the process as a kill would: that nothing half-done is seen then does not depend on the unwinding."""
+    """End the process at once, as a kill would; nothing depends on cleanup by the main thread."""
     failure = _EXCEPTIONS[number]()
     code = int(getattr(failure, "exit", Exit.INTERRUPTED))
     if _state.code is None and render is not None:
         _state.ended, ended = True, _state.ended
         if not ended:
-            # who holds a stream's lock, or reads nothing any more, must not keep us
+            # a held stream lock or a reader that does not read must not delay the exit
             thread = threading.Thread(target=_render, args=(render, failure), daemon=True)
             thread.start()
             thread.join(_RENDER_SECONDS)

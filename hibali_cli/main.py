@@ -7,16 +7,18 @@ import os
 import signal
 import sys
 
-# A Ctrl-C while these are imported ends with a traceback of Python's: as little as possible, not even `typing`.
+# start-up: a Ctrl-C during these imports shows a traceback, so import as little as possible, not even `typing`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and leave with its exit code."""
+    """Run the command line of this process and exit with its code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command listens, Ctrl-C just ends it
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # until the handlers are installed, Ctrl-C ends the process silently
     sys.exit(_run())
 
 
@@ -26,7 +28,7 @@ def _run() -> int:
     prepare_streams()
     gc.set_threshold(
         50_000, 20, 100
-    )  # hundreds of thousands of entries make no cycles: looking for some took a tenth
+    )  # entries have no reference cycles; with hundreds of thousands, the search took a tenth of the time
     if sys.argv[1:] == ["--version"]:
         from hibali_cli.version import show_version
 

@@ -9,14 +9,14 @@ import click
 from hibali_cli.command import EXIT_STATUS
 
 FILES: Mapping[str, str] = {
-    "~/.config/hibali/config.toml": "The sites. Refused when others can write it.",
-    "~/.local/state/hibali/": "The ledger, caches and reports of bugs; private to the account.",
+    "~/.config/hibali/config.toml": "The configuration. Refused when others can write it.",
+    "~/.local/state/hibali/": "The ledger, caches and bug reports; private to the account.",
 }
 ENVIRONMENT: Mapping[str, str] = {
     "HIBALI_CONFIG": "The configuration to read instead of the user's, unless --config is given.",
-    "HIBALI_STATE": "The folder to keep state in instead of the user's.",
-    "XDG_RUNTIME_DIR": "Where ssh control sockets go, if it is short; else the folder for temporary files.",
-    "NO_COLOR": "When set, nothing is coloured.",
+    "HIBALI_STATE": "The state folder, instead of the user's.",
+    "XDG_RUNTIME_DIR": "The folder of ssh control sockets, if its path is short; else the temporary folder.",
+    "NO_COLOR": "When set, output has no colours.",
 }
 _ESCAPES = str.maketrans(
     {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti", '"': "\\(dq"}
@@ -24,7 +24,7 @@ _ESCAPES = str.maketrans(
 
 
 def manual_page(context: click.Context) -> str:
-    """The page of the command that `context` is about."""
+    """Return the man page of the command of `context`."""
     return "\n".join(_lines(context)) + "\n"
 
 
@@ -34,7 +34,7 @@ def page_name(context: click.Context) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that roff prints as it is: no escapes, no requests, ASCII only."""
+    """Escape text for roff: no escapes, no requests, ASCII only."""
     shown = text.translate(_ESCAPES)
     shown = "".join(letter if letter.isascii() else f"\\[u{ord(letter):04X}]" for letter in shown)
     return "\\&" + shown if shown.startswith(".") else shown
@@ -95,11 +95,11 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _sentence(command: click.Command) -> str:
-    """The first paragraph of the help."""
+    """Return the first paragraph of the help."""
     return " ".join((command.help or "").strip().split("\n\n")[0].split())
 
 
 def _summary(command: click.Command) -> str:
-    """The first sentence as NAME has it: no capital, no full stop."""
+    """Return the first sentence for the section NAME: no capital, no full stop."""
     sentence = _sentence(command).removesuffix(".")
     return sentence[:1].lower() + sentence[1:]

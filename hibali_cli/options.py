@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What the common options said; `max_seconds` is None without `--max-time` (kept by the frame itself)."""
+    """The values of the common options; `max_seconds` is None without `--max-time`."""
 
     output: Output = field(default_factory=Output)
     config: str | None = None
@@ -30,8 +30,8 @@ class Common:
         return self.output.json
 
     def settings(self) -> Settings:
-        """config.toml, read and checked now; raises `UsageError` with everything that is wrong in it."""
-        from hibali.config.settings import load_sites
+        """Read and check config.toml; raises `UsageError` with every problem in it."""
+        from hibali.config.settings import load_sites  # start-up: not for --help
 
         return load_sites(self.config)
 
@@ -48,23 +48,23 @@ OUTPUT_FILE, OUTPUT_PLACE = OutputFile(), OutputPlace()
 
 
 def check_outputs(common: Common, parameters: Iterable[click.Parameter], values: Mapping[str, Any]) -> None:
-    """Raise `UsageError` where an output was given the name of a site, before anything else is done."""
+    """Raise `UsageError` where an output file has the name of a site, before anything else is done."""
     for parameter in parameters:
         given = values.get(parameter.name or "")
         if not given:
             continue
         if isinstance(parameter.type, OutputFile):
-            from hibali.locations import check_local_file
+            from hibali.locations import check_local_file  # start-up: not for --help
 
             check_local_file(given, common.settings())
         elif isinstance(parameter.type, OutputPlace):
-            from hibali.locations import check_no_site_name
+            from hibali.locations import check_no_site_name  # start-up: not for --help
 
             check_no_site_name(given, common.settings())
 
 
 def duration_of(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """A callback for options that take a duration: seconds, None where it was not given."""
+    """Convert an option's duration to seconds (a click callback); None where it was not given."""
     try:
         return None if text is None else read_duration(text)
     except ValueError as problem:
@@ -72,7 +72,7 @@ def duration_of(context: click.Context, option: click.Parameter, text: str | Non
 
 
 def show_help(context: click.Context, option: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click calls it so
-    """The callback of `--help`: printed by our own output, which knows a stdout that takes nothing."""
+    """Print the help (a click callback) with hibali's output, which handles an unwritable stdout."""
     del option
     if asked:
         Output().text(context.get_help() + "\n")
@@ -90,10 +90,10 @@ add_help_option = click.option(
 )
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--json", "json", is_flag=True, help="Write results to stdout as JSON."),
-    click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
-    click.option("-v", "--verbose", is_flag=True, help="Say what happens to every file."),
+    click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
+    click.option("-v", "--verbose", is_flag=True, help="Print what happens to every file."),
     click.option("--config", metavar="FILE", help="Read FILE instead of the user's config.toml."),
-    click.option("--no-progress", is_flag=True, help="Show no progress, on a terminal either."),
+    click.option("--no-progress", is_flag=True, help="Show no progress, not even on a terminal."),
     click.option(
         "--max-time",
         callback=duration_of,
@@ -106,18 +106,18 @@ COMMON_NAMES = ("json", "quiet", "verbose", "config", "no_progress", "max_time")
 
 
 def add_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command's function the common options, in one order everywhere, after its own."""
+    """Add the common options to a command's function, after its own and in the same order everywhere."""
     own = list(getattr(function, "__click_params__", []))
     for option in reversed(_OPTIONS):
         option(function)
     together = list(getattr(function, "__click_params__", []))
-    # click keeps parameters last first
+    # click stores parameters in reverse order
     function.__click_params__ = together[len(own) :] + own  # type: ignore[attr-defined]
     return function
 
 
 def take_common(values: dict[str, Any]) -> Common:
-    """Take the common options out of a command's parameters."""
+    """Remove the common options from a command's parameters and return them."""
     taken = {name: values.pop(name) for name in COMMON_NAMES}
     return Common(
         output=Output(json=taken["json"], quiet=taken["quiet"], verbose=taken["verbose"]),

@@ -14,18 +14,18 @@ from hibali.errors import IncompleteError
 from hibali.text import printable
 
 Cell = str | bytes | int | float | None
-_WIDEST = 100  # columns; a longer cell stands out of its column where nothing is cut
+_WIDEST = 100  # columns; longer cells exceed their column where nothing is cut
 _before: list[
     Callable[[], None]
-] = []  # what is drawn on the terminal, and gives way to whatever is written there
-PIPE_CLOSED = "pipe-closed"  # the code of the one error nobody is told of: whoever read has left
+] = []  # clears what is drawn on the terminal before anything is written there
+PIPE_CLOSED = "pipe-closed"  # the code of the only error without a message: the reader has closed the pipe
 
 
 class Output:
-    """One command's way to speak.
+    """The output of one command.
 
     With `json`, results are `record`s; without it, `line`s, `table`s and `pairs`. Every method that writes
-    results raises `IncompleteError` when stdout is closed or full: what was not shown was not done.
+    results raises `IncompleteError` when stdout is closed or full: results that were not written count as not done.
     """
 
     def __init__(self, *, json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
@@ -34,29 +34,29 @@ class Output:
         self.verbose = verbose
 
     def record(self, kind: str, fields: Mapping[str, Any], *, flush: bool = False) -> None:
-        """One JSON line on stdout, with its `schema` and `kind` (docs/json.md)."""
+        """Write one JSON line to stdout, with its `schema` and `kind` (docs/json.md)."""
         self.text(json_line({"schema": 1, "kind": kind, **fields}) + "\n")
         if flush:
             flush_results()
 
     def line(self, text: str | bytes) -> None:
-        """One line of a result for people, escaped (S17)."""
+        """Write one line of a result for users, escaped (S17)."""
         self.text(printable(text) + "\n")
 
     def text(self, block: str) -> None:
-        """A block of a result exactly as it is: text of our own making only."""
+        """Write a block of a result unchanged: only for text of hibali itself."""
         stream = sys.stdout
         if stream is None:
             raise _closed()
         if _before:
-            _make_way(stream)
+            _clear_drawn(stream)
         try:
             stream.write(block)
         except OSError as problem:
             raise _closed(problem) from None
 
     def raw(self, content: bytes | bytearray | memoryview) -> None:
-        """Bytes of somebody else's exactly as they are; to a terminal only where just they were asked for (S17)."""
+        """Write foreign bytes unchanged; to a terminal only where the user asked for exactly these (S17)."""
         flush_results()
         try:
             sys.stdout.buffer.write(content)
@@ -64,17 +64,17 @@ class Output:
             raise _closed(problem) from None
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-        """Rows in aligned columns under headings; numbers to the right; cells escaped.
+        """Write rows in aligned columns under headings; numbers right-aligned; cells escaped.
 
-        On a terminal the table fits its width: long cells are shortened, and columns for which there is no room left out, which is
-        said. Elsewhere every cell is whole, and one that is very long does not widen its column.
+        On a terminal the table fits its width: long cells are shortened, and columns that do not fit are omitted and named.
+        Elsewhere every cell is complete, and a very long one does not widen its column.
         """
         shown = [[_cell(value) for value in row] for row in rows]
         numeric = [_is_numeric(column) for column in zip(*shown, strict=True)] or [False] * len(headings)
         lines = [[heading.upper() for heading in headings], *shown]
         natural = [[_width(value) for value in column] for column in zip(*lines, strict=True)]
         if is_terminal(sys.stdout):
-            from hibali_cli.display import cut, fitting_widths
+            from hibali_cli.display import cut, fitting_widths  # start-up: only where it is written
 
             room = shutil.get_terminal_size().columns
             widths = fitting_widths(
@@ -95,47 +95,47 @@ class Output:
             self.text((_bold(text, sys.stdout) if number == 0 else text) + "\n")
         if shown and len(widths) < len(headings):
             left_out = ", ".join(headings[len(widths) :])
-            self.say(f"Left out for lack of room: {left_out}. A wider terminal, a pipe or --json shows all.")
+            self.say(f"Columns not shown: {left_out}. A wider terminal, a pipe or --json shows all columns.")
 
     def pairs(self, values: Mapping[str, Cell]) -> None:
-        """Names and values, one to a line, values aligned; cells escaped."""
+        """Write names and values, one pair per line, values aligned; cells escaped."""
         width = max((_width(name) for name in values), default=0)
         for name, value in values.items():
             self.text(f"{_aligned(name, width)}  {_cell(value)}".rstrip() + "\n")
 
     def say(self, text: str) -> None:
-        """A line for people on stderr, not with `--quiet`; escaped."""
+        """Write a line for users to stderr, not with `--quiet`; escaped."""
         if not self.quiet:
-            write_aside(printable(text))
+            write_message(printable(text))
 
     def detail(self, text: str) -> None:
-        """A line for people who asked for more with `--verbose`; escaped."""
+        """Write a line to stderr with `--verbose`; escaped."""
         if self.verbose and not self.quiet:
-            write_aside(printable(text))
+            write_message(printable(text))
 
     def warn(self, text: str) -> None:
-        """A line on stderr that `--quiet` does not hide; escaped."""
-        write_aside(printable(text))
+        """Write a line to stderr also with `--quiet`; escaped."""
+        write_message(printable(text))
 
 
 def json_line(record: Mapping[str, Any]) -> str:
-    """The record as one line; text in it that is not UTF-8 is escaped, because JSON cannot hold it."""
-    from hibali.documents import line_of_json
+    """Return the record as one JSON line; text that is not UTF-8 is escaped, because JSON cannot hold it."""
+    from hibali.documents import line_of_json  # start-up: only where it is written
 
     line = line_of_json(dict(record))
     return line_of_json(_valid_text(dict(record))) if "\\ud" in line else line
 
 
-def write_aside(text: str, *, end: str = "\n") -> None:
-    """One line on stderr, already safe to show; a closed stderr is nobody's loss."""
+def write_message(text: str, *, end: str = "\n") -> None:
+    """Write one escaped line to stderr; a closed stderr is ignored."""
     with contextlib.suppress(OSError, AttributeError, ValueError):
-        _make_way(sys.stderr)
+        _clear_drawn(sys.stderr)
         sys.stderr.write(text + end)
         sys.stderr.flush()
 
 
-def write_aside_raw(content: bytes) -> None:
-    """Bytes of somebody else's on stderr, exactly as they are; for one that is no terminal (S17)."""
+def write_message_raw(content: bytes) -> None:
+    """Write foreign bytes unchanged to stderr; only where it is not a terminal (S17)."""
     with contextlib.suppress(OSError, AttributeError, ValueError):
         sys.stderr.flush()
         sys.stderr.buffer.write(content)
@@ -144,7 +144,7 @@ def write_aside_raw(content: bytes) -> None:
 
 @contextlib.contextmanager
 def after(clear: Callable[[], None]) -> Iterator[None]:
-    """While inside, `clear` is called before anything is written to a terminal, because something is drawn there."""
+    """While inside, call `clear` before anything is written to a terminal on which something is drawn."""
     _before.append(clear)
     try:
         yield
@@ -152,14 +152,14 @@ def after(clear: Callable[[], None]) -> Iterator[None]:
         _before.remove(clear)
 
 
-def _make_way(stream: TextIO) -> None:
+def _clear_drawn(stream: TextIO) -> None:
     if _before and is_terminal(stream):
         for clear in _before:
             clear()
 
 
 def flush_results() -> None:
-    """Bring all results out; raises `IncompleteError` where stdout does not take them."""
+    """Flush all results; raises `IncompleteError` where stdout cannot be written."""
     if sys.stdout is None:
         raise _closed()
     try:
@@ -169,7 +169,7 @@ def flush_results() -> None:
 
 
 def discard_results() -> None:
-    """Let nothing be flushed to a broken stdout at the interpreter's end."""
+    """Discard buffered results, so that the interpreter does not flush to a broken stdout at its end."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         descriptor = os.open(os.devnull, os.O_WRONLY)
         os.dup2(descriptor, sys.stdout.fileno())
@@ -177,12 +177,12 @@ def discard_results() -> None:
 
 
 def prepare_streams() -> None:
-    """Occupy closed standard descriptors, so that no data file becomes one, and never fail on a letter."""
+    """Open closed standard descriptors, so that no data file gets their numbers, and escape characters that cannot be encoded."""
     for wanted in range(3):
         try:
             os.fstat(wanted)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is this one
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -190,17 +190,17 @@ def prepare_streams() -> None:
 
 
 def coloured(stream: TextIO | None) -> bool:
-    """Whether colour may be written there: a terminal that knows it, and nobody said NO_COLOR."""
+    """Return whether colours may be used: a capable terminal, without NO_COLOR."""
     return not os.environ.get("NO_COLOR") and can_be_drawn_on(stream)
 
 
 def can_be_drawn_on(stream: TextIO | None) -> bool:
-    """Whether lines there can be written over: a terminal that can move its cursor."""
+    """Return whether lines can be redrawn: a terminal that can move its cursor."""
     return is_terminal(stream) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether somebody may be looking at it."""
+    """Return whether the stream is a terminal."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:
@@ -218,14 +218,14 @@ def _valid_text(value: Any) -> Any:
 
 
 def _closed(problem: OSError | None = None) -> IncompleteError:
-    from hibali.system_errors import reason_of
+    from hibali.system_errors import reason_of  # start-up: only where it is written
 
     gone = isinstance(problem, BrokenPipeError)
     reason = reason_of(problem) if problem is not None and problem.errno else "it is closed"
     return IncompleteError(
         PIPE_CLOSED if gone else "stdout-unwritable",
         f"results could not be written to stdout: {reason}",
-        hint="Run the same line again with its output going to a file or a terminal.",
+        hint="Run the same command again with its output to a file or a terminal.",
     )
 
 
@@ -246,7 +246,7 @@ def _is_numeric(column: Sequence[str]) -> bool:
 
 
 def _width(text: str) -> int:
-    """Columns on a terminal: wide letters take two, combining marks none."""
+    """Return the columns of a text on a terminal: wide characters take two, combining marks none."""
     if text.isascii():
         return len(text)
     return sum(

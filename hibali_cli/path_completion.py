@@ -17,21 +17,21 @@ from hibali.text import printable
 from registry.invocation import write_typed
 from transfers.entry import Entry, Kind
 
-_MOST = 200  # candidates; nobody reads more
+_MOST = 200  # candidates
 
 
 def complete_last(text: str, words: Sequence[str]) -> list[str]:
-    """The words that begin as the last of several does; those before it stay."""
+    """Complete the last of several words; the words before it are kept."""
     begun, _, last = text.rpartition(" ")
     before = f"{begun} " if begun else ""
     return [before + word for word in words if word.startswith(last)][:_MOST]
 
 
 def complete_path(text: str, folder: Path) -> list[str]:
-    """The paths that begin as typed, seen from `folder`, as somebody would type them; folders end in a slash.
+    """Return the paths with the typed prefix, relative to `folder`, as a user would type them; folders end in a slash.
 
-    Names that could move a cursor, or that blanks or quotation marks would make another one, are JSON strings. Those that are not
-    UTF-8 cannot stand in an invocation and are left out.
+    Names with control characters, blanks or quotation marks are JSON strings. Names that are not UTF-8 cannot be written in an
+    invocation and are omitted.
     """
     typed = _plain(text)
     above, _, begun = typed.rpartition("/")
@@ -50,7 +50,7 @@ def complete_path(text: str, folder: Path) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """What is typed so far, of a JSON string as far as it goes."""
+    """Return the text typed so far, decoded from an unfinished JSON string."""
     if not text.startswith('"'):
         return text
     for end in ('"', "", '\\"'):  # not closed yet, closed already, or in the middle of an escape
@@ -62,7 +62,7 @@ def _plain(text: str) -> str:
 
 
 def _shown(path: str, *, quoted: bool) -> str:
-    """A folder's string stays open, so that typing goes on inside it."""
+    """Return a completion; the string of a folder stays open, so that the user can continue to type in it."""
     text = json.dumps(path) if quoted else write_typed(path)
     is_open = text.startswith('"') and path.endswith("/")
     return text[:-1] if is_open else text
@@ -85,21 +85,21 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 _MOST_NAMES = 1000  # of one folder
 _MOST_FOLDERS = 200  # of one site
-_MOST_OPERATIONS = 100  # that are looked at
+_MOST_OPERATIONS = 100  # operations that are read
 _FIRST_LINE = 16 * 1024
 
 
 class SeenNames:
-    """The names of one folder, as they are listed; kept once the listing is complete. Nobody is told where that fails."""
+    """The names of one folder as they are listed, stored once the listing is complete. Failures are ignored."""
 
     def __init__(self, site: str, typed: str) -> None:
-        """`typed` is what stands behind the colon."""
+        """`typed` is the text after the colon."""
         self._site = site
         self._typed = typed.rstrip("/")
         self._names: list[str] = []
 
     def take(self, entry: Entry) -> None:
-        """One more, if anybody could type it."""
+        """Add a name, if it can be typed."""
         if len(self._names) < _MOST_NAMES and b"/" not in entry.path:
             with contextlib.suppress(UnicodeDecodeError):
                 name = entry.path.decode("utf-8")
@@ -107,7 +107,7 @@ class SeenNames:
                     self._names.append(name + ("/" if entry.kind is Kind.FOLDER else ""))
 
     def keep(self, *, unless: bytes) -> None:
-        """For later calls, `unless` it was that file alone which was listed."""
+        """Store the names for later calls, `unless` only that file was listed."""
         if self._names == [unless.decode("utf-8", "replace")]:
             return
         record = {"schema": 1, "folder": self._typed, "names": self._names}
@@ -119,7 +119,7 @@ class SeenNames:
 
 
 def places_like(site: str, typed: str) -> Iterator[str]:
-    """Places of a site that go on as typed behind its colon; of longer ones only as far as the next slash. May raise OSError."""
+    """Return known places of a site with the typed prefix, each up to the next slash. May raise OSError."""
     folder, slash, _ = typed.rpartition("/")
     above = f"{site}:{folder}{slash}"
     found = {f"{above}{name}": None for name in _names_in(site, folder)}
@@ -140,7 +140,7 @@ def _names_in(site: str, folder: str) -> list[str]:
 
 
 def _moved_places(site: str) -> Iterator[str]:
-    """Where data of the last operations came from and went to, at this site."""
+    """Return sources and targets of the last operations at this site."""
     for path in islice(sorted(ledger_folder("operations").glob("*.jsonl"), reverse=True), _MOST_OPERATIONS):
         try:
             with path.open("rb") as stream:

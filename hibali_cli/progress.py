@@ -31,99 +31,101 @@ from hibali.events import (
     Round,
     Unverified,
 )
-from hibali.text import printable
+from hibali.text import counted, printable
 from hibali_cli.options import Common
-from hibali_cli.output import can_be_drawn_on, is_terminal, write_aside
+from hibali_cli.output import can_be_drawn_on, is_terminal, write_message
 from hibali_cli.records import event_fields
 from hibali_cli.tally import LISTING, WAITING, Tally
 
 _LINE_SECONDS = 30.0
 _RECORD_SECONDS = 10.0
-_UNVERIFIED_NAMED = 100  # of what may be a whole archive
+_UNVERIFIED_NAMED = 100  # of possibly a whole archive
 
 
 class Display(Protocol):
-    """What a terminal shows of an operation under way."""
+    """The display of a running operation on a terminal."""
 
     def show(self, event: Event) -> None:
-        """Take an event into the picture."""
+        """Update the display with an event."""
 
     def line(self, text: str) -> None:
-        """Print a safe line above the picture."""
+        """Print an escaped line above the display."""
 
 
-class Telling:
-    """A listener for the events of one operation, safe to call from any thread; `tally` knows how far it is."""
+class EventPrinter:
+    """A listener for the events of one operation, safe to call from any thread; `tally` sums them up."""
 
-    def __init__(self, common: Common, display: Display, tally: Tally, pulse: Pulse | None) -> None:
+    def __init__(
+        self, common: Common, display: Display, tally: Tally, progress_lines: ProgressLines | None
+    ) -> None:
         self.tally = tally
         self._common = common
         self._display = display
-        self._pulse = pulse
+        self._pulse = progress_lines
         self._guard = threading.Lock()
         self._unverified = 0
 
     def __call__(self, event: Event) -> None:
-        """Show it, print it and pass it on, as far as it was asked for."""
+        """Display and print an event, as the options say."""
         with self._guard:
             self._display.show(event)
             if self._common.json:
-                _tell_program(self._common, event)
-            text = _words(self._common, event)
+                _write_record(self._common, event)
+            text = _line_of(self._common, event)
             if isinstance(event, Unverified):
                 text = self._name_unverified(event)
             if text is not None:
                 self._display.line(text)
             if self._pulse is not None:
-                self._pulse.beat(self._display)
+                self._pulse.update(self._display)
 
     def _name_unverified(self, event: Unverified) -> str | None:
-        """The first ones, for people; programs get them all."""
+        """Print the first unverified files for users; JSON has them all."""
         self._unverified += 1
         if self._unverified > _UNVERIFIED_NAMED + 1:
             return None
         if self._unverified > _UNVERIFIED_NAMED:
-            return "unknown  and more files; all of them are named with --json"
+            return "unknown  more files; --json names all of them"
         return f"unknown  {printable(event.path)}: {printable(event.message)}"
 
 
 @contextmanager
 def listening(
     common: Common, title: str, *, records: bool = False, ends_at_plan: bool = False
-) -> Iterator[Telling]:
+) -> Iterator[EventPrinter]:
     """Show events as they come.
 
-    Failures are always told, notes unless `--quiet`, everything with `--verbose`. With `--json` failures
-    and notes, with `--verbose` all that is done, are JSON lines on stdout. Unless `--no-progress` or `--quiet`, progress is a
-    picture on a terminal, which is put away when there is a plan if it `ends_at_plan`; elsewhere it is a line on
-    stderr now and then, or with `--json` one on stdout, if `records` may come there.
+    Failures are always shown, notes unless `--quiet`, everything with `--verbose`. With `--json`, failures and notes (with
+    `--verbose` all events) are JSON lines on stdout. Unless `--no-progress` or `--quiet`, progress is drawn on a terminal, and
+    cleared when there is a plan if it `ends_at_plan`; elsewhere it is a line on stderr at intervals, or with `--json` on
+    stdout, if `records` may be written there.
     """
     tally = Tally()
     with _display(common, title, tally, ends_at_plan=ends_at_plan) as display:
         drawn = not isinstance(display, _Lines)
-        pulse = None
+        progress_lines = None
         if common.progress and not ends_at_plan and (records if common.json else not drawn):
-            pulse = Pulse(common, tally)
-        yield Telling(common, display, tally, pulse)
+            progress_lines = ProgressLines(common, tally)
+        yield EventPrinter(common, display, tally, progress_lines)
 
 
 class _Lines:
-    """No picture: lines alone, on stderr."""
+    """A display without drawing: only lines on stderr."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
 
     def show(self, event: Event) -> None:
-        """Only count."""
+        """Count an event."""
         self._tally.take(event, time.monotonic())
 
     def line(self, text: str) -> None:
         """Print it."""
-        write_aside(text)
+        write_message(text)
 
 
-class Pulse:
-    """Progress for logs and programs: a line when the last one is old."""
+class ProgressLines:
+    """Progress for logs and programs: a line at intervals."""
 
     def __init__(self, common: Common, tally: Tally) -> None:
         self._common = common
@@ -131,8 +133,8 @@ class Pulse:
         self._seconds = _RECORD_SECONDS if common.json else _LINE_SECONDS
         self._last = time.monotonic()
 
-    def beat(self, display: Display) -> None:
-        """Called at every event; nothing is told while nothing happens."""
+    def update(self, display: Display) -> None:
+        """Print progress if it is due; called at every event."""
         now, tally = time.monotonic(), self._tally
         if now - self._last < self._seconds or tally.phase in {WAITING, LISTING}:
             return
@@ -146,17 +148,17 @@ class Pulse:
 def _display(
     common: Common, title: str, tally: Tally, *, ends_at_plan: bool
 ) -> AbstractContextManager[Display]:
-    """A picture where it can be seen and does not stand between the lines of a program's."""
+    """Return a drawn display on a terminal, unless it would mix with JSON lines."""
     seen = can_be_drawn_on(sys.stderr) and not (common.json and is_terminal(sys.stdout))
     if common.progress and seen:
-        from hibali_cli.progress_display import picture
+        from hibali_cli.progress_display import progress_display  # start-up: only on a terminal
 
-        return picture(title, tally, ends_at_plan=ends_at_plan)
+        return progress_display(title, tally, ends_at_plan=ends_at_plan)
     return nullcontext(_Lines(tally))
 
 
-def _words(common: Common, event: Event) -> str | None:
-    """The line that people see of an event; None for one they did not ask for."""
+def _line_of(common: Common, event: Event) -> str | None:
+    """Return the line of an event for users; None for one that is not shown."""
     if isinstance(event, Failed):
         return f"failed   {printable(event.path)}: {printable(event.message)}"
     if common.output.quiet:
@@ -166,7 +168,7 @@ def _words(common: Common, event: Event) -> str | None:
     if isinstance(event, Round):
         failed = f", {event.files_failed} could not be sent so far" if event.files_failed else ""
         return (
-            f"round    {event.number}: {event.files_moved} files and {event.bytes_moved} bytes moved,"
+            f"cycle    {event.number}: {counted(event.files_moved, 'file')} and {counted(event.bytes_moved, 'byte')} moved,"
             f" {event.files_waiting} not finished yet{failed}"
         )
     return _details(event) if common.output.verbose else None
@@ -190,7 +192,7 @@ def _details(event: Event) -> str | None:
             return f"deleted  {printable(event.path)}"
         case Retried():
             reason = printable(event.reason)
-            return f"again    {printable(event.subject)} in {event.wait_seconds:.1f} s: {reason}"
+            return f"retrying {printable(event.subject)} in {event.wait_seconds:.1f} s: {reason}"
         case Connected():
             return f"lines    {event.lines} to {printable(event.subject)}, {event.logins} logins"
         case Hashing():
@@ -204,7 +206,7 @@ def _details(event: Event) -> str | None:
             return None
 
 
-def _tell_program(common: Common, event: Event) -> None:
+def _write_record(common: Common, event: Event) -> None:
     told = isinstance(event, Failed | Noted | Round | Unverified) or (
         common.output.verbose and not isinstance(event, Carried | Carrying | Listing | Ended)
     )

@@ -22,46 +22,46 @@ from hibali_cli.tally import LISTING, WAITING, Tally
 
 _A_SECOND = 4
 _FILES_SHOWN = 4
-_BAR_COLUMNS = 60  # a longer one says no more
+_BAR_COLUMNS = 60  # columns of the bar
 _GAP = "  "
 
 
-class Picture:
-    """What stands at the foot of the terminal while an operation is under way; safe to call from any thread."""
+class ProgressDisplay:
+    """The progress at the bottom of the terminal during an operation; safe to call from any thread."""
 
     def __init__(self, title: str, tally: Tally, *, ends_at_plan: bool) -> None:
-        """`ends_at_plan` puts it away for good once there is a plan: what comes then is a result."""
+        """`ends_at_plan` clears it once there is a plan: results follow."""
         self._title = printable(title)
         self._tally = tally
-        self._guard = threading.Lock()  # around the tally, never around what draws
+        self._guard = threading.Lock()  # protects the tally, never held while drawing
         self._ends_at_plan = ends_at_plan
         self._drawing = Drawing(self._drawn, _A_SECOND)
 
     def show(self, event: Event) -> None:
-        """Take an event into the picture, which comes and goes with what there is to see."""
+        """Update the display with an event, and show or clear it."""
         with self._guard:
             self._tally.take(event, time.monotonic())
             phase = self._tally.phase
         if phase == WAITING or (self._ends_at_plan and phase != LISTING):
-            self.put_away()
+            self.clear()
         else:
-            self._drawing.put_up()
+            self._drawing.show()
 
     def line(self, text: str) -> None:
-        """Print a safe line above the picture."""
+        """Print an escaped line above the display."""
         self._drawing.line(text)
 
-    def put_away(self) -> None:
-        """Clear it, so that something else can be written there; the next event brings it back."""
-        self._drawing.put_away()
+    def clear(self) -> None:
+        """Clear it, so that something else can be written; the next event draws it again."""
+        self._drawing.clear()
 
     def _drawn(self, options: ConsoleOptions) -> list[RenderableType]:
         with self._guard:
             return self._lines(options, time.monotonic())
 
     def _lines(self, options: ConsoleOptions, now: float) -> list[RenderableType]:
-        """As many as are worth it, none wider than the terminal."""
-        width, tally = options.max_width - len("^C"), self._tally  # which the terminal adds by itself
+        """Yield the lines, none wider than the terminal."""
+        width, tally = options.max_width - len("^C"), self._tally  # added by the terminal itself
         lines: list[RenderableType] = [plain_line(shortened(self._title, width, front=0.5), "bold")]
         if tally.phase == LISTING:
             return [*lines, plain_line(_fitting(tally.facts(now), width))]
@@ -80,7 +80,7 @@ class Picture:
         return lines
 
     def _current(self, width: int) -> list[str]:
-        """The large files under way, each with how far it is, in columns."""
+        """Return the progress of each large file, in columns."""
         texts = []
         for one in list(self._tally.current.values())[-_FILES_SHOWN:]:
             percent = f"{100 * one.bytes // max(1, one.size):3d} %"
@@ -96,14 +96,14 @@ class Picture:
 
 
 @contextmanager
-def picture(title: str, tally: Tally, *, ends_at_plan: bool) -> Iterator[Picture]:
-    """Show it on stderr while inside; whatever else is written to the terminal comes first."""
-    shown = Picture(title, tally, ends_at_plan=ends_at_plan)
-    with output.after(shown.put_away):
+def progress_display(title: str, tally: Tally, *, ends_at_plan: bool) -> Iterator[ProgressDisplay]:
+    """Show it on stderr while inside; other output to the terminal is written above it."""
+    shown = ProgressDisplay(title, tally, ends_at_plan=ends_at_plan)
+    with output.after(shown.clear):
         try:
             yield shown
         finally:
-            shown.put_away()
+            shown.clear()
 
 
 def _bar(share: float, percent: str, width: int) -> RenderableType:
@@ -113,7 +113,7 @@ def _bar(share: float, percent: str, width: int) -> RenderableType:
 
 
 def _fitting(facts: list[str], width: int) -> str:
-    """As many of them as fit, the first ones first."""
+    """Return as many facts as fit, the first ones first."""
     told = facts[0]
     for fact in facts[1:]:
         if cell_len(told) + len(_GAP) + cell_len(fact) <= width:

@@ -17,7 +17,7 @@ _FIELD_NAMES = {"kind": "type", "subject": "about"}  # of events: as docs/json.m
 
 
 def moment(nanoseconds: int) -> str | None:
-    """UTC in RFC 3339 to the nanosecond, from nanoseconds since the epoch; None for 0, which means unknown.
+    """Format nanoseconds since the epoch as UTC in RFC 3339; None for 0, which means unknown.
 
     Also None outside the years 1 to 9999, which RFC 3339 cannot write.
     """
@@ -32,7 +32,7 @@ def moment(nanoseconds: int) -> str | None:
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:
-    """The fields of a line of kind `entry`; `link` only where there is one."""
+    """Return the fields of a line of kind `entry`; `link` only for symlinks."""
     fields: dict[str, Any] = {
         **path_fields(entry.path),
         "type": str(entry.kind),
@@ -47,7 +47,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
 
 
 def action_fields(action: Action) -> dict[str, Any]:
-    """The fields of a line of kind `action`: what happens to a name at the target, and why."""
+    """Return the fields of a line of kind `action`: what happens to a name at the target, and why."""
     fields: dict[str, Any] = {
         "action": str(action.verb),
         **path_fields(action.entry.path),
@@ -59,7 +59,7 @@ def action_fields(action: Action) -> dict[str, Any]:
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The fields of an event's line, whose kind is the event's name in small letters."""
+    """Return the fields of an event's line, whose kind is the lower-case name of the event."""
     fields: dict[str, Any] = {}
     for name in event.__slots__:
         value = getattr(event, name)
@@ -75,5 +75,5 @@ def event_fields(event: Event) -> dict[str, Any]:
 
 
 def _octal(mode: int) -> str | None:
-    """Permission bits as `ls` and `chmod` know them; None where the store does not tell."""
+    """Format permission bits as for `chmod`; None where the store has none."""
     return None if mode < 0 else f"{mode:04o}"

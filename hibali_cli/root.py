@@ -25,7 +25,7 @@ root = folder_group(
     "hibali",
     package="hibali_cli.commands",
     modules=MODULES,
-    help_text="Move data and Boutiques pipelines between sites, prove what arrived, and run them there.",
+    help_text="Move data and Boutiques pipelines between sites, verify what arrived, and run pipelines there.",
 )
 root.context_settings = {"max_content_width": 100}
 root.params.insert(
@@ -42,7 +42,7 @@ root.params.insert(
 
 
 def run_command(arguments: list[str]) -> int:
-    """Run one command line in this process; returns its exit code, 0 only when stdout took everything."""
+    """Run one command line in this process; returns its exit code, 0 only when all of stdout was written."""
     json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
     try:
         listen_for_interruption(lambda failure: _render(failure, json=json))
@@ -61,7 +61,7 @@ def run_command(arguments: list[str]) -> int:
 
 
 def _render(failure: BaseException, *, json: bool) -> int:
-    """Print a failure and flush it; what stdout does not take is lost."""
+    """Print a failure and flush it; a broken stdout is ignored."""
     code = render_failure(failure, json=json)
     with contextlib.suppress(HibaliError):
         flush_results()
@@ -70,9 +70,12 @@ def _render(failure: BaseException, *, json: bool) -> int:
 
 def complete_words(instruction: str) -> int:
     """Answer a shell that asks for completions; `instruction` is click's (`bash_complete` and the like)."""
-    from click.shell_completion import add_completion_class, shell_complete
+    from click.shell_completion import (
+        add_completion_class,
+        shell_complete,
+    )  # start-up: only to complete words
 
-    from hibali_cli.shells import Bash, Zsh
+    from hibali_cli.shells import Bash, Zsh  # start-up: only to complete words
 
     add_completion_class(Bash)
     add_completion_class(Zsh)

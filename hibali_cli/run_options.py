@@ -117,22 +117,22 @@ def _read_memory_option(context: click.Context, option: click.Parameter, text: s
 
 
 _RESOURCE_OPTIONS: tuple[Decorator, ...] = (
-    click.option("--nodes", type=_COUNT, metavar="N", help="Ask for so many nodes."),
+    click.option("--nodes", type=_COUNT, metavar="N", help="The number of nodes."),
     click.option(
-        "--tasks", type=_COUNT, metavar="N", help="So many MPI tasks, started by the site's launcher."
+        "--tasks", type=_COUNT, metavar="N", help="The number of MPI tasks, started by the site's launcher."
     ),
-    click.option("--cores", type=_COUNT, metavar="N", help="So many cores for each task."),
+    click.option("--cores", type=_COUNT, metavar="N", help="The number of cores for each task."),
     click.option(
-        "--memory", callback=_read_memory_option, metavar="SIZE", help="Memory of a node, such as 16G."
+        "--memory", callback=_read_memory_option, metavar="SIZE", help="Memory for each node, such as 16G."
     ),
     click.option(
         "--time",
         "seconds",
         callback=_read_time_option,
         metavar="TIME",
-        help="The job's limit: [D-]HH:MM:SS, or such as 90m.",
+        help="The time limit of the job: [D-]HH:MM:SS, or such as 90m.",
     ),
-    click.option("--gpus", type=_NONE_OF_ITS_OWN, metavar="N", help="GPUs of a node; 0 for none."),
+    click.option("--gpus", type=_NONE_OF_ITS_OWN, metavar="N", help="GPUs for each node; 0 for none."),
     click.option("--partition", metavar="P", help="The partition or queue that the job goes to."),
     click.option("--account", metavar="A", help="The account that the job is charged to."),
     click.option("--reservation", metavar="R", help="The reservation that the job belongs to."),
@@ -141,7 +141,7 @@ _RESOURCE_OPTIONS: tuple[Decorator, ...] = (
         "directives",
         multiple=True,
         metavar="OPTION",
-        help="One more option for the scheduler as it is written there, as in --directive=--qos=long; repeatable.",
+        help="An additional option for the scheduler in its own syntax, as in --directive=--qos=long; repeatable.",
     ),
 )
 _RESOURCE_NAMES = (
@@ -258,13 +258,13 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         metavar="ID",
         help="Start when this run has succeeded; may be repeated.",
     ),
-    click.option("--hold", is_flag=True, help="Start only when somebody says `hibali runs release`."),
+    click.option("--hold", is_flag=True, help="Start only after `hibali runs release`."),
     click.option(
         "--reuse/--fresh",
         default=None,
         envvar="HIBALI_REUSE",
-        help="Take what a run of the same pipeline, values and inputs left, wherever it ran; or compute it again. "
-        "HIBALI_REUSE=1 in the environment is as --reuse.",
+        help="Use the outputs of an earlier run of the same pipeline, values and inputs, at any site; or compute them again. "
+        "HIBALI_REUSE=1 in the environment means --reuse.",
     ),
     notify_option,
 )

@@ -9,7 +9,7 @@ from click.shell_completion import BashComplete, CompletionItem, ZshComplete, sp
 
 _BASH = r"""%(complete_func)s() {
     local line=${COMP_LINE:0:COMP_POINT} completion kind value word before=
-    # readline cuts words at : and @, which stand in places and versions: what is before the last cut stands there already
+    # readline splits words at : and @, which occur in places and versions: the text before the last split is on the line already
     word=${line##*[[:space:]]}
     if [[ $COMP_WORDBREAKS == *[:@]* && $word == *[:@]* ]]; then
         before=${word%%"${word##*[:@]}"}
@@ -66,13 +66,13 @@ fi
 
 
 class Bash(BashComplete):
-    """It is told the line as it stands before the cursor; what bash makes of it has been cut in too many pieces."""
+    """Bash completion from the line before the cursor: the words of bash are split in too many parts."""
 
     name: ClassVar[str] = "bash"
     source_template: ClassVar[str] = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The whole words, and the one that is not."""
+        """Return the complete words, and the incomplete one."""
         line = os.environ["COMP_LINE"]
         words = split_arg_string(line)[1:]
         if not words or line[-1:].isspace():
@@ -81,11 +81,11 @@ class Bash(BashComplete):
 
 
 class Zsh(ZshComplete):
-    """A place that goes on gets no blank behind it."""
+    """Zsh completion without a blank after an incomplete place."""
 
     name: ClassVar[str] = "zsh"
     source_template: ClassVar[str] = _ZSH
 
     def format_completion(self, item: CompletionItem[str]) -> str:
-        """Three lines: its type, itself, and no description."""
+        """Return three lines: its type, its text, and an empty description."""
         return f"{item.type}\n{item.value}\n_"

@@ -22,10 +22,10 @@ from hibali.events import (
 )
 from hibali.text import path_fields
 
-_RATE_SECONDS = 15.0  # the speed that is told is the mean of so long
+_RATE_SECONDS = 15.0  # seconds over which the shown rate is averaged
 _SAMPLE_SECONDS = 0.5
-_FILLING_SECONDS = 1.0  # what goes at first fills windows and says nothing of the line
-_TRUSTED_SECONDS = 2.0  # a speed measured for less says nothing of the time that is left
+_FILLING_SECONDS = 1.0  # seconds at the start that are ignored: the first bytes fill buffers
+_TRUSTED_SECONDS = 2.0  # seconds of measurement before the remaining time is shown
 _RETRY_SHOWN_SECONDS = 5.0
 _CURRENT_KEPT = 64
 
@@ -33,7 +33,7 @@ WAITING, LISTING, MOVING, HASHING = "waiting", "listing", "moving", "hashing"
 
 
 class Tally:
-    """Numbers of one operation; every moment is given, in seconds of a monotonic clock."""
+    """The numbers of one operation; times are parameters, in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self.phase = WAITING
@@ -51,7 +51,7 @@ class Tally:
         self._samples: deque[tuple[float, int]] = deque()
 
     def take(self, event: Event, now: float) -> None:
-        """Fold one event in."""
+        """Count one event."""
         match event:
             case Listing():
                 self._begin(LISTING, 0, 0)
@@ -100,7 +100,7 @@ class Tally:
                 pass
 
     def _take_large(self, event: Carrying) -> None:
-        """What left last may be told after the file has landed, so a whole one is not under way."""
+        """Update a large file; its last progress may come after its commit, so a complete one is not active."""
         if event.begun and event.path not in self._gone_on_with:
             self._gone_on_with.add(event.path)
             self._begun += event.begun
@@ -121,26 +121,26 @@ class Tally:
 
     @property
     def bytes(self) -> int:
-        """How much of the bytes to do is done; what is sent once more does not count twice."""
+        """The bytes done; bytes that are sent again do not count twice."""
         return min(self._carried + self._begun, self.bytes_to_do)
 
     @property
     def share(self) -> float:
-        """What is done of it all, from 0 to 1: of the bytes, or of the files where they are empty."""
+        """The share that is done, from 0 to 1: of the bytes, or of the files where all are empty."""
         done, all_of_it = (
             (self.bytes, self.bytes_to_do) if self.bytes_to_do else (self.files, self.files_to_do)
         )
         return min(1.0, done / all_of_it) if all_of_it else 1.0
 
     def rate(self, now: float) -> float | None:
-        """Bytes a second of late; None while too little is known. It sinks while nothing comes."""
+        """Return the recent rate in bytes per second; None while too little is known. It falls while nothing is transferred."""
         if len(self._samples) < 2:
             return None
         began, before = self._samples[0]
         return (self._carried - before) / (now - began)
 
     def seconds_left(self, now: float) -> float | None:
-        """How long the rest takes at this rate; None where nobody can tell."""
+        """Return the remaining time at this rate; None where unknown."""
         rate = self.rate(now)
         if not rate or self.bytes >= self.bytes_to_do or now - self._samples[0][0] < _TRUSTED_SECONDS:
             return None
@@ -148,22 +148,22 @@ class Tally:
 
     @property
     def lines(self) -> int:
-        """Over how many lines data goes, where there are several."""
+        """The number of connections in use, where there are several."""
         return sum(place.lines for place in self._places.values())
 
     @property
     def logins(self) -> int:
-        """How many logins were made for them."""
+        """The number of logins made for them."""
         return sum(place.logins for place in self._places.values())
 
     def retrying(self, now: float) -> Retried | None:
-        """What is being tried again just now."""
+        """Return the retry in progress."""
         return self._retried[1] if self._retried is not None and now < self._retried[0] else None
 
     def facts(self, now: float) -> list[str]:
-        """The same in words, the most wanted first."""
+        """Return the progress as texts, the most important first."""
         if self.phase == LISTING:
-            return ["looking at what is there"]
+            return ["listing files"]
         rate, left = self.rate(now), self.seconds_left(now)
         facts = [f"{format_size(self.bytes)} of {format_size(self.bytes_to_do)}"]
         facts += [f"{format_size(int(rate))}/s"] if rate is not None else []
@@ -171,13 +171,13 @@ class Tally:
         facts.append(f"{self.files:,} of {self.files_to_do:,} files")
         facts += [f"{self.failed:,} failed"] if self.failed else []
         facts += [f"{self.deleted:,} of {self.to_delete:,} deleted"] if self.deleted else []
-        facts += [f"{self.lines} lines"] if self.lines else []
+        facts += [f"{self.lines} connections"] if self.lines else []
         facts += [f"{self.logins} logins"] if self.lines and self.logins > 1 else []
         facts += [f"{self.retries} {'retry' if self.retries == 1 else 'retries'}"] if self.retries else []
         return facts
 
     def to_record(self, now: float) -> dict[str, Any]:
-        """The fields of a JSON line of kind `progress`."""
+        """Return the fields of a JSON line of kind `progress`."""
         rate, left = self.rate(now), self.seconds_left(now)
         return {
             "phase": self.phase,
@@ -198,11 +198,12 @@ class Tally:
         }
 
     def safe(self) -> str:
-        """What an interruption leaves at the target, for people; names in it are not escaped."""
+        """Describe what an interruption leaves at the target; names in it are not escaped."""
         if not self._planned:
             return "Nothing was changed at the target."
-        done = f"at least {self.files:,} of {self.files_to_do:,} files stand at the target, proven"
+        noun = "file" if self.files_to_do == 1 else "files"
+        done = f"at least {self.files:,} of {self.files_to_do:,} {noun} complete and verified at the target"
         deleted = f", and {self.deleted:,} of {self.to_delete:,} are deleted" if self.deleted else ""
         large = [path.decode("utf-8", "surrogateescape") for path in self.current][-1:]
-        kept = f" What came of {large[0]} is kept, too." if large else ""
-        return f"Safe: {done}{deleted}; no other name there is half written.{kept}"
+        kept = f" The partial upload of {large[0]} is kept." if large else ""
+        return f"Safe: {done}{deleted}; no other file there is incomplete.{kept}"

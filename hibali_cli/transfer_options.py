@@ -44,7 +44,7 @@ def take_time(context: click.Context, option: click.Parameter, text: str | None)
     try:
         if text[:4].isdigit() and text[4:5] == "-":
             given = datetime.fromisoformat(text)
-            moment = given.timestamp()  # without a zone it is the clock of this machine, as `ls` shows it
+            moment = given.timestamp()  # without a time zone it is local time, as `ls` shows it
         else:
             moment = datetime.now(UTC).timestamp() - read_duration(text)
     except (ValueError, OverflowError):
@@ -60,25 +60,28 @@ SELECTION: tuple[Callable[[Any], Any], ...] = (
         help="Take only the names in FILE, one per line, relative to the source; a folder includes its contents.",
     ),
     click.option(
-        "-0", "--from0", is_flag=True, help="Names in --files-from end with NUL, as `find -print0` writes."
+        "-0",
+        "--from0",
+        is_flag=True,
+        help="Names in --files-from end with NUL, as written by `find -print0`.",
     ),
     click.option(
         "--newer",
         callback=take_time,
         metavar="DURATION|TIME",
-        help="Take only files modified within DURATION (2d, 12h) or since TIME (2026-01-31).",
+        help="Select only files modified within DURATION (2d, 12h) or since TIME (2026-01-31).",
     ),
     click.option(
         "--min-size",
         callback=take_size,
         metavar="SIZE",
-        help="Take only files of SIZE (10K, 5M, 1GiB) or more.",
+        help="Select only files of at least SIZE (10K, 5M, 1GiB).",
     ),
     click.option(
         "--max-size",
         callback=take_size,
         metavar="SIZE",
-        help="Take only files of SIZE (10K, 5M, 1GiB) or less.",
+        help="Select only files of at most SIZE (10K, 5M, 1GiB).",
     ),
 )
 
@@ -96,13 +99,13 @@ def take_selection(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
-    from hibali.errors import NotFoundError
-    from transfers.rules import read_names
+    from hibali.errors import NotFoundError  # start-up: not for --help
+    from transfers.rules import read_names  # start-up: not for --help
 
     try:
         content = sys.stdin.buffer.read() if listed == "-" else Path(listed).read_bytes()
     except FileNotFoundError:
-        raise NotFoundError("no-such-file", "there is no such list of names", subject=listed) from None
+        raise NotFoundError("no-such-file", "the list of names does not exist", subject=listed) from None
     except OSError as problem:
         raise unreadable(problem, listed) from None
     return read_names(content, listed, separator=b"\0" if zero else b"\n")

@@ -9,7 +9,7 @@ from hibali_cli.output import discard_results
 
 
 def show_version() -> int:
-    """Print the version; returns 6 where stdout does not take it."""
+    """Print the version; returns 6 where stdout cannot be written."""
     try:
         sys.stdout.write(f"hibali {__version__}\n")
         sys.stdout.flush()

@@ -86,10 +86,10 @@ _ALTERNATIVES = {  # messages for alternatives in the schema, by keyword and by 
 
 def find_schema_problems(schema: Any, values: Any) -> list[Problem]:
     """Check values against an author's own JSON schema; a reference to another document is a problem and is never fetched."""
-    import jsonschema
-    from jsonschema.validators import validator_for
+    import jsonschema  # start-up: slow; stored pipelines need no check
+    from jsonschema.validators import validator_for  # start-up: slow; stored pipelines need no check
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
-    from referencing.exceptions import Unresolvable
+    from referencing.exceptions import Unresolvable  # start-up: slow; stored pipelines need no check
 
     kind = validator_for(schema, default=jsonschema.Draft4Validator)
     try:
@@ -123,8 +123,8 @@ def _section(error: Any) -> str:
 
 @functools.cache
 def _descriptor_validator() -> Any:
-    import boutiques
-    import jsonschema
+    import boutiques  # start-up: slow; stored pipelines need no check
+    import jsonschema  # start-up: slow; stored pipelines need no check
 
     schema = Path(boutiques.__file__).parent / "schema" / "descriptor.schema.json"
     return jsonschema.Draft4Validator(json.loads(schema.read_bytes()))
@@ -132,7 +132,10 @@ def _descriptor_validator() -> Any:
 
 def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
     """Run the reference validator on a document that matches the schema, and return what it rejects or how it fails."""
-    from boutiques.validator import DescriptorValidationError, validate_descriptor
+    from boutiques.validator import (  # start-up: slow; stored pipelines need no check
+        DescriptorValidationError,
+        validate_descriptor,
+    )
 
     copied = copy.deepcopy(dict(document))
     if copied.get("container-image", {}).get("type") == "rootfs":

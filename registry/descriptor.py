@@ -8,6 +8,7 @@ from typing import Any
 
 from hibali.documents import canonical_digest, find_repeated, read_json, written_path
 from hibali.errors import UsageError
+from registry import advice
 from registry.advice import read_suggested
 from registry.pipeline import (
     Container,
@@ -45,8 +46,11 @@ def read_descriptor(raw: bytes, subject: str, name: str | None = None) -> Pipeli
 
 def find_problems(document: Any) -> list[Problem]:
     """Return every problem that makes the descriptor invalid. The reference validator runs last."""
-    from registry.boutiques_schema import find_refusals, find_shape_problems
-    from registry.descriptor_rules import find_rule_problems
+    from registry.boutiques_schema import (  # start-up: slow; stored pipelines need no check
+        find_refusals,
+        find_shape_problems,
+    )
+    from registry.descriptor_rules import find_rule_problems  # start-up: slow; stored pipelines need no check
 
     if not isinstance(document, dict):
         return [Problem("", "a descriptor is a JSON object")]
@@ -86,8 +90,6 @@ def _is_text(text: str) -> bool:
 
 def find_advice(raw: bytes, subject: str) -> list[Problem]:
     """Return advice on a valid descriptor, by line. Raises `JsonProblemError`."""
-    from registry import advice
-
     document = read_json(raw, subject)
     found = place_problems(advice.find_advice(document), raw) if isinstance(document, dict) else []
     return sorted([*found, *find_repeated_advice(raw)], key=lambda each: each.line)

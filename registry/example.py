@@ -306,7 +306,7 @@ def _said_by_schema(pipeline: Pipeline, question: Input, value: Any) -> list[Pro
     own_schema = pipeline.document.get("invocation-schema")
     if not own_schema:
         return []
-    from registry.boutiques_schema import find_schema_problems
+    from registry.boutiques_schema import find_schema_problems  # start-up: only for authors' own schemas
 
     found = find_schema_problems(own_schema, {question.id: value})
     return [problem for problem in found if problem.path.partition("[")[0] == question.id]

@@ -29,11 +29,11 @@ from hibali.text import printable
 from registry.catalogue import Catalogue
 from registry.catalogue_folder import DESCRIPTOR
 from registry.catalogue_folder import FILE as DEPRECATED
-from registry.descriptor import read_descriptor
+from registry.descriptor import digest_document, read_descriptor
 from registry.images.images import check_names, other_image
 from registry.images.record import FILE, ImageRecord, read_record
 from registry.images.record import FILE as IMAGE
-from registry.pipeline import Pipeline
+from registry.pipeline import Pipeline, split_reference
 from registry.remotes.base import (
     PUBLISHED,
     Download,
@@ -473,8 +473,6 @@ def _digests(
 
 def _digest_of(raw: bytes, offer: Offer) -> str:
     """Return the digest of an untrusted descriptor; "" for an invalid one."""
-    from registry.descriptor import digest_document
-
     try:
         return digest_document(read_json(raw, offer.reference))
     except HibaliError:
@@ -496,8 +494,6 @@ def _read_files(snapshot: Snapshot, offers: Sequence[Offer]) -> list[tuple[Offer
 
 
 def _choose(offers: Mapping[Reference, Offer], names: Sequence[str], subject: str) -> dict[Reference, Offer]:
-    from registry.pipeline import split_reference
-
     if not names:
         return dict(sorted(offers.items()))
     chosen: dict[Reference, Offer] = {}

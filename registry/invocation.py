@@ -13,7 +13,7 @@ from typing import Any
 from hibali.documents import read_json
 from hibali.text import nearest
 from registry.pipeline import Group, Input, Pipeline
-from registry.problems import InvocationError, Problem
+from registry.problems import InvocationError, Problem, place_problems, read_file_bytes
 
 _YES, _NO = frozenset({"y", "yes", "true", "on", "1"}), frozenset({"n", "no", "false", "off", "0"})
 
@@ -326,8 +326,6 @@ def read_invocation(pipeline: Pipeline, path: Path) -> Invocation:
 
     Raises `NotFoundError`, `UsageError` and `InvocationError`.
     """
-    from registry.problems import place_problems, read_file_bytes
-
     raw = read_file_bytes(path)
     values = read_json(raw, str(path))
     problems = find_invocation_problems(pipeline, values)
@@ -362,7 +360,7 @@ def find_invocation_problems(pipeline: Pipeline, values: Any) -> list[Problem]:
     problems = find_rule_problems(pipeline, values)
     own_schema = pipeline.document.get("invocation-schema")
     if own_schema and not problems:
-        from registry.boutiques_schema import find_schema_problems
+        from registry.boutiques_schema import find_schema_problems  # start-up: only for authors' own schemas
 
         problems = list(dict.fromkeys(find_schema_problems(own_schema, add_defaults(pipeline, values))))
     return problems

@@ -179,7 +179,7 @@ def _meanings(word: str, texts: list[tuple[Summary, _Fields]]) -> list[tuple[str
     """Return the word, or similar words, with the divisor of their score."""
     if len(word) < _SHORTEST or any(word in text for _, fields in texts for _, text in fields):
         return [(word, 1)]
-    from rapidfuzz import fuzz, process
+    from rapidfuzz import fuzz, process  # start-up: only for words that were not found
 
     different = {text for _, fields in texts for _, text in fields}
     known = {found for text in different for found in _WORD.findall(text)}

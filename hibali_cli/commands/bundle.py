@@ -14,12 +14,15 @@ from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
     "create",
     resumes=True,
     examples=[
-        ("hibali bundle create 20260102-030405-0a1b2c3d -o bet.zip", "Put a run that ended into one file."),
+        ("hibali bundle create 20260102-030405-0a1b2c3d -o bet.zip", "Write a finished run to one file."),
         (
             "hibali bundle create answers.json --pipeline fsl_bet@1.0.0 -o bet.zip",
-            "A call that was not made yet.",
+            "Write a call that was not run yet.",
         ),
-        ("hibali bundle create ID -o bet.zip --with-inputs --with-image", "All that a peer needs."),
+        (
+            "hibali bundle create ID -o bet.zip --with-inputs --with-image",
+            "Include everything that a colleague needs.",
+        ),
     ],
 )
 @click.argument("what", metavar="RUN_ID|INVOCATION.json")
@@ -30,21 +33,19 @@ from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
     required=True,
     metavar="FILE",
     type=OUTPUT_FILE,
-    help="Write FILE, whole or not at all.",
+    help="Write FILE, atomically.",
 )
 @click.option("--pipeline", metavar="NAME[@VERSION]", help="The pipeline of INVOCATION.json.")
-@click.option(
-    "--with-inputs", "include", flag_value="all", help="Take all inputs along, those of sites, too."
-)
-@click.option("--without-inputs", "include", flag_value="none", help="Take no input along, only digests.")
-@click.option("--with-image", is_flag=True, help="Take the container image along, out of the catalogue.")
+@click.option("--with-inputs", "include", flag_value="all", help="Include all inputs, also those of sites.")
+@click.option("--without-inputs", "include", flag_value="none", help="Include no inputs, only digests.")
+@click.option("--with-image", is_flag=True, help="Include the container image from the catalogue.")
 def create_command(
     common: Common, *, what: str, output: str, pipeline: str | None, include: str | None, with_image: bool
 ) -> int | None:
     """Write a pipeline, its answers, and the digests of inputs and outputs into one file, an RO-Crate.
 
-    Inputs of this machine are taken along up to 100 MiB together; the others are named by place and digest. A run that
-    failed is bundled as failed; one that has not ended is refused (5).
+    Local inputs are included up to 100 MiB in total; others are recorded by place and digest. A run that
+    failed is recorded as failed; one that has not ended is refused (5).
     """
     from hibali_cli.handlers.bundles import make_bundle
 
@@ -56,15 +57,15 @@ def create_command(
     "run",
     resumes=True,
     examples=[
-        ("hibali bundle run bet.zip --site juwels", "Repeat it there, and compare what it leaves."),
+        ("hibali bundle run bet.zip --site juwels", "Repeat it at a site, and compare the outputs."),
         (
             "hibali bundle run bet.zip --site juwels --input t1=juwels:@data/T1.nii.gz",
-            "Say where an input lies that did not travel.",
+            "Give the place of an input that is not in the bundle.",
         ),
     ],
 )
 @click.argument("file", metavar="FILE")
-@click.option("--site", "site_name", required=True, metavar="SITE", help="Run it there.")
+@click.option("--site", "site_name", required=True, metavar="SITE", help="Run it at SITE.")
 @click.option(
     "-o",
     "--output",
@@ -78,12 +79,14 @@ def create_command(
     "places",
     multiple=True,
     metavar="ID=LOCATION",
-    help="Where an input lies that is not in FILE; once for each item of a list.",
+    help="The place of an input that is not in FILE; once for each item of a list.",
 )
-@click.option("--as", "name", metavar="NAME", help="Keep its pipeline under another name.")
+@click.option("--as", "name", metavar="NAME", help="Store its pipeline under another name.")
 @click.option("--wait/--no-wait", default=True, help="Wait, collect and compare (default), or only submit.")
-@click.option("--new", is_flag=True, help="Start a new run, even where this line has one under way.")
-@click.option("--image", default="", metavar="ARCHIVE|sha256:ID", help="Bring the image, or accept this one.")
+@click.option("--new", is_flag=True, help="Start a new run, even if one of the same command is active.")
+@click.option(
+    "--image", default="", metavar="ARCHIVE|sha256:ID", help="Upload the image, or accept this one."
+)
 def run_command(
     common: Common,
     *,
@@ -98,8 +101,8 @@ def run_command(
 ) -> int | None:
     """Repeat a bundle's run at a site, and compare its outputs with the recorded digests, file by file.
 
-    Every byte of FILE is checked before anything starts; its pipeline is kept in the catalogue. Exit 6 when an output
-    differs, is missing or is one more; 7 when the tool fails, 9 when it leaves a required output missing. The same line again goes on where it was.
+    Every byte of FILE is checked before anything starts; its pipeline is stored in the catalogue. Exit 6 when an output
+    differs, is missing or is additional; 7 when the tool fails, 9 when a required output is missing. Run the same command again to resume.
     """
     from hibali_cli.handlers.bundles import BundleRunOptions, run_bundle
 
@@ -107,10 +110,10 @@ def run_command(
     return run_bundle(common, asked)
 
 
-@command("show", examples=[("hibali bundle show bet.zip", "See what is in a bundle before it is run.")])
+@command("show", examples=[("hibali bundle show bet.zip", "Show the content of a bundle before running it.")])
 @click.argument("file", metavar="FILE")
 def show_command(common: Common, *, file: str) -> int | None:
-    """Show what a bundle says of itself, without running anything.
+    """Show the metadata of a bundle, without running anything.
 
     Its texts are checked against its manifest; inputs and image are read by `bundle run`.
     """
@@ -130,5 +133,5 @@ bundle_command = command_group(
         run_command,
         show_command,
     ),
-    help_text="Put a run into one file, and repeat it elsewhere from there, comparing what it leaves.",
+    help_text="Write a run to one file, repeat it elsewhere, and compare the outputs.",
 )

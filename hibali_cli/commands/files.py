@@ -11,15 +11,15 @@ from hibali_cli.options import Common
 @command(
     "ls",
     examples=[
-        ("hibali ls juwels:@scratch", "What a folder holds."),
-        ("hibali ls -R --json bucket:raw", "Everything below, a JSON line each."),
+        ("hibali ls juwels:@scratch", "List a folder."),
+        ("hibali ls -R --json bucket:raw", "List everything below, one JSON line each."),
     ],
 )
 @click.argument("location", metavar="SITE:PATH")
 @click.option("-R", "--recursive", is_flag=True, help="List everything below, not only the folder itself.")
 @click.option("-l", "--long", is_flag=True, help="Show size and modification time.")
 def ls_command(common: Common, location: str, *, recursive: bool, long: bool) -> int | None:
-    """List what a place holds, in the order of the names' bytes."""
+    """List the entries of a place, sorted by name (byte order)."""
     from hibali.locations import read_location
     from hibali_cli.handlers.files import list_place
 
@@ -29,24 +29,26 @@ def ls_command(common: Common, location: str, *, recursive: bool, long: bool) ->
 @command(
     "cat",
     examples=[
-        ("hibali cat juwels:@scratch/run7/log.txt | tail", "Look at the end of a file."),
-        ("hibali cat bucket:raw/a.gz bucket:raw/b.gz | gunzip -c", "Several files, one behind the other."),
+        ("hibali cat juwels:@scratch/run7/log.txt | tail", "Show the end of a file."),
+        ("hibali cat bucket:raw/a.gz bucket:raw/b.gz | gunzip -c", "Concatenate several files."),
     ],
 )
 @click.argument("locations", metavar="SITE:PATH...", nargs=-1, required=True)
-@click.option("--recall", is_flag=True, help="Read a file whose bytes are on tape, too.")
+@click.option("--recall", is_flag=True, help="Also read files that are on tape.")
 def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool) -> int | None:
-    """Write the bytes of files to stdout, exactly as they are.
+    """Write the bytes of files to stdout unchanged.
 
-    They are checked against the digest that their site computes or has on record for them. Where that fails, or a file is
-    not there, it ends with that; what was written before is not taken back, so look at the exit code.
+    They are checked against the digest that their site computes or has recorded. Where that fails, or a file is
+    missing, the command fails; bytes written before remain, so check the exit code.
     """
     from hibali.errors import UsageError
     from hibali.locations import read_location
     from hibali_cli.handlers.files import write_contents
 
     if common.json:
-        raise UsageError("usage", "the bytes of a file are no JSON", subject="--json")
+        raise UsageError(
+            "usage", "--json is not possible: the output is the bytes of a file", subject="--json"
+        )
     settings = common.settings()
     return write_contents(common, [read_location(text, settings) for text in locations], recall=recall)
 
@@ -54,8 +56,8 @@ def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool) -> 
 @command(
     "du",
     examples=[
-        ("hibali du juwels:@scratch", "How many files and bytes a tree has."),
-        ("hibali du --depth 1 bucket:raw", "The same of each of its folders, too."),
+        ("hibali du juwels:@scratch", "Count the files and bytes of a tree."),
+        ("hibali du --depth 1 bucket:raw", "Also count each of its folders."),
     ],
 )
 @click.argument("location", metavar="SITE:PATH")
@@ -65,13 +67,13 @@ def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool) -> 
     type=click.IntRange(0, 1000),
     default=0,
     metavar="N",
-    help="Show the folders so many levels down, too.",
+    help="Also show folders down to this depth.",
 )
 def du_command(common: Common, location: str, *, depth: int) -> int | None:
     """Count the files and bytes of a tree, as a transfer of it would.
 
-    Bytes are the sizes of files: what a transfer of them carries, not what they take on a disk. A folder comes behind
-    those in it, the whole place last.
+    Bytes are the sizes of files, as transferred, not their use of disk space. A folder follows
+    its subfolders; the whole place comes last.
     """
     from hibali.locations import read_location
     from hibali_cli.handlers.files import show_usage
@@ -81,13 +83,13 @@ def du_command(common: Common, location: str, *, depth: int) -> int | None:
 
 @command(
     "mkdir",
-    examples=[("hibali mkdir juwels:@scratch/run7/input", "Make a folder, and those above it.")],
+    examples=[("hibali mkdir juwels:@scratch/run7/input", "Create a folder and its parents.")],
 )
 @click.argument("location", metavar="SITE:PATH")
 def mkdir_command(common: Common, location: str) -> int | None:
-    """Make a folder and those above it; one that is there already is left as it is.
+    """Create a folder and its parents; an existing one is not changed.
 
-    An object store has no folders: nothing is made there, that is said, and the exit is 0.
+    An object store has no folders: nothing is created there, and the exit code is 0.
     """
     from hibali.locations import read_target
     from hibali_cli.handlers.files import make_folder
@@ -100,28 +102,31 @@ def mkdir_command(common: Common, location: str) -> int | None:
     resumes=True,
     examples=[
         ("hibali rm juwels:@scratch/run7/core", "Remove one file."),
-        ("hibali rm -rn juwels:@scratch/run7", "See what would go with a folder."),
-        ("hibali rm -r juwels:@scratch/run7", "Remove a folder with all in it, once you agreed."),
-        ("hibali rm -r --yes --max-delete 2000 juwels:@scratch/run7", "The same where nobody can be asked."),
+        ("hibali rm -rn juwels:@scratch/run7", "Show what removing a folder would remove."),
+        ("hibali rm -r juwels:@scratch/run7", "Remove a folder and its content after confirmation."),
+        (
+            "hibali rm -r --yes --max-delete 2000 juwels:@scratch/run7",
+            "Remove it without a question, as in scripts.",
+        ),
     ],
 )
 @click.argument("location", metavar="SITE:PATH")
-@click.option("-r", "--recursive", is_flag=True, help="Remove a folder with all that lies in it.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; then --max-delete holds as for --delete.")
+@click.option("-r", "--recursive", is_flag=True, help="Remove a folder with its content.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; --max-delete then applies as for --delete.")
 @click.option(
     "--max-delete",
     metavar="N|N%",
-    help="Refuse to remove more files; with --yes and without it, more than 50.",
+    help="Refuse to remove more files than this (with --yes, the default is 50).",
 )
-@click.option("-n", "--dry-run", is_flag=True, help="Print what would go and remove nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 def rm_command(
     common: Common, location: str, *, recursive: bool, yes: bool, max_delete: str | None, dry_run: bool
 ) -> int | None:
-    """Remove a file, or with --recursive a folder and all in it, within --max-delete.
+    """Remove a file, or with --recursive a folder and its content, within --max-delete.
 
-    What a folder holds is counted and shown first. On a terminal you are asked, elsewhere it needs --yes. Symlinks go themselves,
-    never what they lead to. A site's root, its named roots, work folder and home are never removed, nor what is read-only, nor a
-    place that another operation holds. Killed half-way, the same line goes on.
+    The content of a folder is counted and shown first. On a terminal you are asked, elsewhere --yes is needed. Symlinks are removed themselves,
+    never their targets. A site's root, its named roots, work folder and home are never removed, nor what is read-only, nor a
+    place that another operation has locked. After an interruption, run the same command again to continue.
     """
     from hibali_cli.handlers.remove import take_away
 

@@ -18,13 +18,13 @@ _RESULTS = ("done", "incomplete", "failed", "later", "refused", "interrupted", "
     examples=[
         (
             "hibali history show 20260102-030405-0a1b2c3d",
-            "What it did, how it ended, and what to do about it.",
+            "Show what it did, how it ended, and what to do.",
         )
     ],
 )
 @click.argument("identifier", metavar="ID")
 def show_command(common: Common, identifier: str) -> int | None:
-    """Tell all that is known of one operation: where it moved what, what is proven, what failed and why."""
+    """Show one operation in full: what it moved and where, what is verified, what failed and why."""
     from hibali_cli.handlers.history import show_operation
 
     return show_operation(common, identifier)
@@ -34,8 +34,8 @@ def show_command(common: Common, identifier: str) -> int | None:
     "compact",
     resumes=True,
     examples=[
-        ("hibali history compact --older-than 180d -n", "See how much room it would make."),
-        ("hibali history compact --older-than 180d", "Shorten what is older than half a year."),
+        ("hibali history compact --older-than 180d -n", "Show how much space it would free."),
+        ("hibali history compact --older-than 180d", "Shorten journals older than half a year."),
     ],
 )
 @click.option(
@@ -44,14 +44,14 @@ def show_command(common: Common, identifier: str) -> int | None:
     callback=take_time,
     required=True,
     metavar="DURATION|TIME",
-    help="Only operations begun longer ago than DURATION (180d), or before TIME.",
+    help="Only operations started longer ago than DURATION (180d), or before TIME.",
 )
-@click.option("-n", "--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed, and change nothing.")
 def compact_command(common: Common, *, before: int, dry_run: bool) -> int | None:
-    """Shorten old journals: details that newer operations made meaningless go, receipts stay.
+    """Shorten old journals: remove details that newer operations replaced, and keep receipts.
 
-    Of each file the newest line stays, whatever its age, and with it what `verify` and `history --path` go by. Nothing else
-    ever does this: the ledger grows until it is asked to shrink.
+    The newest line of each file is kept, whatever its age, because `verify` and `history --path` need it. Nothing else
+    shortens the ledger.
     """
     from hibali_cli.handlers.history import compact_history
 
@@ -61,26 +61,27 @@ def compact_command(common: Common, *, before: int, dry_run: bool) -> int | None
 @command(
     "report",
     examples=[
-        ("hibali report", "See whether all is well."),
-        ("hibali report -o report.html", "The same as one page, to be opened, printed or sent."),
-        ("hibali report -o /var/www/hibali/", "Write index.html there, as a schedule may do each morning."),
+        ("hibali report", "Show the status report."),
+        ("hibali report -o report.html", "Write the report as one page to open, print or send."),
+        (
+            "hibali report -o /var/www/hibali/",
+            "Write index.html there, for example each morning by a schedule.",
+        ),
     ],
 )
-@click.option(
-    "-o", "--output", metavar="DIR|FILE", type=OUTPUT_FILE, help="Write one HTML page, whole or not at all."
-)
+@click.option("-o", "--output", metavar="DIR|FILE", type=OUTPUT_FILE, help="Write one HTML page, atomically.")
 @click.option(
     "--days",
     type=click.IntRange(2, 366),
     default=60,
     show_default=True,
     metavar="N",
-    help="Draw so many days.",
+    help="The number of days in charts.",
 )
 def report_command(common: Common, *, output: str | None, days: int) -> int | None:
-    """Say on one page whether all is well: schedules, what failed and what to do, what moved, what is not proven.
+    """Show the status report: schedules, failures and what to do, transfers, and what is not verified.
 
-    All of it is read on this machine: no site is asked. The page fetches nothing and runs no script.
+    It is read from the ledger of this machine, without connections. The page loads nothing and runs no script.
     """
     from hibali_cli.handlers.status_report import show_report
 
@@ -94,46 +95,46 @@ def report_command(common: Common, *, output: str | None, days: int) -> int | No
         compact_command,
     ),
     examples=[
-        ("hibali history", "See what was done, the latest last."),
-        ("hibali history --site juwels --since 7d", "Only this site, and only the last week."),
-        ("hibali history --result failed --result incomplete", "Only what went wrong."),
+        ("hibali history", "Show all operations, the latest last."),
+        ("hibali history --site juwels --since 7d", "Show only this site and the last week."),
+        ("hibali history --result failed --result incomplete", "Show only what failed."),
         (
             "hibali history --path juwels:@scratch/data/sub-01.nii",
-            "When this file last moved, and with what proof.",
+            "Show when this file last moved, and how it was verified.",
         ),
-        ("hibali history show 20260102-030405-0a1b2c3d", "All that is known of one operation."),
+        ("hibali history show 20260102-030405-0a1b2c3d", "Show one operation in full."),
     ],
 )
 @click.option("--site", "site_name", metavar="SITE", help="Only operations from or to SITE.")
 @click.option("--schedule", metavar="NAME", help="Only operations of this schedule.")
 @click.option(
-    "--path", metavar="LOCATION", help="When this file or folder moved, or was verified, and with what proof."
+    "--path", metavar="LOCATION", help="Show when this file or folder moved or was verified, and how."
 )
 @click.option(
     "--result",
     "results",
     type=click.Choice(_RESULTS),
     multiple=True,
-    help="Only those that ended so; may be repeated.",
+    help="Only operations with this result; may be repeated.",
 )
 @click.option(
     "--since",
     callback=take_time,
     metavar="DURATION|TIME",
-    help="Only those begun within DURATION (7d), or since TIME.",
+    help="Only those started within DURATION (7d), or since TIME.",
 )
 @click.option(
     "--until",
     callback=take_time,
     metavar="DURATION|TIME",
-    help="Only those begun before DURATION ago, or before TIME.",
+    help="Only those started before DURATION ago, or before TIME.",
 )
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the latest N of them.")
 def history_command(common: Common, **options: Any) -> int | None:
-    """List what was done, oldest first: transfers, removals, verifications, and how each ended.
+    """List operations, oldest first: transfers, removals and verifications, with their results.
 
-    All of it is read from the ledger on this machine: no site is asked. An operation without an end is under way, or was
-    killed; after a day without a sign of life it is called unfinished.
+    It is read from the ledger of this machine, without connections. An operation without an end is active, or was
+    killed; after a day without activity it is shown as unfinished.
     """
     from hibali_cli.handlers.history import list_history
 

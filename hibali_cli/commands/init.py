@@ -12,26 +12,24 @@ from hibali_cli.options import Common
 @command(
     "init",
     examples=[
-        ("hibali init", "A few questions, and a first file is sent."),
-        ("hibali init --yes", "No questions: a folder of this machine, and a first file in it."),
+        ("hibali init", "Answer a few questions and send a first file."),
+        ("hibali init --yes", "Without questions: use a local folder and send a first file to it."),
         (
             "hibali init --yes --from ssh --only juwels --to juwels",
-            "A host of ~/.ssh/config, and a first file there.",
+            "Add a host of ~/.ssh/config and send a first file there.",
         ),
     ],
 )
 @click.option(
-    "--from", "source", metavar="ssh|rclone|FILE|URL", default="", help="Where sites are proposed from."
+    "--from", "source", metavar="ssh|rclone|FILE|URL", default="", help="The source of proposed sites."
 )
-@click.option("--only", multiple=True, metavar="NAME", help="Take the proposal of this name; repeatable.")
+@click.option("--only", multiple=True, metavar="NAME", help="Add the proposal with this name; repeatable.")
 @click.option("--user", metavar="NAME", help="Log in to the sites of a profile as NAME.")
-@click.option(
-    "--account", metavar="A", help="The account that jobs at the sites of a profile are charged to."
-)
-@click.option("--ssh-config", metavar="FILE", help="Read FILE, and go by it, instead of ~/.ssh/config.")
-@click.option("--here", metavar="FOLDER", help="The folder of this machine that becomes a site; ~/hibali.")
-@click.option("--to", metavar="SITE[:PATH]", help="Where the first file goes.")
-@click.option("--no-push", is_flag=True, help="Send nothing.")
+@click.option("--account", metavar="A", help="Charge jobs at the sites of a profile to this account.")
+@click.option("--ssh-config", metavar="FILE", help="Use FILE instead of ~/.ssh/config.")
+@click.option("--here", metavar="FOLDER", help="The local folder that becomes a site (default: ~/hibali).")
+@click.option("--to", metavar="SITE[:PATH]", help="The target of the first file.")
+@click.option("--no-push", is_flag=True, help="Send no file.")
 @click.option("--yes", is_flag=True, help="Ask nothing.")
 def init_command(
     common: Common,
@@ -46,10 +44,10 @@ def init_command(
     no_push: bool,
     yes: bool,
 ) -> int | None:
-    """Begin: choose sites from what ssh and rclone know, look at them, and send a first file.
+    """Set up hibali: choose sites known to ssh and rclone, check them, and send a first file.
 
-    Nobody is asked without a terminal. Sites that stand in config.toml stay as they are. Where one that is taken does not work,
-    it is kept, what to do is said, and the command ends with 4 or 5.
+    Without a terminal, no questions are asked. Sites in config.toml are not changed. Where an added site does not work,
+    it is kept, the output says what to do, and the exit code is 4 or 5.
     """
     from hibali_cli.handlers.init import InitOptions, begin
     from hibali_cli.handlers.site_import import ImportRequest
@@ -61,19 +59,23 @@ def init_command(
 @command(
     "doctor",
     examples=[
-        ("hibali doctor juwels", "Everything between here and its scheduler, in order."),
-        ("hibali doctor juwels --job", "And a job of one minute, which is removed again."),
-        ("hibali doctor bucket --json", "The same of a bucket, a JSON line for each step."),
+        ("hibali doctor juwels", "Check everything from the host name to the scheduler, in order."),
+        ("hibali doctor juwels --job", "Also run a test job of one minute, which is removed afterwards."),
+        ("hibali doctor bucket --json", "Check a bucket, with a JSON line for each step."),
     ],
 )
 @click.argument("name", metavar="SITE")
-@click.option("--job/--no-job", default=None, help="Run a job of one minute; asked on a terminal otherwise.")
+@click.option(
+    "--job/--no-job",
+    default=None,
+    help="Run a test job of one minute; without this option, you are asked on a terminal.",
+)
 def doctor_command(common: Common, name: str, *, job: bool | None) -> int | None:
-    """Walk through a site from its name to a job, and say what to fix first.
+    """Check a site from its name to a job, and say what to fix first.
 
-    Name, connection, host key, login, roots, writing, clock, room, scheduler, container runtime; of an object store endpoint,
-    credentials, bucket and writing; where a site has them its proxy, its host for data, GridFTP and Globus. What depends on a step that failed is not tried. It logs in once, and leaves nothing
-    behind. It ends with the exit code of the worst that was found; a warning is none.
+    Checked are name, connection, host key, login, roots, writing, clock, space, scheduler and container runtime; for an object store endpoint,
+    credentials, bucket and writing; where configured proxy, data host, GridFTP and Globus. Steps that depend on a failed step are skipped. It logs in once, and leaves nothing
+    behind. The exit code is that of the worst problem; warnings do not count.
     """
     from hibali.config.kinds import kind_of
     from hibali_cli.handlers.init import look_at
@@ -84,5 +86,5 @@ def doctor_command(common: Common, name: str, *, job: bool | None) -> int | None
         raise click.UsageError(f"A site of kind {site.kind} runs no jobs.")
     if job is None:
         asks = runs_jobs and site.scheduler is not None and not common.json and has_terminal()
-        job = asks and click.confirm(f"Run a job of one minute at {name}, too?", err=True)
+        job = asks and click.confirm(f"Also run a test job of one minute at {name}?", err=True)
     return look_at(common, site, job=job)

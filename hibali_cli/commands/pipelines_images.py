@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     examples=[
         (
             "hibali pipelines image add fsl_bet@1.0.0 --archive bet.tar",
-            "Keep what `docker save` or `podman save` wrote as the image of this version.",
+            "Store an archive of `docker save` or `podman save` as the image of this version.",
         ),
-        ("hibali pipelines image add fsl_bet --archive bet.sif", "Keep a SIF, of the version added last."),
+        ("hibali pipelines image add fsl_bet --archive bet.sif", "Store a SIF for the version added last."),
     ],
 )
 @click.argument("pipeline")
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     "--archive", metavar="FILE", required=True, help="A docker-archive, an OCI layout in a tar, or a SIF."
 )
 def image_add_command(common: Common, pipeline: str, archive: str) -> int | None:
-    """Keep an archive as the image of a pipeline.
+    """Store an archive as the image of a pipeline.
 
-    It has to be whole, and of the image that the descriptor names. A version has one image for ever: another one is refused (8).
-    Publish the pipeline to leave the image at a remote, too; sign it again, if it is signed.
+    It must be complete, and hold the image that the descriptor names. The image of a version never changes: another one is refused (8).
+    Publish the pipeline to upload the image to a remote, too; sign it again, if it is signed.
     """
     from hibali_cli.handlers.pipelines import open_catalogue, tell_image
 
@@ -47,16 +47,16 @@ def image_add_command(common: Common, pipeline: str, archive: str) -> int | None
 @command(
     "drop",
     examples=[
-        ("hibali pipelines image drop fsl_bet@1.0.0", "Make room; a remote has the image."),
-        ("hibali pipelines image drop fsl_bet@1.0.0 --force", "Make room, whoever else has it."),
+        ("hibali pipelines image drop fsl_bet@1.0.0", "Free space; a remote has the image."),
+        ("hibali pipelines image drop fsl_bet@1.0.0 --force", "Free space, even if no remote has it."),
     ],
 )
 @click.argument("pipeline")
-@click.option("--force", is_flag=True, help="Also where no remote has it.")
+@click.option("--force", is_flag=True, help="Remove it even if no remote has it.")
 def image_drop_command(common: Common, pipeline: str, *, force: bool) -> int | None:
     """Remove the content of a pipeline's image from this machine.
 
-    What is known of the image stays, and `get` brings it back. Unless a remote of config.toml has the content now, it is refused (8).
+    The record of the image is kept, and `get` fetches the content again. Without a reachable remote that has it, the command is refused (8).
     """
     from hibali_cli.handlers.pipelines import open_catalogue, tell_image
 
@@ -81,10 +81,10 @@ def _require_elsewhere(common: Common, reference: str, record: ImageRecord) -> N
             if shelf is not None and record.digest in shelf.present([record]):
                 return
         except HibaliError as problem:
-            common.output.warn(f"{name} was not asked: {problem.message}")
+            common.output.warn(f"{name} was not checked: {problem.message}")
     raise RefusedError(
         "only-copy",
-        "no remote has the content of this image",
+        "no remote has this image",
         subject=reference,
         hint=f"Add --force, or publish it first: hibali pipelines publish {reference} --to REMOTE",
     )
@@ -93,17 +93,15 @@ def _require_elsewhere(common: Common, reference: str, record: ImageRecord) -> N
 @command(
     "get",
     resumes=True,
-    examples=[
-        ("hibali pipelines image get fsl_bet --from lab", "Bring the image's content to this machine.")
-    ],
+    examples=[("hibali pipelines image get fsl_bet --from lab", "Fetch the image to this machine.")],
 )
 @click.argument("pipeline")
 @click.option("--from", "remote_name", metavar="REMOTE", required=True, help="The remote that has it.")
 def image_get_command(common: Common, pipeline: str, remote_name: str) -> int | None:
-    """Bring the content of a pipeline's image from a remote.
+    """Fetch the image of a pipeline from a remote.
 
-    `pipelines fetch` brings what is known of the image; this brings its bytes. They are kept only if they are what was published (else 8).
-    Killed, it goes on where it was.
+    `pipelines fetch` fetches the record of the image; this command fetches its content, which must match the record (else exit 8).
+    After an interruption, it resumes.
     """
     from hibali_cli.handlers.pipeline_exchange import require_shelf
     from hibali_cli.handlers.pipelines import open_catalogue, tell_image
@@ -117,13 +115,13 @@ def image_get_command(common: Common, pipeline: str, remote_name: str) -> int | 
 
 @command(
     "show",
-    examples=[("hibali pipelines image show fsl_bet", "See which image it is, and whether it is here.")],
+    examples=[("hibali pipelines image show fsl_bet", "Show the image, and whether it is stored here.")],
 )
 @click.argument("pipeline")
 def image_show_command(common: Common, pipeline: str) -> int | None:
-    """Show what is known of a pipeline's image.
+    """Show the image of a pipeline.
 
-    PIPELINE is NAME or NAME@VERSION. Without an image it ends with 3.
+    PIPELINE is NAME or NAME@VERSION. Without an image, the exit code is 3.
     """
     from hibali_cli.handlers.pipelines import image_fields
     from registry.catalogue import Catalogue
@@ -158,5 +156,5 @@ image_command = command_group(
         image_get_command,
         image_show_command,
     ),
-    help_text="Keep the container images of pipelines, pinned by digest, and get them from remotes when wanted.",
+    help_text="Manage the container images of pipelines, pinned by digest, and fetch them from remotes.",
 )

@@ -1,4 +1,4 @@
-"""`hibali pipelines remotes`: where catalogues are exchanged."""
+"""`hibali pipelines remotes`: places to exchange pipelines."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hibali_cli.options import OUTPUT_PLACE, Common
 @command(
     "add",
     examples=[
-        ("hibali pipelines remotes add lab git@git.example.org:lab/pipelines.git", "A git repository."),
+        ("hibali pipelines remotes add lab git@git.example.org:lab/pipelines.git", "Add a git repository."),
         (
             "hibali pipelines remotes add lab ria+ssh://store.example.org/data/ria#ID",
-            "A dataset in a RIA store.",
+            "Add a dataset in a RIA store.",
         ),
-        ("hibali pipelines remotes add lab /project/shared/pipelines", "A folder that a project shares."),
+        ("hibali pipelines remotes add lab /project/shared/pipelines", "Add a shared folder of a project."),
         (
             "hibali pipelines remotes add lab juwels:@project/pipelines",
-            "A folder at a site, or a prefix of a bucket.",
+            "Add a folder at a site, or a prefix of a bucket.",
         ),
     ],
 )
@@ -28,15 +28,15 @@ from hibali_cli.options import OUTPUT_PLACE, Common
 @click.option(
     "--images",
     metavar="PLACE",
-    help="Where images are left, a folder or SITE:PATH; by default .images below URL, which git has not.",
+    help="Store images in this folder or SITE:PATH (default: .images below URL, except for git).",
 )
-@click.option("--replace", is_flag=True, help="Put it in the place of another one of that name.")
+@click.option("--replace", is_flag=True, help="Replace an existing remote with that name.")
 def remotes_add_command(
     common: Common, name: str, url: str, images: str | None, *, replace: bool
 ) -> int | None:
-    """Name a place where sites leave pipelines for each other.
+    """Add a remote through which sites exchange pipelines.
 
-    URL is a git repository, a dataset in a RIA store, a folder, or SITE:PATH at a site of config.toml. Nothing is asked there yet.
+    URL is a git repository, a dataset in a RIA store, a folder, or SITE:PATH at a site of config.toml. hibali does not connect to it yet.
     """
     import re
 
@@ -47,10 +47,10 @@ def remotes_add_command(
     if not re.fullmatch(REMOTE_NAME, name):
         raise UsageError("bad-remote-name", "a remote's name matches [a-z][a-z0-9-]*", subject=name)
     if not url or url.startswith("-") or any(ord(letter) < 32 for letter in url):
-        raise UsageError("bad-remote-url", "this is no URL and no folder", subject=name)
+        raise UsageError("bad-remote-url", "this is neither a URL nor a folder", subject=name)
     if images is not None and not re.fullmatch(IMAGES_PLACE, images):
         raise UsageError(
-            "bad-images-place", "images are left in a folder from / on, or at SITE:PATH", subject=name
+            "bad-images-place", "the place for images must be an absolute path or SITE:PATH", subject=name
         )
     change = add_remote(common.config, RemoteSettings(name, url, images), replace=replace)
     if common.json:
@@ -61,7 +61,7 @@ def remotes_add_command(
     return None
 
 
-@command("list", examples=[("hibali pipelines remotes list", "See every remote and its URL.")])
+@command("list", examples=[("hibali pipelines remotes list", "Show every remote and its URL.")])
 def remotes_list_command(common: Common) -> int | None:
     """List the remotes of config.toml."""
     remotes = sorted(common.settings().remotes.items())
@@ -76,12 +76,17 @@ def remotes_list_command(common: Common) -> int | None:
     return None
 
 
-@command("remove", examples=[("hibali pipelines remotes remove lab", "Forget lab; what lies there stays.")])
+@command(
+    "remove",
+    examples=[
+        ("hibali pipelines remotes remove lab", "Remove lab from the configuration; its content is kept.")
+    ],
+)
 @click.argument("name")
 def remotes_remove_command(common: Common, name: str) -> int | None:
-    """Take a remote out of config.toml.
+    """Remove a remote from config.toml.
 
-    What was fetched from it and what lies there stay.
+    Fetched pipelines and the content of the remote are kept.
     """
     from hibali.config.edit import remove_remote
 
@@ -89,7 +94,7 @@ def remotes_remove_command(common: Common, name: str) -> int | None:
     if common.json:
         common.output.record("remote", {"name": name, "url": "", "change": "removed"})
     else:
-        common.output.say(f"{name} is no longer in {path}; what lies there stays.")
+        common.output.say(f"{name} was removed from {path}; the content of the remote is kept.")
     return None
 
 
@@ -100,5 +105,5 @@ remotes_command = command_group(
         remotes_list_command,
         remotes_remove_command,
     ),
-    help_text="Name the places where sites leave pipelines for each other.",
+    help_text="Manage the remotes through which sites exchange pipelines.",
 )

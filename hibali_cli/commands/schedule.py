@@ -1,4 +1,4 @@
-"""`hibali schedule`: commands that run by themselves."""
+"""`hibali schedule`: run commands at set times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from hibali.amounts import format_duration, format_size
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali_cli.command import command, command_group
-from hibali_cli.failure import tell_people
+from hibali_cli.failure import print_error
 from hibali_cli.handlers.schedules import (
     UNFIT,
     check_words,
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 _ADD_EXAMPLES = [
     (
         'hibali schedule add nightly --cron "0 3 * * *" --jitter 20m --max-time 4h -- push /data bucket:data',
-        "Push every night at three, up to 20 minutes later, for four hours at most.",
+        "Push every night at three, with a random delay of up to 20 minutes, for at most four hours.",
     ),
     (
         "hibali schedule add hourly-results --cron @hourly --missed once --retry-for 30m -- pull juwels:results results",
-        "Make up for what was missed, and try again for half an hour where the site does not answer.",
+        "Run once after missed times, and retry for half an hour if the site does not answer.",
     ),
 ]
 
@@ -47,51 +47,49 @@ _ADD_EXAMPLES = [
 @command("add", examples=_ADD_EXAMPLES)
 @click.argument("name")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option("--cron", required=True, metavar="EXPRESSION", help='When, as in a crontab: "0 3 * * *".')
+@click.option("--cron", required=True, metavar="EXPRESSION", help='The time, as in a crontab: "0 3 * * *".')
 @click.option(
-    "--jitter", callback=duration_of, metavar="DURATION", help="Wait up to so long before it begins."
+    "--jitter", callback=duration_of, metavar="DURATION", help="Start with a random delay of up to this long."
 )
 @click.option(
     "--retry-for",
     callback=duration_of,
     metavar="DURATION",
-    help="After exit 5 try again, with growing pauses, for so long.",
+    help="After exit code 5, retry with growing pauses for this long.",
 )
 @click.option(
     "--missed",
     type=click.Choice(["skip", "once"]),
     default="skip",
     show_default=True,
-    help="What becomes of a time at which the machine was off: nothing, or one run as soon as it is on.",
+    help="After times at which the machine was off: skip them, or run once as soon as it is on.",
 )
 @click.option(
     "--silent-after",
     callback=duration_of,
     metavar="DURATION",
-    help="Give notice when nothing has run for so long; without it, twice the usual time.",
+    help="Send a notice when nothing has run for this long (default: twice the usual interval).",
 )
 @click.option(
     "--env",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A variable that the command needs; never a secret; repeatable.",
+    help="An environment variable for the command; never a secret; repeatable.",
 )
 @click.option(
     "--by",
     type=click.Choice(["cron", "systemd", "print"]),
-    help="What fires it: your crontab, timers of your systemd, or you yourself, by the lines that are printed.",
+    help="The trigger: your crontab, timers of your systemd, or yourself with the printed lines.",
 )
-@click.option(
-    "--replace", "replacing", is_flag=True, help="Put it in the place of the schedule of that name."
-)
-@click.option("--no-check", is_flag=True, help="Check the command itself only; do not connect to its sites.")
+@click.option("--replace", "replacing", is_flag=True, help="Replace an existing schedule with that name.")
+@click.option("--no-check", is_flag=True, help="Check only the command itself; do not connect to its sites.")
 def add_command(common: Common, name: str, words: tuple[str, ...], **options: object) -> int | None:
     """Run COMMAND, any of hibali's, at set times.
 
-    The command is checked first: its options, the sites and pipelines it names, the direction. Then hibali connects with a login as bare as that
-    of cron, and opens what the command reads and writes. What will not work is reported now, and nothing is changed then. --no-check
-    does not connect, for a site that is down at the moment. --max-time is the longest that each run may take. Relative paths
-    begin in the current folder.
+    The command is checked first: its options, sites, pipelines and direction. Then hibali connects in an environment as minimal as that
+    of cron, and opens what the command reads and writes. Problems are reported now, and then nothing is changed. --no-check
+    skips the connections, for a site that is down at the moment. --max-time limits each run. Relative paths
+    start in the current folder.
     """
     from runs.schedules.install import choose_installer, install, put_and_install
     from runs.schedules.records import schedule_folder
@@ -109,9 +107,9 @@ def add_command(common: Common, name: str, words: tuple[str, ...], **options: ob
             return None
         raise RefusedError(
             "schedule-differs",
-            f"another schedule of this name stands in {known.path}",
+            f"another schedule with this name exists in {known.path}",
             subject=name,
-            hint=f"See `hibali schedule show {name}`; --replace puts the new one in its place.",
+            hint=f"See `hibali schedule show {name}`. To replace it, add --replace.",
         )
     problems = find_problems(common, schedule, connect=not options["no_check"])
     if problems:
@@ -129,7 +127,7 @@ def _schedule(common: Common, name: str, words: tuple[str, ...], options: dict[s
 
     folder = os.getcwd()  # noqa: PTH109  # a folder as the user sees it
     if UNFIT.search(folder):
-        raise UsageError("bad-folder", "this folder's name cannot be kept", subject=ascii(folder))
+        raise UsageError("bad-folder", "the name of this folder cannot be stored", subject=ascii(folder))
     return Schedule(
         name=check_name(name),
         cron=read_expression(str(options["cron"])),
@@ -152,13 +150,13 @@ def _seconds(value: object) -> float:
 
 @command(
     "check",
-    examples=[("hibali schedule check nightly", "See now whether nightly will work at three o'clock.")],
+    examples=[("hibali schedule check nightly", "Check now whether nightly will work unattended.")],
 )
 @click.argument("name")
 def check_command(common: Common, name: str) -> int | None:
     """Check whether a schedule can work unattended: its command, keys, certificates, host keys, secrets, and what it reads and writes.
 
-    The login is as bare as that of cron.
+    The check runs in an environment as minimal as that of cron.
     """
     from runs.schedules.schedule import load_schedules
 
@@ -168,7 +166,9 @@ def check_command(common: Common, name: str) -> int | None:
     return None
 
 
-@command("list", examples=[("hibali schedule list", "See every schedule, when it is due and how it went.")])
+@command(
+    "list", examples=[("hibali schedule list", "Show every schedule, its next time and its last result.")]
+)
 def list_command(common: Common) -> int | None:
     """List the schedules of this configuration."""
     from runs.schedules.install import installed_names
@@ -203,19 +203,24 @@ def list_command(common: Common) -> int | None:
 
 
 _LOG_EXAMPLES = [
-    ("hibali schedule log nightly", "See how the last 30 runs of nightly went."),
-    ("hibali schedule log nightly --text -n 100", "Read the last 100 lines of what it said."),
+    ("hibali schedule log nightly", "Show the results of the last 30 runs of nightly."),
+    ("hibali schedule log nightly --text -n 100", "Show the last 100 lines of its output."),
 ]
 
 
 @command("log", examples=_LOG_EXAMPLES)
 @click.argument("name")
 @click.option(
-    "-n", "count", type=click.IntRange(1), default=30, show_default=True, help="So many of the last ones."
+    "-n",
+    "count",
+    type=click.IntRange(1),
+    default=30,
+    show_default=True,
+    help="The number of runs or lines to show.",
 )
-@click.option("--text", is_flag=True, help="What the runs said, instead of how they went.")
+@click.option("--text", is_flag=True, help="Show the output of the runs instead of their results.")
 def log_command(common: Common, name: str, *, count: int, text: bool) -> int | None:
-    """Show how the runs of a schedule went, the last one last."""
+    """Show the results of a schedule's runs, the latest last."""
     from runs.schedules.records import read_triggers, triggered_schedules
     from runs.schedules.schedule import load_schedules
 
@@ -253,7 +258,7 @@ def _show_text(common: Common, name: str, count: int) -> None:
     try:
         lines = log_path(name).read_bytes().splitlines()
     except FileNotFoundError:
-        raise NotFoundError("no-log", "nothing was said yet", subject=name) from None
+        raise NotFoundError("no-log", "there is no output yet", subject=name) from None
     if common.json:
         common.output.record(
             "log",
@@ -265,10 +270,10 @@ def _show_text(common: Common, name: str, count: int) -> None:
 
 
 _METRICS_EXAMPLES = [
-    ("hibali schedule metrics", "See the metrics as they are now."),
+    ("hibali schedule metrics", "Show the current metrics."),
     (
         "hibali schedule metrics --file /var/lib/node_exporter/textfile/hibali.prom",
-        "Keep them in a file that node_exporter reads, renewed after each run.",
+        "Write them to a file for node_exporter, updated after each run.",
     ),
 ]
 
@@ -278,11 +283,11 @@ _METRICS_EXAMPLES = [
     "--file",
     metavar="FILE",
     type=OUTPUT_FILE,
-    help="Write them there now, and again after each run of a schedule.",
+    help="Write them to FILE now, and after each run of a schedule.",
 )
-@click.option("--off", is_flag=True, help="Write them nowhere any more; the file stays.")
+@click.option("--off", is_flag=True, help="Stop writing them; the file is kept.")
 def metrics_command(common: Common, *, file: str | None, off: bool) -> int | None:
-    """Write OpenMetrics about schedules: last success, duration, bytes, files, failures, proof, and what expires."""
+    """Write OpenMetrics about schedules: last success, duration, bytes, files, failures, verification, and expiry times."""
     from runs.schedules.schedule import load_schedules, put_metrics_file
     from runs.schedules.tend import all_credentials, current_metrics, write_metrics
 
@@ -303,32 +308,35 @@ def metrics_command(common: Common, *, file: str | None, off: bool) -> int | Non
     put_metrics_file(common.config, str(path))
     if common.json:
         common.output.record("metrics", {"file": str(path), "text": path.read_text("utf-8")})
-    common.output.say(f"The metrics are in {path}, and renewed after each run.")
+    common.output.say(f"The metrics are in {path}, and are updated after each run.")
     return None
 
 
 _NOTIFY_EXAMPLES = [
     (
         "hibali schedule notify --mail me@example.org --test",
-        "Have trouble told by mail, and see that it arrives.",
+        "Send notices by mail, with a test notice now.",
     ),
     (
         "hibali schedule notify --webhook https://chat.example.org/hooks/{secret} --secret-file ~/.hook",
-        "Have it told in a chat; what is in the file takes the place of {secret}.",
+        "Send notices to a chat; the content of the file replaces {secret}.",
     ),
     (
         "hibali schedule notify --command 'tee -a notices.jsonl'",
-        "Have it told to a command, as JSON on its standard input.",
+        "Send notices to a command, as JSON on its standard input.",
     ),
 ]
 
 
 @command("notify", examples=_NOTIFY_EXAMPLES)
 @click.option(
-    "--command", "words", metavar="WORDS", help="Run this with the notice as JSON on its standard input."
+    "--command",
+    "words",
+    metavar="WORDS",
+    help="Run this command with the notice as JSON on its standard input.",
 )
-@click.option("--mail", metavar="ADDRESS", help="Send it there, by this machine's sendmail.")
-@click.option("--webhook", metavar="URL", help="POST it there as JSON.")
+@click.option("--mail", metavar="ADDRESS", help="Send notices to this address by this machine's sendmail.")
+@click.option("--webhook", metavar="URL", help="POST notices to this URL as JSON.")
 @click.option(
     "--secret-file",
     metavar="FILE",
@@ -339,15 +347,15 @@ _NOTIFY_EXAMPLES = [
     "--expires-within",
     type=click.IntRange(0, 365),
     metavar="DAYS",
-    help="Tell so long before a credential expires; 7.",
+    help="Days before a credential expires (default: 7).",
 )
-@click.option("--off", is_flag=True, help="Tell nobody any more.")
-@click.option("--test", is_flag=True, help="Give a notice of trial, now.")
+@click.option("--off", is_flag=True, help="Stop sending notices.")
+@click.option("--test", is_flag=True, help="Send a test notice now.")
 def notify_command(common: Common, **options: Any) -> int | None:
-    """Say who is told of trouble with schedules, and see who is.
+    """Set up notices about problems with schedules, or show the setup.
 
-    Told is a failure, the first success after it, that nothing has run for too long, and a credential that will
-    expire; the same trouble once a day for each schedule.
+    Notices are sent for a failure, the first success after it, a schedule that did not run for too long, and a credential that will
+    expire; the same problem at most once a day for each schedule.
     """
     from runs.schedules.notices import Notice, give_notice
     from runs.schedules.schedule import Notices, load_schedules, put_notices
@@ -365,18 +373,20 @@ def notify_command(common: Common, **options: Any) -> int | None:
             )
     if given or off:
         path = put_notices(common.config, notices)
-        common.output.say(f"Kept in {path}.")
+        common.output.say(f"Saved in {path}.")
     if test:
         if not notices.anybody:
-            raise UsageError("usage", "nobody is told: give --command, --mail or --webhook", subject="--test")
+            raise UsageError(
+                "usage", "no notices are configured: give --command, --mail or --webhook", subject="--test"
+            )
         problems = give_notice(
-            notices, Notice("trial", "trial", "trial", "this is a trial: notices arrive here")
+            notices, Notice("trial", "trial", "trial", "this is a test: notices arrive here")
         )
         for problem in problems:
-            tell_people(problem)
+            print_error(problem)
         if problems:
             raise IncompleteError(
-                "not-notified", "not everybody could be told", subject="hibali schedule notify"
+                "not-notified", "not every notice could be sent", subject="hibali schedule notify"
             )
     if common.json:
         common.output.record(
@@ -410,7 +420,7 @@ def _read(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(notices: Any) -> dict[str, str]:
-    """Who is told, without what may be a secret: a webhook's path often is one."""
+    """Return the configured notices without possible secrets: the path of a webhook often is one."""
     webhook = notices.webhook
     if webhook and "{secret}" not in webhook:
         scheme, _, rest = webhook.partition("://")
@@ -422,10 +432,10 @@ def _shown(notices: Any) -> dict[str, str]:
     }
 
 
-@command("pause", examples=[("hibali schedule pause nightly", "Leave nightly out until further notice.")])
+@command("pause", examples=[("hibali schedule pause nightly", "Pause nightly until it is resumed.")])
 @click.argument("name")
 def pause_command(common: Common, name: str) -> int | None:
-    """Stop firing a schedule until it is resumed; a run that is going goes on."""
+    """Pause a schedule until it is resumed; an active run continues."""
     from runs.schedules.install import put_and_install
     from runs.schedules.schedule import load_schedules
 
@@ -438,13 +448,13 @@ def pause_command(common: Common, name: str) -> int | None:
 
 @command(
     "remove",
-    examples=[("hibali schedule remove nightly", "Forget nightly; what it moved and its record stay.")],
+    examples=[("hibali schedule remove nightly", "Remove nightly; transferred files and its log are kept.")],
 )
 @click.argument("name")
 def remove_command(common: Common, name: str) -> int | None:
     """Remove a schedule, and its line from where it was installed.
 
-    Its log and the record of its runs stay; a run that is going goes on.
+    Its log and the records of its runs are kept; an active run continues.
     """
     from runs.schedules.install import drop_and_install
     from runs.schedules.records import schedule_folder
@@ -458,12 +468,12 @@ def remove_command(common: Common, name: str) -> int | None:
     return None
 
 
-@command("resume", examples=[("hibali schedule resume nightly", "Let nightly run again.")])
+@command("resume", examples=[("hibali schedule resume nightly", "Resume nightly.")])
 @click.argument("name")
 def resume_command(common: Common, name: str) -> int | None:
-    """Fire a paused schedule again; what was due meanwhile is not made up.
+    """Resume a paused schedule; times that passed meanwhile are not made up.
 
-    This also accepts the folders that it finds as the targets of its transfers, where they are others than before.
+    This also accepts the current target folders of its transfers, where they were replaced by others.
     """
     from runs.schedules.install import put_and_install
     from runs.schedules.records import schedule_folder
@@ -478,11 +488,13 @@ def resume_command(common: Common, name: str) -> int | None:
     return None
 
 
-@command("run", examples=[("hibali schedule run nightly", "Run nightly now, just as it runs at night.")])
+@command("run", examples=[("hibali schedule run nightly", "Run nightly now, exactly as at its set time.")])
 @click.argument("name", required=False)
-@click.option("--due", is_flag=True, help="Only if it is due; without NAME, all that were missed. For cron.")
+@click.option(
+    "--due", is_flag=True, help="Run only if it is due; without NAME, all missed schedules. For cron."
+)
 def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
-    """Run a schedule's command now, with nothing but what cron gives; ends with its exit code."""
+    """Run a schedule's command now in an environment as minimal as that of cron; exits with its code."""
     from runs.schedules.records import forget_start
     from runs.schedules.schedule import load_schedules
     from runs.schedules.tend import make_up_all, tend
@@ -517,7 +529,7 @@ def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
 
 @command(
     "show",
-    examples=[("hibali schedule show nightly", "See all that is set for nightly, and how it last went.")],
+    examples=[("hibali schedule show nightly", "Show the settings of nightly and its last result.")],
 )
 @click.argument("name")
 def show_command(common: Common, name: str) -> int | None:
@@ -570,5 +582,5 @@ schedule_command = command_group(
         run_command,
         show_command,
     ),
-    help_text="Let commands run by themselves at set times, and see how that goes.",
+    help_text="Run commands at set times, and show their results.",
 )

@@ -14,7 +14,7 @@ from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.text import counted
 from hibali_cli.command import command
-from hibali_cli.failure import tell_people
+from hibali_cli.failure import print_error
 from hibali_cli.interruption import OutOfTime, Terminated
 from hibali_cli.options import OUTPUT_FILE, Common
 from hibali_cli.records import event_fields
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     "push",
     resumes=True,
     examples=[
-        ("hibali push data juwels:@scratch/data", "Make the folder there hold what the folder here holds."),
-        ("hibali push -n --delete data juwels:@scratch/data", "See what would be sent and deleted."),
-        ("hibali push scan.nii.gz bucket:raw/", "Put one file into a place."),
+        ("hibali push data juwels:@scratch/data", "Send a folder to a site."),
+        ("hibali push -n --delete data juwels:@scratch/data", "Show what would be sent and deleted."),
+        ("hibali push scan.nii.gz bucket:raw/", "Send one file to a bucket."),
         (
             "hibali push --pack study juwels:@archive/study",
-            "Thousands of small files as a few tar files; pull sees the files.",
+            "Send thousands of small files as a few tar files; pull restores the files.",
         ),
         (
             "hibali push --follow --append '*.log' --until run7/FINISHED run7 juwels:@scratch/run7",
-            "Send what a simulation writes while it writes it.",
+            "Send the output of a simulation while it is written.",
         ),
     ],
 )
@@ -65,7 +65,7 @@ def push_command(common: Common, local: str, target: str, **options: Any) -> int
     """Send files to a site; nothing is deleted without --delete.
 
     The contents of a folder go into PATH; a file goes to exactly that name, or into PATH when it ends in a
-    slash. What is there already is not sent again. Every file is hashed at both ends before it gets its name.
+    slash. Files that exist there unchanged are not sent again. Every file is hashed at both ends before it gets its name.
     """
     following = take_following(options)
     if following is None:
@@ -88,7 +88,7 @@ def pull_command(common: Common, source: str, local: str, **options: Any) -> int
     """Fetch files from a site; nothing is deleted without --delete.
 
     The contents of a folder go into LOCAL; a file goes to exactly that name, or into LOCAL when it ends in a
-    slash. What is here already is not fetched again. Every file is hashed at both ends before it gets its name.
+    slash. Files that exist here unchanged are not fetched again. Every file is hashed at both ends before it gets its name.
     """
     return _move(common, "pull", source, local, options)
 
@@ -97,11 +97,14 @@ def pull_command(common: Common, source: str, local: str, **options: Any) -> int
     "sync",
     resumes=True,
     examples=[
-        ("hibali sync juwels:@scratch/data bucket:data", "From one site to another, through this machine."),
-        ("hibali sync --direct juwels:data jureca:data", "From one ssh site straight to another."),
+        (
+            "hibali sync juwels:@scratch/data bucket:data",
+            "Copy from one site to another through this machine.",
+        ),
+        ("hibali sync --direct juwels:data jureca:data", "Copy directly from one ssh site to another."),
         (
             "hibali sync --delete --max-delete 100 data juwels:data",
-            "Make the target the same, within a limit.",
+            "Also delete, with a limit.",
         ),
     ],
 )
@@ -110,15 +113,15 @@ def pull_command(common: Common, source: str, local: str, **options: Any) -> int
 @click.option(
     "--direct",
     is_flag=True,
-    help="From one ssh site straight to another, by the first one's own ssh.",
+    help="Copy directly from one ssh site to another, with the ssh of the first.",
 )
 @add_moving_options
 @add_packing_options
 def sync_command(common: Common, source: str, target: str, **options: Any) -> int | None:
-    """Make TO hold what FROM holds; nothing is deleted without --delete.
+    """Copy files from FROM to TO; nothing is deleted without --delete.
 
-    Either side may be a local path or SITE:PATH. Bytes between two sites pass through this machine and are not
-    kept here, but for --direct.
+    Either side may be a local path or SITE:PATH. Bytes between two sites pass through this machine without being
+    stored here, except with --direct.
     """
     return _move(common, "sync", source, target, options)
 
@@ -267,7 +270,7 @@ def _execute(common: Common, request: Request, *, dry_run: bool, detailed: bool)
 def _plan_exit(found: TransferPlan, target: str, *, detailed: bool) -> int:
     """Return the exit code of a dry run: 6, with a message, where a part of the source or the target could not be read."""
     if found.unlisted:
-        tell_people(_unread(found, target))
+        print_error(_unread(found, target))
         return int(Exit.INCOMPLETE)
     return int(Exit.CHANGES) if detailed and found.changes else int(Exit.DONE)
 
@@ -382,4 +385,4 @@ def _show_receipt(common: Common, receipt: Receipt) -> None:
     if receipt.exit is Exit.INCOMPLETE:
         from transfers.planner import incomplete
 
-        tell_people(incomplete(receipt.target, receipt.files_failed))
+        print_error(incomplete(receipt.target, receipt.files_failed))

@@ -16,17 +16,17 @@ from hibali_cli.transfer_options import FILTERS, add_choosing_options
     examples=[
         (
             "hibali verify juwels:@scratch/data",
-            "Hash everything there, compare with what was recorded when it arrived.",
+            "Hash everything there and compare with the digests recorded at the transfer.",
         ),
         ("hibali verify data juwels:@scratch/data", "Hash both places and compare."),
         (
             "hibali verify juwels:@scratch/data --manifest SHA256SUMS",
             "Compare with a file that sha256sum, BagIt or `hibali manifest` wrote.",
         ),
-        ("hibali verify juwels:@archive --sample 1%", "Look at one file in a hundred, drawn by chance."),
+        ("hibali verify juwels:@archive --sample 1%", "Check a random sample of one file in a hundred."),
         (
             "hibali verify juwels:@archive --max-time 2h --resume",
-            "Each night two hours, until all of it was looked at.",
+            "Check for two hours each night, until everything was checked.",
         ),
     ],
 )
@@ -36,30 +36,30 @@ from hibali_cli.transfer_options import FILTERS, add_choosing_options
 @click.option(
     "--bagit",
     is_flag=True,
-    help="Read FILE as a BagIt manifest, as one called manifest-sha256.txt is anyhow.",
+    help="Read FILE as a BagIt manifest (default for the name manifest-sha256.txt).",
 )
-@click.option("--exact", is_flag=True, help="Name files that nothing is known of, too, and exit 6.")
-@click.option("--sample", metavar="N|N%", help="Look at so many files only, drawn by chance.")
+@click.option("--exact", is_flag=True, help="Also name files without a known digest, and exit with 6.")
+@click.option("--sample", metavar="N|N%", help="Check only a random sample of this many files.")
 @click.option(
     "--seed",
     type=click.IntRange(0, 10**18),
     metavar="NUMBER",
-    help="Draw the sample that this seed drew before.",
+    help="Repeat the sample of this seed.",
 )
 @click.option(
-    "--resume", is_flag=True, help="Go on where the last call that asked the same was stopped or killed."
+    "--resume", is_flag=True, help="Continue where the last call with the same question was stopped."
 )
 @add_choosing_options
 def verify_command(common: Common, first: str, second: str | None, **options: Any) -> int | None:
-    """Prove what stands at a place, always by hashing it there.
+    """Verify the files at a place by hashing them there.
 
-    Two places are compared with each other; one place is compared with a manifest, else with the digests of its
-    receipts or of its manifest object, and where there are none the exit is 3. Files without one are named, and the exit is 11 if
-    all others are right. From a site only digests travel.
+    Two places are compared with each other; one place is compared with a manifest, otherwise with the digests of its
+    receipts or of its manifest object; without any, the exit code is 3. Files without a digest are named, and the exit code is 11 if
+    all others are correct. Only digests are transferred from a site.
 
-    Of two places the first says how old and how large a file is; names in --files-from are relative to both.
+    With two places, sizes and ages in filters are those of the first; names in --files-from are relative to both.
 
-    A sample, or a call that --max-time ends (exit 5), says how much it did not look at, and calls the tree unproven.
+    A sample, and a call ended by --max-time (exit 5), report how much was not checked, and the tree as not verified.
     """
     from hibali_cli.handlers.verify import verify
 
@@ -71,10 +71,10 @@ def verify_command(common: Common, first: str, second: str | None, **options: An
     examples=[
         (
             "hibali manifest juwels:@scratch/data -o SHA256SUMS",
-            "Hash it there; `sha256sum -c SHA256SUMS` checks any copy.",
+            "Hash the files there; `sha256sum -c SHA256SUMS` checks any copy.",
         ),
-        ("hibali manifest --json bucket:raw", "A JSON line for every file."),
-        ("hibali manifest study/data --bagit study", "Make `study`, which has `data` in it, a bag."),
+        ("hibali manifest --json bucket:raw", "Print a JSON line for every file."),
+        ("hibali manifest study/data --bagit study", "Make `study`, which contains `data`, a bag."),
     ],
 )
 @click.argument("location", metavar="LOCATION")
@@ -84,7 +84,7 @@ def verify_command(common: Common, first: str, second: str | None, **options: An
     "output",
     metavar="FILE",
     type=OUTPUT_FILE,
-    help="Write FILE, whole or not at all, not stdout.",
+    help="Write to FILE, atomically, instead of stdout.",
 )
 @click.option(
     "--bagit",
@@ -95,7 +95,7 @@ def verify_command(common: Common, first: str, second: str | None, **options: An
 @click.option(
     "--recorded",
     is_flag=True,
-    help="Take digests on record where a file is what it was, and say how many.",
+    help="Use recorded digests of unchanged files, and report how many.",
 )
 @FILTERS[0]
 @FILTERS[1]
@@ -111,8 +111,8 @@ def manifest_command(
 ) -> int | None:
     """Write the digests of all files at a place, as sha256sum writes them.
 
-    The files are hashed where they are: from a site only digests travel; objects are read. Names are relative to
-    LOCATION, in the order of their bytes. A file that could not be read is named, is not in it, and the exit is 6.
+    The files are hashed at their site, and only digests are transferred; objects are read. Names are relative to
+    LOCATION, sorted by name (byte order). A file that cannot be read is named and left out, and the exit code is 6.
     """
     from hibali.errors import UsageError
     from hibali.locations import read_location
@@ -124,5 +124,9 @@ def manifest_command(
     if bagit is None:
         return take_stock(common, place, rules, output, recorded=recorded)
     if output is not None or include or exclude:
-        raise UsageError("usage", "a bag is of the whole payload, and has its own files", subject="--bagit")
+        raise UsageError(
+            "usage",
+            "a bag needs the whole payload and writes its own files: omit -o, --include and --exclude",
+            subject="--bagit",
+        )
     return bag(common, place, bagit, recorded=recorded)

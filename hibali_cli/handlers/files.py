@@ -55,7 +55,9 @@ def _entries(location: Location, on_event: Listener, *, recursive: bool) -> Iter
     store, found = Seeing(lambda at: open_store(at, on_event=on_event)).find(location)
     with closing(store):
         if found is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
+            raise NotFoundError(
+                "no-such-place", "no file or folder with that name exists", subject=location.text
+            )
         if found.kind is Kind.FOLDER:
             yield from store.list(shallow=not recursive)
         else:
@@ -63,9 +65,9 @@ def _entries(location: Location, on_event: Listener, *, recursive: bool) -> Iter
 
 
 def write_contents(common: Common, locations: Sequence[Location], *, recall: bool) -> int:
-    """Write the bytes of the files to stdout, one behind the other; returns the exit code."""
+    """Write the bytes of the files to stdout, one after the other; returns the exit code."""
     if is_terminal(sys.stdout):
-        common = replace(common, progress=False)  # the bytes themselves are the progress
+        common = replace(common, progress=False)  # the output itself shows the progress
     for location in locations:
         with (
             listening(common, f"cat {location.text}") as on_event,
@@ -85,7 +87,9 @@ def show_usage(common: Common, location: Location, depth: int) -> int:
         with closing(open_store(location, on_event=on_event)) as store:
             found = store.stat()
             if found is None:
-                raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
+                raise NotFoundError(
+                    "no-such-place", "no file or folder with that name exists", subject=location.text
+                )
             if found.kind is not Kind.FOLDER:
                 yield found._replace(path=location.name)
                 return
@@ -100,7 +104,7 @@ def show_usage(common: Common, location: Location, depth: int) -> int:
             count += 1
             _print_usage(common, usage)
     if problem is not None:
-        raise problem  # what was counted is not all
+        raise problem  # the counts are incomplete
     if common.json:
         common.output.record("end", {"count": count, "exit": 0})
     return 0
@@ -115,7 +119,7 @@ def _print_usage(common: Common, usage: Usage) -> None:
 
 
 def make_folder(common: Common, location: Location) -> int:
-    """Make it, and say what came of it; returns the exit code."""
+    """Create a folder and report the result; returns the exit code."""
     with listening(common, f"mkdir {location.text}") as on_event:
         made = make_place(location, on_event)
     if common.json:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hibali.amounts import format_duration, format_size
+from hibali.errors import HibaliError
 from hibali.locations import Location, parse_location, read_location
 from hibali.text import path_fields, path_from_fields, printable
 from hibali_cli.options import Common
@@ -176,8 +177,6 @@ def _with_typed_places(common: Common, operations: Iterable[Operation]) -> Itera
 
 def parse_typed(text: str, sites: Any) -> OperationRoot | None:
     """The place that words mean by the settings of today; None for a local path, and for a site that is gone."""
-    from hibali.errors import HibaliError
-
     try:
         location = parse_location(text, sites, b"/", literal=True) if ":" in text.partition("/")[0] else None
     except HibaliError:

@@ -21,7 +21,7 @@ from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.handlers.site_check import as_access_or_later
 from hibali_cli.handlers.site_import import ImportRequest, change_of, choose, gather, show, take
 from hibali_cli.options import Common
-from hibali_cli.output import coloured, write_aside
+from hibali_cli.output import coloured, write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
 from runs.doctor.network import Step, StepList, Verdict
@@ -32,7 +32,7 @@ _COLOURS = {Verdict.OK: "32", Verdict.WARNING: "33", Verdict.FAULT: "31", Verdic
 
 
 def visit_and_show(common: Common, site: Site, *, job: bool) -> StepList:
-    """Visit the site, and tell each step as it ends."""
+    """Check the site and show each step as it ends."""
     from runs.doctor.visit import visit
 
     walk = StepList(lambda step: _show(common, step))
@@ -42,7 +42,7 @@ def visit_and_show(common: Common, site: Site, *, job: bool) -> StepList:
 
 
 def look_at(common: Common, site: Site, *, job: bool) -> int:
-    """Visit the site and tell each step as it ends; returns 0, or raises the worst of what is wrong."""
+    """Check the site and show each step as it ends; returns 0, or raises the worst problem."""
     walk = visit_and_show(common, site, job=job)
     worst = walk.worst()
     if worst is not None:
@@ -54,7 +54,7 @@ def look_at(common: Common, site: Site, *, job: bool) -> int:
     told = f", with {warnings} warnings" if warnings > 1 else ", with a warning" if warnings else ""
     common.output.say(f"{site.name} works{told}.")
     if not job and site.scheduler is not None:
-        common.output.say(f"A job, too? hibali doctor {site.name} --job")
+        common.output.say(f"To test a job, too: hibali doctor {site.name} --job")
     return 0
 
 
@@ -76,7 +76,7 @@ def _show(common: Common, step: Step) -> None:
     common.output.text("\n".join(lines) + "\n")
 
 
-_LOCAL = "this-machine"  # a name that is not a word of our messages
+_LOCAL = "this-machine"  # a code without a message
 _FIRST = "hibali-first"
 _FOLDER = "~/hibali"
 _CONTENT = b"The first file that hibali sent from this account.\n"
@@ -86,7 +86,7 @@ Read = Callable[[str, Callable[[str], list[str]]], str]
 
 
 class InitOptions(NamedTuple):
-    """What was typed: where proposals come from, the folder of a site of this machine, where a first file goes, and whether to ask."""
+    """The options of `init`: the source of sites, the folder of a local site, the target of the first file, and whether to ask."""
 
     wanted: ImportRequest
     here: str | None
@@ -96,12 +96,12 @@ class InitOptions(NamedTuple):
 
 
 def begin(common: Common, asked: InitOptions) -> int:
-    """All of it; returns the exit code. Raises `UsageError` where somebody had to be asked and nobody is there."""
+    """Set up sites and send a first file; returns the exit code. Raises `UsageError` where a question needs a terminal."""
     asks = not asked.yes
     if asks and (common.json or not has_terminal()):
         raise UsageError(
             "no-terminal",
-            "nobody can be asked: stdin and stderr are no terminal, or --json was given",
+            "questions are not possible: stdin or stderr is not a terminal, or --json was given",
             subject="hibali init",
             hint="Without questions: hibali init --yes",
         )
@@ -114,7 +114,7 @@ def begin(common: Common, asked: InitOptions) -> int:
         target, folder = asked.to, asked.here or _FOLDER
     taken = [site for _, site in take(common, proposals, replace=False)]
     for site in taken:
-        common.output.say(f"{site.name} is in {common.settings().path}.")
+        common.output.say(f"{site.name} was added to {common.settings().path}.")
     problems = _look_at_all(common, taken)
     if asked.push:
         _send_first(common, target or _local_site(common, folder), {site.name for site, _ in problems})
@@ -124,7 +124,7 @@ def begin(common: Common, asked: InitOptions) -> int:
 
 
 def _gather(common: Common, asked: InitOptions) -> list[Proposal]:
-    """What may be taken: without questions only what was named."""
+    """Return the sites to add: without questions only the named ones."""
     if asked.yes and not (asked.wanted.source or asked.wanted.only):
         return []
     settings = common.settings()
@@ -137,11 +137,11 @@ def _gather(common: Common, asked: InitOptions) -> list[Proposal]:
 
 
 def ask_which(proposals: Sequence[Proposal], read: Read) -> list[Proposal]:
-    """Those of the proposals that somebody chose by name or number."""
-    write_aside("These are known on this machine, and could be sites:")
+    """Ask which of the proposals to add, by name or number."""
+    write_message("Hosts and remotes known on this machine:")
     width = max(len(each.name) for each in proposals)
     for number, each in enumerate(proposals, start=1):
-        write_aside(
+        write_message(
             f"  {number:>3}  {each.name:<{width}}  {printable(each.reached)}  ({printable(each.origin)})"
         )
     by_word = {str(number): each for number, each in enumerate(proposals, start=1)}
@@ -149,7 +149,7 @@ def ask_which(proposals: Sequence[Proposal], read: Read) -> list[Proposal]:
     names = [each.name for each in proposals]
     while True:
         said = read(
-            "Which of them are to be sites? Names or numbers, all, or none [none]: ",
+            "Which of them should become sites? Names or numbers, all, or none [none]: ",
             _last_of([*names, "all", "none"]),
         )
         words = said.replace(",", " ").split()
@@ -160,7 +160,9 @@ def ask_which(proposals: Sequence[Proposal], read: Read) -> list[Proposal]:
         unknown = [word for word in words if word not in by_word]
         if not unknown:
             return list({by_word[word].name: by_word[word] for word in words}.values())
-        write_aside(f"  {printable(unknown[0])} is none of them. {did_you_mean(unknown[0], names)}".rstrip())
+        write_message(
+            f"  {printable(unknown[0])} is not in the list. {did_you_mean(unknown[0], names)}".rstrip()
+        )
 
 
 def _last_of(words: Sequence[str]) -> Callable[[str], list[str]]:
@@ -170,7 +172,7 @@ def _last_of(words: Sequence[str]) -> Callable[[str], list[str]]:
 def ask_where(
     settings: Settings, proposals: Sequence[Proposal], asked: InitOptions, read: Read
 ) -> tuple[str | None, str]:
-    """Where the first file goes: a site, or None and the folder of this machine that becomes one."""
+    """Ask where the first file goes: a site, or None and the local folder that becomes one."""
     usual = asked.here or _FOLDER
     if asked.to or not asked.push:
         return asked.to, usual
@@ -179,7 +181,7 @@ def ask_where(
     told = f", or one of {', '.join(names)}" if names else ""
     while True:
         said = read(
-            f"Where shall a first file go? A folder of this machine{told} [{usual}]: ",
+            f"Where should a first file go? A folder of this machine{told} [{usual}]: ",
             lambda text: _places(text, names),
         )
         said = said.strip() or usual
@@ -187,7 +189,7 @@ def ask_where(
             return said, usual
         if "/" in said:
             return None, said
-        write_aside(f"  A site, or a folder with a slash in it. {did_you_mean(said, names)}".rstrip())
+        write_message(f"  Type a site, or a folder with a slash in it. {did_you_mean(said, names)}".rstrip())
 
 
 def _places(text: str, names: Sequence[str]) -> list[str]:
@@ -201,18 +203,20 @@ def _takes_files(site: Site) -> bool:
 
 
 def _look_at_all(common: Common, sites: Sequence[Site]) -> list[tuple[Site, HibaliError]]:
-    """Each site looked at; those that do not work, with why."""
+    """Check each site; return those that do not work, with the reasons."""
     problems = []
     for site in sites:
         worst = visit_and_show(common, site, job=False).worst()
         if worst is not None:
             problems.append((site, worst))
-            common.output.say(f"{site.name} is kept. When that is put right: hibali doctor {site.name}")
+            common.output.say(
+                f"{site.name} stays configured. After correcting the problem: hibali doctor {site.name}"
+            )
     return problems
 
 
 def _local_site(common: Common, folder: str) -> str:
-    """A site of a folder of this machine: the one that is there, or a new one. The folder is made."""
+    """Return the site of a local folder, an existing or a new one; the folder is created."""
     path = Path(folder).expanduser().absolute()
     settings = common.settings()
     for site in settings.sites.values():
@@ -221,7 +225,7 @@ def _local_site(common: Common, folder: str) -> str:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        hint = "Name another folder: hibali init --here FOLDER"
+        hint = "Use another folder: hibali init --here FOLDER"
         raise UsageError("no-folder", reason_of(problem), subject=str(path), hint=hint) from None
     name = name_site(_LOCAL, settings.sites)
     table = {"kind": "local", "default_root": "data", "roots": {"data": str(path)}}
@@ -233,7 +237,7 @@ def _local_site(common: Common, folder: str) -> str:
 
 
 def _send_first(common: Common, target: str, broken: set[str]) -> None:
-    """A small file of our own sent to a site, by the very line that is told, which works again."""
+    """Send a small file to a site with a push command that is shown and can be repeated."""
     from hibali_cli.commands.transfer import push_command as push
 
     name = target.partition(":")[0]
@@ -255,5 +259,5 @@ def _send_first(common: Common, target: str, broken: set[str]) -> None:
     with push.make_context("push", words) as context:
         push.invoke(context)
     around = place.rpartition("/")[0] if "/" in place else place
-    common.output.say(f"It is there, and proven. Look: hibali ls {around}")
-    common.output.say(f"Now a folder of yours: hibali push FOLDER {name}:FOLDER")
+    common.output.say(f"It was sent and verified. To see it: hibali ls {around}")
+    common.output.say(f"To send a folder of yours: hibali push FOLDER {name}:FOLDER")

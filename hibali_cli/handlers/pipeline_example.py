@@ -14,7 +14,7 @@ from typing import Any
 from hibali.errors import UsageError
 from hibali.subprocesses import has_terminal
 from hibali.text import printable
-from hibali_cli.output import write_aside
+from hibali_cli.output import write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from registry.example import (
     Ask,
@@ -68,7 +68,7 @@ def read_line(prompt: str, complete: Complete) -> str:
     try:
         return input(prompt)
     except (EOFError, KeyboardInterrupt):
-        write_aside("")  # the cursor stands behind the question
+        write_message("")  # the cursor stands behind the question
         raise KeyboardInterrupt from None
     except UnicodeDecodeError:
         raise UsageError("not-text", "this is not UTF-8, and cannot stand in an invocation") from None
@@ -301,7 +301,7 @@ def _tell(problems: Sequence[Problem]) -> None:
 
 
 def _say(text: str) -> None:
-    write_aside(text)
+    write_message(text)
 
 
 def _one_line(text: str) -> str:

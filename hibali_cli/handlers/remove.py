@@ -8,7 +8,8 @@ import click
 
 from hibali.errors import Exit, RefusedError
 from hibali.locations import read_target
-from hibali_cli.failure import tell_people
+from hibali.text import counted
+from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
 from hibali_cli.progress import listening
@@ -24,7 +25,7 @@ from transfers.rules import DeleteLimit, read_delete_limit
 def take_away(
     common: Common, text: str, *, recursive: bool, yes: bool, max_delete: str | None, dry_run: bool
 ) -> int:
-    """Remove what is named, or only show it; returns the exit code."""
+    """Remove the named file or folder, or only show what would be removed; returns the exit code."""
     settings = common.settings()
     location = read_target(text, settings)
     limit = read_delete_limit(max_delete) if max_delete else DeleteLimit() if yes else None
@@ -47,17 +48,17 @@ def take_away(
 
 def _counts(plan: RemovalPlan) -> str:
     folders = f" in {plan.folders + 1} folders" if plan.folder else ""
-    return f"{plan.files} files{folders}, {plan.bytes} bytes"
+    return f"{counted(plan.files, 'file')}{folders}, {counted(plan.bytes, 'byte')}"
 
 
 def _ask(common: Common, subject: str, plan: RemovalPlan) -> None:
-    """Let whoever sits there confirm; raises `RefusedError` where nobody does."""
+    """Ask for confirmation; raises `RefusedError` without it."""
     common.output.say(f"{subject}: {_counts(plan)}")
-    hint = f"Look with --dry-run; if it is meant: --yes --max-delete {plan.files}"
+    hint = f"To check first, add --dry-run. To confirm, add --yes --max-delete {plan.files}"
     if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise RefusedError(
             "unconfirmed",
-            f"{_counts(plan)} would be removed, and nobody can be asked",
+            f"{_counts(plan)} would be removed, which needs confirmation, but this is not a terminal",
             subject=subject,
             hint=hint,
         )
@@ -66,7 +67,7 @@ def _ask(common: Common, subject: str, plan: RemovalPlan) -> None:
 
 
 def _show(common: Common, name: bytes, plan: RemovalPlan) -> None:
-    """Every name that would go, a line each."""
+    """Print every name that would be removed, one per line."""
     because = f"below {name.decode('utf-8', 'replace')}" if plan.folder else "named"
     for entry in plan.entries:
         action = Action(Verb.DELETE, entry, because)
@@ -86,6 +87,8 @@ def _tell_receipt(common: Common, receipt: Receipt) -> None:
     if common.json:
         common.output.record("receipt", receipt.to_record())
         return
-    common.output.say(f"{receipt.files_deleted} files removed; {receipt.seconds:.1f} s; {receipt.id}")
+    common.output.say(
+        f"{counted(receipt.files_deleted, 'file')} removed; {receipt.seconds:.1f} s; {receipt.id}"
+    )
     if receipt.exit is Exit.INCOMPLETE:
-        tell_people(incomplete(receipt.target, receipt.files_failed))
+        print_error(incomplete(receipt.target, receipt.files_failed))

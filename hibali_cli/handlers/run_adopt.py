@@ -9,6 +9,7 @@ from dataclasses import replace
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import HibaliError, NotFoundError, RefusedError
+from hibali.text import counted
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -18,9 +19,9 @@ from runs.store import RunStore
 
 
 def adopt_and_tell(common: Common, named: Sequence[str], *, everything: bool) -> int:
-    """Show what was found and take up what was asked for; returns the exit code.
+    """Show the unknown runs and adopt those requested; returns the exit code.
 
-    Raises `NotFoundError` for an id that is nowhere, `RefusedError` for one that cannot be taken up.
+    Raises `NotFoundError` for an unknown id, `RefusedError` for a run that cannot be adopted.
     """
     ids = [word for word in named if RUN_ID.fullmatch(word)]
     sites = _sites(common, [word for word in named if not RUN_ID.fullmatch(word)])
@@ -49,14 +50,14 @@ def _sites(common: Common, names: Sequence[str]) -> list[Site]:
 
 
 def _all_sites(common: Common) -> Iterator[Site]:
-    """Those where runs can be."""
+    """Return the sites that can have runs."""
     settings = common.settings()
     for name in sorted(settings.sites):
         if kind_of(settings.sites[name]).has_machine:
             try:
                 yield run_site(common, name)
             except HibaliError as problem:
-                common.output.warn(f"{name} was not looked at: {problem.message}")
+                common.output.warn(f"{name} was not searched: {problem.message}")
 
 
 def _take(run_store: RunStore, stray: FoundRun, *, wanted: bool) -> FoundRun:
@@ -87,15 +88,15 @@ def _show(common: Common, strays: Sequence[FoundRun]) -> None:
         common.output.table(["run", "site", "pipeline", "job", "begun at", "now"], rows)
     adopted = sum(each.fate is Adoption.ADOPTED for each in strays)
     found = sum(each.fate is Adoption.FOUND for each in strays)
-    common.output.say(f"{len(strays)} runs are not of this ledger; {adopted} of them were taken up.")
+    common.output.say(f"{counted(len(strays), 'run')} not in this ledger; {adopted} adopted.")
     if found:
-        common.output.say(f"Take up {found} more with --yes, or by their ids.")
+        common.output.say(f"To adopt the other {found}, add --yes or their ids.")
 
 
 def _check(strays: Sequence[FoundRun], ids: Sequence[str], known: Sequence[str]) -> None:
     found = {each.id: each for each in strays}
     for word in ids:
         if word not in found and word not in known:
-            raise NotFoundError("no-such-run", "no run of this id was found", subject=word)
+            raise NotFoundError("no-such-run", "no run with this id was found", subject=word)
         if word in found and found[word].fate is Adoption.LEFT:
             raise RefusedError("not-adopted", found[word].because, subject=word)

@@ -11,7 +11,7 @@ import click
 
 from hibali.errors import Exit, RefusedError
 from hibali.events import Listener
-from hibali.text import path_fields
+from hibali.text import counted, path_fields
 from hibali_cli.handlers.run_sites import opener, run_site
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
@@ -23,7 +23,7 @@ from runs.store import RunStore
 
 @dataclass(frozen=True, slots=True)
 class CleanOptions:
-    """What the command line said."""
+    """The options of the command line."""
 
     run_ids: tuple[str, ...]
     site: str | None
@@ -33,7 +33,7 @@ class CleanOptions:
 
 
 def clean_and_tell(common: Common, asked: CleanOptions) -> int:
-    """Do it and show each; INCOMPLETE where a folder could not be removed, REFUSED where one that was named may not go."""
+    """Remove the folders and show each; INCOMPLETE where one could not be removed, REFUSED where a named one may not be removed."""
     run_store = RunStore()
     everything = run_store.all()
     wanted = replace(asked.wanted, needed=needed_ids(everything))
@@ -54,16 +54,18 @@ def clean_and_tell(common: Common, asked: CleanOptions) -> int:
 
 
 def _ask(common: Common, asked: CleanOptions, planned: Sequence[Cleaned]) -> None:
-    """Outputs that nobody collected are gone for good: raises `RefusedError` where nobody agrees to that."""
+    """Ask before removing outputs that were not collected; raises `RefusedError` without confirmation."""
     lost = [
         each.run for each in planned if each.fate is CleanResult.PLANNED and not each.run.results.collected
     ]
     if not lost or asked.yes:
         return
-    what = f"the outputs of {len(lost)} runs were not collected and would be removed"
-    hint = "Look with --dry-run; if it is meant: --yes"
+    what = f"the outputs of {counted(len(lost), 'run')} were not collected and would be lost"
+    hint = "To check first, add --dry-run. To confirm, add --yes"
     if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        raise RefusedError("unconfirmed", f"{what}, and nobody can be asked", hint=hint)
+        raise RefusedError(
+            "unconfirmed", f"{what}, which needs confirmation, but this is not a terminal", hint=hint
+        )
     common.output.say(what)
     if not click.confirm("Remove them?", err=True):
         raise RefusedError("unconfirmed", "nothing was removed")
@@ -72,7 +74,7 @@ def _ask(common: Common, asked: CleanOptions, planned: Sequence[Cleaned]) -> Non
 def _clean(
     common: Common, run_store: RunStore, planned: Sequence[Cleaned], wanted: CleanRequest, on_event: Listener
 ) -> list[Cleaned]:
-    """Each site is opened once."""
+    """Clean run folders site by site, with one connection each."""
     found: dict[str, Cleaned] = {each.run.id: each for each in planned}
     going = [each.run for each in planned if each.fate is CleanResult.PLANNED]
     for name in sorted({run.site for run in going}):
@@ -97,7 +99,7 @@ def _show(common: Common, cleaned: Sequence[Cleaned], *, dry: bool) -> int:
         ]
         common.output.table(["run", "site", "state", "folder"], rows)
     gone = sum(each.fate in {CleanResult.REMOVED, CleanResult.PLANNED} for each in cleaned)
-    common.output.say(f"{gone} folders {'would be' if dry else 'were'} removed.")
+    common.output.say(f"{counted(gone, 'folder')} {'would be ' if dry else ''}removed.")
     return int(code)
 
 

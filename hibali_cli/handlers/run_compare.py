@@ -14,7 +14,7 @@ from typing import Any
 
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Failed, Listener
-from hibali.text import path_fields, printable
+from hibali.text import counted, path_fields, printable
 from hibali_cli.handlers.run_sites import run_site
 from hibali_cli.options import Common
 from runs.bundles.create import left_by
@@ -45,9 +45,9 @@ _WITHIN = "within"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs compared. `within` are the outputs that differ, and are alike enough for the command that was named.
+    """The result of a comparison. `within` are differing outputs that the command of --by accepted as similar.
 
-    Of sweeps the tasks are compared that answer the same; `alone` are those without another one.
+    Of sweeps, tasks with the same answers are compared; `alone` are those without a counterpart.
     """
 
     a: Run
@@ -60,28 +60,28 @@ class Comparison:
 
     @property
     def exit(self) -> Exit:
-        """INCOMPLETE unless all tasks and outputs are there, and alike."""
+        """The exit code: INCOMPLETE unless all tasks and outputs exist and are equal or similar."""
         alike = all(each.output.fate is OutputResult.EQUAL or each in self.within for each in self.outputs)
         return Exit.DONE if alike and not self.alone and not self.problems else Exit.INCOMPLETE
 
     @property
     def has_tasks(self) -> bool:
-        """Whether one of them is a sweep."""
+        """Return whether one of them is a sweep."""
         return self.a.sweep is not None or self.b.sweep is not None
 
 
 def read_command(text: str | None, folder: str | None) -> tuple[str, ...]:
-    """The words of `--by`. Raises `UsageError`."""
+    """Parse `--by`. Raises `UsageError`."""
     if text is None:
         if folder is not None:
-            raise UsageError("usage", "it is for what --by compares", subject="--dir")
+            raise UsageError("usage", "it applies only together with --by", subject="--dir")
         return ()
     try:
         words = tuple(shlex.split(text))
     except ValueError as problem:
-        raise UsageError("bad-command", f"this is no command: {problem}", subject="--by") from None
+        raise UsageError("bad-command", f"this is not a valid command: {problem}", subject="--by") from None
     if not words:
-        raise UsageError("bad-command", "this is no command", subject="--by")
+        raise UsageError("bad-command", "the command is empty", subject="--by")
     return words
 
 
@@ -93,7 +93,7 @@ def compare_runs(
     folder: str | None,
     on_event: Listener,
 ) -> Comparison:
-    """Compare two runs that have ended. Raises `TryLaterError` for one that has not, and what keeps files from being read."""
+    """Compare two runs that have ended. Raises `TryLaterError` for one that has not, and errors of reading files."""
     a, b = runs
     left = [left_by(run, run_store, lambda run=run: run_site(common, run.site)) for run in runs]  # type: ignore[misc]
     pairs = match_tasks(a, b)
@@ -146,7 +146,7 @@ def _alike(
 
 
 def tell_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
-    """What differs of the runs, then every output, then the counts; the exit code. Raises it where people are told."""
+    """Show the differences, every output and the counts; return the exit code, or raise it as an error without --json."""
     counts = Counter(_WITHIN if each in found.within else each.output.fate for each in found.outputs)
     if common.json:
         _tell_program(common, found, counts, asked=asked)
@@ -168,10 +168,12 @@ def tell_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
         f"{counts[OutputResult.EQUAL]} of {len(found.outputs)} outputs are equal{''.join('; ' + each for each in others)}"
     )
     if found.alone:
-        common.output.say(f"{found.alone} tasks answer what no task of the other run does")
+        common.output.say(
+            f"{counted(found.alone, 'task')} without a task with the same answers in the other run"
+        )
     if found.exit is not Exit.DONE:
         raise IncompleteError(
-            "outputs-differ", "the runs did not leave the same", subject=f"{found.a.id} {found.b.id}"
+            "outputs-differ", "the outputs of the runs differ", subject=f"{found.a.id} {found.b.id}"
         )
     return 0
 
@@ -206,7 +208,7 @@ def _tell_program(common: Common, found: Comparison, counts: Counter[str], *, as
 
 
 def _named(each: Beside) -> str:
-    """With the numbers of its tasks, where it has some."""
+    """Return the name with the numbers of its tasks, if any."""
     mine, theirs = each.name_a, each.name_b
     if mine is None or theirs is None or mine == theirs:
         return printable(mine or theirs or b"")

@@ -27,7 +27,7 @@ from hibali_cli.display import Drawing, plain_line, shortened
 from hibali_cli.handlers.runs import Row, row_of, table_lines
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
-from hibali_cli.output import flush_results, is_terminal, json_line, write_aside, write_aside_raw
+from hibali_cli.output import flush_results, is_terminal, json_line, write_message, write_message_raw
 from runs.model import Run, ignore_run
 from runs.monitor import Watching, note_usage, wait_for_end
 from runs.poll import update
@@ -289,13 +289,13 @@ def following(
             yield Following(on_event, ignore_run)
             return
         shown = _Shown(run_store, on_event)
-        with output.after(shown.put_away):
+        with output.after(shown.clear):
             try:
                 for run_id in ids:
                     shown.take(run_store.load(run_id))
                 yield Following(shown.on_event, shown.take)
             finally:
-                shown.put_away()
+                shown.clear()
 
 
 def continues(run_store: RunStore, run_ids: Sequence[str]) -> str:
@@ -331,7 +331,7 @@ class _Shown:
         spans = run_timeline(run, self._run_store.records(run.id))
         with self._guard:
             self._rows[run.id] = row_of(run, spans[-1].since if spans else time.time())
-        self._drawing.put_up()
+        self._drawing.show()
 
     def on_event(self, event: Event) -> None:
         """Pass an event on, whose line comes above the picture."""
@@ -339,13 +339,13 @@ class _Shown:
             with self._guard:
                 self._trouble = f"again {printable(event.subject)}: {printable(event.reason)}"
                 self._trouble_until = time.monotonic() + event.wait_seconds + _TROUBLE_SECONDS
-        self._drawing.put_away()
+        self._drawing.clear()
         self._on_event(event)
-        self._drawing.put_up()
+        self._drawing.show()
 
-    def put_away(self) -> None:
+    def clear(self) -> None:
         """Clear it; the next change brings it back."""
-        self._drawing.put_away()
+        self._drawing.clear()
 
     def _lines(self, options: ConsoleOptions) -> list[Text]:
         with self._guard:
@@ -389,7 +389,7 @@ class LogLines:
         elif is_terminal(sys.stderr if aside else sys.stdout):
             self._show_safely(stream, self._held.pop(stream, b"") + piece)
         elif aside:
-            write_aside_raw(piece)
+            write_message_raw(piece)
         else:
             self._common.output.raw(piece)
             flush_results()
@@ -427,7 +427,7 @@ class LogLines:
 
     def _put(self, stream: Stream, text: str) -> None:
         if self._is_aside(stream):
-            write_aside(text, end="")
+            write_message(text, end="")
         else:
             self._common.output.text(text)
             flush_results()

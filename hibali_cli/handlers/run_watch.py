@@ -22,44 +22,44 @@ from hibali_cli.handlers.run_sites import LOOK_SECONDS, by_site, continues, foll
 from hibali_cli.handlers.runs import Row, row_of, table_lines
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
-from hibali_cli.progress import Telling, listening
+from hibali_cli.progress import EventPrinter, listening
 from hibali_cli.tally import Tally
 from runs.model import Run
 from runs.status import run_timeline
 from runs.store import RunStore
 
-_A_SECOND = 1  # what takes minutes need not be drawn more often
-_TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pause after it
+_A_SECOND = 1  # runs take minutes; faster updates are not needed
+_TROUBLE_SECONDS = 5.0  # seconds that a failed poll is shown beyond the pause after it
 
 
 class Shown(Protocol):
-    """How changes are told."""
+    """A display of changes."""
 
     on_event: Listener
 
     def take(self, row: Row) -> None:
-        """A run is as this row says."""
+        """Show the new state of a run."""
 
     def stand(self) -> None:
-        """What is drawn stands there again, if something else was written meanwhile."""
+        """Draw again, if something else was written meanwhile."""
 
     def end(self) -> None:
-        """No more changes come."""
+        """End the display."""
 
 
 def watch_runs(
     common: Common, run_store: RunStore, runs: list[Run], changed: Callable[[Run], None]
 ) -> list[Run]:
-    """Show the runs until they are over, and return them as they are then; `changed` hears of each change.
+    """Show the runs until they end, and return their final states; `changed` is called with each change.
 
-    Raises what keeps it from following them at a site, when those of the others are over.
+    Raises the error of a site that cannot be polled, once the runs of the others ended.
     """
     rows: dict[str, Row] = {}
     ids = [run.id for run in runs]
     with hint_if_interrupted(lambda: continues(run_store, ids)), _shown(common) as shown:
         watching = follow_all(common, run_store, runs, by_site(common, runs), shown.on_event)
         while True:
-            is_over = watching.is_over  # before the last look
+            is_over = watching.is_over  # before the last poll
             for run in watching.changed():
                 before = rows.get(run.id)
                 rows[run.id] = row_of(run, _since(run_store, run))
@@ -94,15 +94,15 @@ def _shown(common: Common) -> Iterator[Shown]:
             yield _Changes(common, on_event)
         return
     table = _Table(common)
-    with output.after(table.put_away):
+    with output.after(table.clear):
         try:
             yield table
         finally:
-            table.put_away()
+            table.clear()
 
 
 class _Changes:
-    """A line for each change, on stdout."""
+    """A display as lines: one for each change, on stdout."""
 
     def __init__(self, common: Common, on_event: Listener) -> None:
         self._common = common
@@ -125,7 +125,7 @@ class _Changes:
 
 
 class _Table:
-    """Stands at the foot of the terminal, and stays there as a result when all is over."""
+    """A display as a table at the bottom of the terminal, which remains as the result."""
 
     def __init__(self, common: Common) -> None:
         self._common = common
@@ -134,22 +134,22 @@ class _Table:
         self._trouble = ""
         self._trouble_until = 0.0
         self._drawing = Drawing(self._lines, _A_SECOND)
-        self.on_event: Listener = Telling(common, self, Tally(), None)
+        self.on_event: Listener = EventPrinter(common, self, Tally(), None)
 
     def take(self, row: Row) -> None:
         """See Shown."""
         with self._guard:
             self._rows[row.run.id] = row
-        self._drawing.put_up()
+        self._drawing.show()
 
     def stand(self) -> None:
         """See Shown."""
         if self._rows:
-            self._drawing.put_up()
+            self._drawing.show()
 
     def end(self) -> None:
         """See Shown."""
-        self.put_away()
+        self.clear()
         headings = ["run", "state", "pipeline", "site", "name", "remark"]
         rows = [
             (
@@ -166,24 +166,24 @@ class _Table:
             self._common.output.table(headings, rows)
 
     def show(self, event: Event) -> None:
-        """Of what happens on the way, only that a site does not answer is of interest."""
+        """Show an event; only retries are shown."""
         if isinstance(event, Retried):
             with self._guard:
-                self._trouble = f"again {printable(event.subject)}: {printable(event.reason)}"
+                self._trouble = f"retrying {printable(event.subject)}: {printable(event.reason)}"
                 self._trouble_until = time.monotonic() + event.wait_seconds + _TROUBLE_SECONDS
 
     def line(self, text: str) -> None:
         """Print a safe line above the table."""
         self._drawing.line(text)
 
-    def put_away(self) -> None:
-        """Clear it; the next change brings it back."""
-        self._drawing.put_away()
+    def clear(self) -> None:
+        """Clear it; the next change draws it again."""
+        self._drawing.clear()
 
     def _lines(self, options: ConsoleOptions) -> list[Text]:
         with self._guard:
             rows = list(self._rows.values())
             trouble = self._trouble if time.monotonic() < self._trouble_until else ""
-        width = options.max_width - len("^C")  # which the terminal adds by itself
+        width = options.max_width - len("^C")  # added by the terminal itself
         lines = table_lines(rows, width, options.size.height - bool(trouble), time.time())
         return [*lines, plain_line(shortened(trouble, width, front=1.0), "yellow")] if trouble else lines

@@ -7,20 +7,25 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from hibali.config.settings import Settings
+from hibali.documents import read_json_file
 from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali.locations import Location, check_writable, read_location
 from hibali_cli.completion import ENDS, PIPELINES, PLACES, REMOTES, RUNS, SITES, kinds_of
 from hibali_cli.options import COMMON_NAMES, Common
-
-if TYPE_CHECKING:
-    from hibali.config.settings import Settings
-    from runs.schedules.preflight import End
-    from runs.schedules.schedule import Schedule
-
+from registry.catalogue import Catalogue
+from registry.invocation import check_invocation
+from runs.inputs import list_inputs
+from runs.model import FROM_RUN
+from runs.schedules.environment import bare_environment
+from runs.schedules.preflight import End, missing_source, try_command
+from runs.schedules.schedule import Schedule
+from runs.store import RunStore
+from transfers.stores.open_store import open_store
 
 # What a command reads and has to find, and what it writes; of other commands a location may be either.
 _READ: Mapping[str, tuple[str, ...]] = {
@@ -130,8 +135,6 @@ def find_mistakes(common: Common, schedule: Schedule) -> list[HibaliError]:
 
 def find_ends(common: Common, schedule: Schedule) -> list[End]:
     """Return every location that the command reads or writes."""
-    from runs.schedules.preflight import End
-
     command = parse_command(schedule.command)
     with contextlib.chdir(schedule.folder):
         settings = _settings(common, command)
@@ -154,9 +157,6 @@ def find_closed_ends(common: Common, schedule: Schedule, ends: Sequence[End]) ->
 
 
 def _dry_run(common: Common, schedule: Schedule) -> list[HibaliError]:
-    from runs.schedules.environment import bare_environment
-    from runs.schedules.preflight import try_command
-
     words = ["run", "--dry-run", "--json", "--no-progress", *schedule.command[1:]]
     problem = try_command(words, bare_environment(common.config, schedule.environment))
     return [] if problem is None else [problem]
@@ -164,12 +164,6 @@ def _dry_run(common: Common, schedule: Schedule) -> list[HibaliError]:
 
 def _missing_inputs(command: Command, settings: Settings) -> list[HibaliError]:
     """Look for the files of the answers, which a dry run only names."""
-    from hibali.documents import read_json_file
-    from registry.catalogue import Catalogue
-    from registry.invocation import check_invocation
-    from runs.inputs import list_inputs
-    from runs.model import FROM_RUN
-
     if not command.values("invocation") or command.values("each") or command.values("parameters"):
         return []
     [pipeline], [answers] = command.values("pipeline"), command.values("invocation")
@@ -180,9 +174,6 @@ def _missing_inputs(command: Command, settings: Settings) -> list[HibaliError]:
 
 def _closed(location: Location, *, must_exist: bool = True) -> HibaliError | None:
     """Open a location; return why that fails."""
-    from runs.schedules.preflight import missing_source
-    from transfers.stores.open_store import open_store
-
     try:
         with contextlib.closing(open_store(location)) as store:
             return missing_source(location) if store.stat() is None and must_exist else None
@@ -227,9 +218,6 @@ def _check_person(command: Command) -> None:
 
 def _check_names(command: Command, settings: Settings) -> None:
     """Raise what naming an unknown site, root, remote, run or pipeline raises."""
-    from registry.catalogue import Catalogue
-    from runs.store import RunStore
-
     for kind in (PLACES, ENDS):
         for _, text in command.texts(kind):
             read_location(text, settings)

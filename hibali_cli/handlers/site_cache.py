@@ -13,7 +13,7 @@ from hibali.amounts import read_duration, read_size
 from hibali.config.model import Site
 from hibali.config.settings import require_built
 from hibali.errors import Exit, NotFoundError, UsageError
-from hibali.text import path_fields
+from hibali.text import counted, path_fields
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
 from hibali_cli.progress import listening
@@ -33,7 +33,7 @@ _DAY_NS = 86_400 * 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A site's cache, opened and looked at."""
+    """The opened cache of a site with its entries."""
 
     site: Site
     far: RemoteHost
@@ -43,7 +43,7 @@ class _Place:
     is_purged: bool
 
     def fields(self, kept: CacheEntry) -> dict[str, Any]:
-        """The JSON fields of an entry."""
+        """Return the JSON fields of an entry."""
         path = self.work + b"/" + kept.name.path
         return {
             "site": self.site.name,
@@ -59,7 +59,7 @@ class _Place:
         }
 
     def purged(self, kept: CacheEntry) -> str | None:
-        """When the site itself deletes the first of it, where it says that it does."""
+        """Return when the site's own purge deletes the first of its files, if it has one."""
         purge = self.site.purge
         if purge is None or kept.oldest_ns is None or not self.is_purged:
             return None
@@ -94,12 +94,14 @@ def list_cache(common: Common, name: str) -> int:
         common.output.table(headings, rows)
         held = sum(bool(each.held_by) for each in kept)
         total = sum(each.bytes for each in kept)
-        common.output.say(f"{name}: {len(kept)} entries, {total} bytes; runs hold {held} of them.")
+        common.output.say(
+            f"{name}: {counted(len(kept), 'entry', 'entries')}, {counted(total, 'byte')}; {held} in use by runs."
+        )
         return int(Exit.DONE)
 
 
 def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> int:
-    """Take entries out, or only show them; exit 6 where one could not go."""
+    """Evict entries, or only show them; exit 6 where one could not be evicted."""
     limits = _read_keep(keep)
     with _opened(common, name, f"evict {name}") as place:
         chosen = choose_entries(place.survey, **limits)
@@ -124,9 +126,11 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
             common.output.record("end", {"count": len(done), "exit": int(code)})
             return int(code)
         gone = [each.kept for each in done if each.fate in {EvictionResult.EVICTED, EvictionResult.PLANNED}]
-        verb = "would be taken out" if dry else "were taken out"
+        verb = "would be evicted" if dry else "evicted"
         total = sum(each.bytes for each in gone)
-        common.output.say(f"{name}: {len(gone)} of {len(place.survey.kept)} entries, {total} bytes, {verb}.")
+        common.output.say(
+            f"{name}: {len(gone)} of {counted(len(place.survey.kept), 'entry', 'entries')} ({counted(total, 'byte')}) {verb}."
+        )
         return int(code)
 
 
@@ -158,7 +162,7 @@ def _finder() -> Callable[[str], Run | None]:
 
 
 def _read_keep(text: str | None) -> dict[str, Any]:
-    """`--keep`: a duration in lower case, else a size; raises `UsageError`."""
+    """Parse `--keep`: a duration in lower case, else a size; raises `UsageError`."""
     if text is None:
         return {}
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hibali.amounts import format_size
 from hibali.config.model import Site
@@ -12,23 +12,20 @@ from hibali.config.settings import require_built
 from hibali.errors import AccessError, Exit, HibaliError, TryLaterError
 from hibali.locations import Location
 from hibali.subprocesses import has_terminal
-from hibali.text import path_fields
-from hibali_cli.failure import tell_people
+from hibali.text import counted, path_fields
+from hibali_cli.failure import print_error
 from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.options import Common
-from hibali_cli.output import Cell, write_aside
+from hibali_cli.output import Cell, write_message
 from hibali_cli.progress import listening
-from transfers.check import Trial, Tuning, tune
-
-if TYPE_CHECKING:
-    from transfers.stores.base import Leftover
+from runs.rate_limits import site_usage, start_afresh
+from transfers.check import Trial, Tuning, check_site, clean_site, tune
+from transfers.stores.base import CleanupResult, Leftover
 
 
 def check_and_tell(common: Common, site: Site) -> None:
     """Print what the site says of itself; raises the problem that stands for all others, if there is any."""
-    from runs.rate_limits import start_afresh
     from runs.site_commands import programs_of
-    from transfers.check import check_site
 
     require_built(site)
     start_afresh(site)
@@ -48,12 +45,12 @@ def check_and_tell(common: Common, site: Site) -> None:
     worst = min(problems, key=_order)
     for problem in problems:
         if problem is not worst:
-            tell_people(problem)
+            print_error(problem)
     raise worst
 
 
 def as_access_or_later(problem: HibaliError) -> HibaliError:
-    """The same problem with exit 4 or 5, or 2 where the settings themselves cannot be used."""
+    """Return the problem with exit 4 or 5, or 2 where the settings are invalid."""
     if int(problem.exit) in {2, 4, 5}:
         return problem
     return TryLaterError(
@@ -62,14 +59,14 @@ def as_access_or_later(problem: HibaliError) -> HibaliError:
 
 
 def _order(problem: HibaliError) -> int:
-    """Access first, because waiting does not heal it; then what may pass; then the rest."""
+    """Sort key: access problems first, because waiting does not solve them; then temporary ones; then the rest."""
     if isinstance(problem, AccessError):
         return 0
     return 1 if isinstance(problem, TryLaterError) else 2
 
 
 def tune_and_tell(common: Common, site: Site, place: Location | None, logins: int | None) -> None:
-    """Measure, and print each trial and the settings to write; raises what measuring raises."""
+    """Measure, and print each trial and the settings to write; raises as measuring does."""
     with listening(common, f"tune {site.name}") as on_event:
         found = tune(site, place, logins, on_event)
     if common.json:
@@ -116,9 +113,7 @@ def _fields(found: Tuning) -> dict[str, object]:
 
 
 def show_usage(common: Common, name: str | None) -> int | None:
-    """Of one site or of all."""
-    from runs.rate_limits import site_usage
-
+    """Show the usage of one site or of all."""
     settings = common.settings()
     sites = (
         [settings.site(name)]
@@ -151,9 +146,9 @@ def _usage_pairs(record: dict[str, Any]) -> dict[str, Cell]:
         pairs[what] = f"{record['hour'][key]} in the last hour, {record['day'][key]} in the last day"
     commands = ", ".join(f"{name} {times}" for name, times in record["day"]["commands"].items())
     pairs["commands in the last day"] = commands or None
-    pairs["questions"] = f"at most every {limits['poll_seconds']:g} s, once they have grown apart"
+    pairs["questions"] = f"at most every {limits['poll_seconds']:g} s, after shorter intervals at the start"
     for each in record["refusals"]:
-        until = f", left alone until {each['paused_until']}" if each["paused_until"] else ""
+        until = f", paused until {each['paused_until']}" if each["paused_until"] else ""
         pairs[each["by"]] = f"refused {each['times']} times in a row ({each['because']}){until}"
     return pairs
 
@@ -161,10 +156,7 @@ def _usage_pairs(record: dict[str, Any]) -> dict[str, Cell]:
 def clean_and_tell(
     common: Common, site: Site, *, older_than: float, everybody: bool, dry: bool
 ) -> int | None:
-    """End uploads and show each; exit 6 where one that was to end could not be."""
-    from transfers.check import clean_site
-    from transfers.stores.base import CleanupResult
-
+    """Abort uncompleted uploads and show each; exit 6 where one could not be aborted."""
     require_built(site)
     found: list[Leftover] = []
     with listening(common, f"clean {site.name}") as on_event:
@@ -181,8 +173,8 @@ def clean_and_tell(
         rows = [(left.bucket, left.key, left.begun, left.because or str(left.fate)) for left in found]
         common.output.table(["bucket", "key", "begun", "now"], rows)
     ended = sum(left.fate in {CleanupResult.ENDED, CleanupResult.PLANNED} for left in found)
-    verb = "would be ended" if dry else "were ended"
-    common.output.say(f"{site.name}: {ended} of {len(found)} uncompleted uploads {verb}.")
+    verb = "would be aborted" if dry else "were aborted"
+    common.output.say(f"{site.name}: {ended} of {counted(len(found), 'uncompleted upload')} {verb}.")
     return int(code)
 
 
@@ -200,13 +192,13 @@ def _leftover_fields(left: Leftover) -> dict[str, Any]:
 
 _SAID = {
     "logged in": "Logged in to Globus for {name}.",
-    "same": "{name}: logged in to Globus already.",
-    "client": "{name}: Globus takes the client of config.toml; nobody has to log in.",
+    "same": "{name}: already logged in to Globus.",
+    "client": "{name}: the Globus client of config.toml is used; no login is needed.",
 }
 
 
 def log_in_and_tell(common: Common, site: Site) -> None:
-    """Log in, asking on the terminal where that is needed, and say what the collection answers."""
+    """Log in, asking on the terminal where needed, and check the collection."""
     from transfers.stores.globus.login import log_in
 
     def ask(url: str, why: str) -> str:
@@ -221,7 +213,7 @@ def log_in_and_tell(common: Common, site: Site) -> None:
 
 
 def log_out_and_tell(common: Common, site: Site) -> None:
-    """Log out, and say so."""
+    """Log out and report it."""
     from transfers.stores.globus.login import log_out
 
     found = log_out(site)
@@ -229,9 +221,9 @@ def log_out_and_tell(common: Common, site: Site) -> None:
     if common.json:
         common.output.record("site-login", {"name": site.name, "change": change, "facts": {}})
     common.output.say(
-        f"Logged out of Globus; every site with the client of {site.name} is."
+        f"Logged out of Globus, for every site with the client of {site.name}."
         if change == "logged out"
-        else f"{site.name}: nobody was logged in to Globus."
+        else f"{site.name}: not logged in to Globus."
     )
 
 
@@ -239,10 +231,12 @@ def _ask_for_code(site: Site, url: str, why: str) -> str:
     if not has_terminal():
         raise AccessError(
             "login-needed",
-            "Globus asks for a person, and nobody can be asked: stdin and stderr are no terminal",
+            "the Globus login needs a browser and a code from you, but stdin and stderr are not a terminal",
             subject=site.name,
             hint=f"On a terminal: hibali sites login {site.name}",
         )
-    write_aside(f"{why}: open this in a browser, on any machine, and type the code that it shows.\n\n{url}\n")
+    write_message(
+        f"{why}: open this in a browser, on any machine, and type the code that it shows.\n\n{url}\n"
+    )
     with terminal_as_stdout():
         return read_line("Code: ", lambda _: [])

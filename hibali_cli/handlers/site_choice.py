@@ -1,4 +1,4 @@
-"""Choose a site for a run among several, or among all with `auto`, and say why."""
+"""Choose a site for a run among several, or among all with `auto`, and explain the choice."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def _show_choice(common: Common, choice: Choice, *, explain: bool) -> None:
 
 
 def _table(candidates: Sequence[Candidate]) -> list[str]:
-    """Aligned lines for people."""
+    """Return aligned lines for users."""
     rows = [("SITE", "BYTES TO MOVE", "WAITING", "WHY NOT")]
     for each in candidates:
         moving = "-" if each.bytes_to_move is None else str(each.bytes_to_move)

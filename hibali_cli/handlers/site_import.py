@@ -23,7 +23,7 @@ OWN = ("ssh", "rclone")
 
 
 class ImportRequest(NamedTuple):
-    """What is to be proposed: `source` is ssh, rclone, a file or a URL; "" for both of the first, where there are any."""
+    """Where to find sites: `source` is ssh, rclone, a file or a URL; "" for ssh and rclone."""
 
     source: str = ""
     only: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class ImportRequest(NamedTuple):
 
 
 def gather(settings: Settings, wanted: ImportRequest) -> list[Found]:
-    """Everything found there. Raises `NotFoundError`, `UsageError`, `RefusedError`, and what fetching does."""
+    """Find sites in the source. Raises `NotFoundError`, `UsageError`, `RefusedError`, and as `hibali.http.fetch` does."""
     if wanted.source not in {"", *OWN}:
         found = importers.read_profile(_read(settings, wanted.source), printable(wanted.source))
         return [importers.with_account(each, wanted.user, wanted.account) for each in found]
@@ -60,14 +60,14 @@ def _read(settings: Settings, source: str) -> bytes:
         with Path(source).open("rb") as stream:
             return stream.read(importers.MOST_BYTES + 1)
     except FileNotFoundError:
-        hint = "It is ssh, rclone, a file, or a URL: hibali sites import ssh"
-        raise NotFoundError("no-such-file", "there is no such file", subject=source, hint=hint) from None
+        hint = "Use ssh, rclone, a file, or a URL: hibali sites import ssh"
+        raise NotFoundError("no-such-file", "the file does not exist", subject=source, hint=hint) from None
     except OSError as problem:
         raise unreadable(problem, source) from None
 
 
 def choose(found: Sequence[Found], only: Sequence[str]) -> list[Proposal]:
-    """Those of these names, all without any; raises `NotFoundError` for a name that was not found."""
+    """Return the proposals with these names, or all; raises `NotFoundError` for an unknown name."""
     proposals = proposals_in(found)
     if not only:
         return proposals
@@ -79,15 +79,15 @@ def choose(found: Sequence[Found], only: Sequence[str]) -> list[Proposal]:
         told = did_you_mean(missing[0], [each.name for each in proposals])
         raise NotFoundError(
             "not-proposed",
-            passed.because if passed else "nothing of this name was found there",
+            passed.because if passed else "the source has no site with this name",
             subject=missing[0],
-            hint=f"{told}`hibali sites import` lists what there is.",
+            hint=f"{told}`hibali sites import` lists all sites found.",
         )
     return [each for each in proposals if each.name in only]
 
 
 def change_of(common: Common, proposal: Proposal) -> Change | None:
-    """What taking it would do; None where another site of that name stands in config.toml."""
+    """Return the change that adds it; None where config.toml has another site of that name."""
     try:
         return plan_site(common.config, proposal.name, proposal.table, replace=False)
     except RefusedError:
@@ -95,17 +95,17 @@ def change_of(common: Common, proposal: Proposal) -> Change | None:
 
 
 def show(common: Common, found: Sequence[Found], proposals: Sequence[Proposal]) -> None:
-    """All of it, exactly as it would be written, and what it lacks; what cannot be a site is named last."""
+    """Show the proposals exactly as they would be written, with what is missing; skipped hosts come last."""
     for each in proposals:
         change = change_of(common, each)
         text = render_site(each.name, each.table)
-        notes = [*each.notes, *(["Another site of this name is there."] if change is None else [])]
+        notes = [*each.notes, *(["Another site with this name exists."] if change is None else [])]
         if common.json:
             told = {None: "differs", "added": "planned"}.get(change, change)
             fields = {"name": each.name, "origin": each.origin, "change": told, "toml": text, "notes": notes}
             common.output.record("site-proposal", fields)
             continue
-        mark = {None: "another one is there", "same": "is there already"}.get(change, "")
+        mark = {None: "another site with this name exists", "same": "exists already"}.get(change, "")
         common.output.line(f"# {each.reached or each.name} ({each.origin}){': ' if mark else ''}{mark}")
         for line in text.splitlines():
             common.output.line(line)
@@ -118,18 +118,18 @@ def show(common: Common, found: Sequence[Found], proposals: Sequence[Proposal]) 
                 fields = {"name": passed.name, "origin": passed.origin, "change": "passed", "toml": None}
                 common.output.record("site-proposal", {**fields, "notes": [passed.because]})
             else:
-                common.output.detail(f"{passed.name} ({passed.origin}) is passed over: {passed.because}.")
+                common.output.detail(f"{passed.name} ({passed.origin}) is skipped: {passed.because}.")
 
 
 def take(common: Common, proposals: Sequence[Proposal], *, replace: bool) -> list[tuple[Change, Site]]:
-    """Write them into config.toml, all or none: each is planned before the first is written. Raises `RefusedError`."""
+    """Write them to config.toml, all or none: each is checked before the first is written. Raises `RefusedError`."""
     for each in proposals:
         plan_site(common.config, each.name, each.table, replace=replace)
     return [add_site(common.config, each.name, each.table, replace=replace) for each in proposals]
 
 
 class ImportOptions(NamedTuple):
-    """What was typed of how to take them."""
+    """The options for adding sites."""
 
     source: str
     replace: bool
@@ -137,14 +137,14 @@ class ImportOptions(NamedTuple):
 
 
 def import_sites(common: Common, asked: ImportOptions, options: Mapping[str, Any]) -> int:
-    """Gather, show, and take what is agreed to; returns the exit code."""
+    """Find sites, show them, and add the confirmed ones; returns the exit code."""
     settings = common.settings()
     wanted = ImportRequest(asked.source, **options)
     found = gather(settings, wanted)
     chosen = choose(found, wanted.only)
     show(common, found, chosen)
     if wanted.source in {"", *OWN} and not wanted.only and not asked.replace:
-        # of one's own many hosts some stand there by hand already, and stay as they are
+        # sites that the user added already are kept
         chosen = [each for each in chosen if change_of(common, each) is not None]
     new = [each for each in chosen if change_of(common, each) != "same"]
     taken = []
@@ -156,19 +156,19 @@ def import_sites(common: Common, asked: ImportOptions, options: Mapping[str, Any
         common.output.record("end", {"count": len(found) + len(taken), "exit": 0})
         return 0
     for change, site in taken:
-        told = "stands there already" if change == "same" else f"is {change}"
-        common.output.say(f"{site.name} {told}. Look at it: hibali doctor {site.name}")
+        told = "exists already" if change == "same" else f"is {change}"
+        common.output.say(f"{site.name} {told}. To check it: hibali doctor {site.name}")
     if not found:
-        common.output.say("Nothing was found. Add a site by hand: hibali sites add NAME --ssh HOST")
+        common.output.say("No sites were found. To add one yourself: hibali sites add NAME --ssh HOST")
     elif new and not taken:
-        common.output.say("Nothing was taken; --yes takes all that is shown, --only NAME some of it.")
+        common.output.say("No site was added. --yes adds all sites shown, --only NAME some of them.")
     return 0
 
 
 def _agrees(common: Common, names: list[str]) -> bool:
-    """What whoever sits at the terminal says; nobody there agrees to nothing."""
+    """Ask for confirmation; False without a terminal."""
     if common.json or not has_terminal():
         return False
     with terminal_as_stdout():
-        said = read_line(f"Take {', '.join(names)}? [y/N] ", lambda _: ["yes", "no"])
+        said = read_line(f"Add {', '.join(names)}? [y/N] ", lambda _: ["yes", "no"])
     return said.strip().lower() in {"y", "yes"}

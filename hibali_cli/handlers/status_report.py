@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hibali.amounts import format_size
-from hibali.text import path_fields, printable
+from hibali.files import WholeFile
+from hibali.text import counted, path_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import coloured
 from runs.reports.status import Day, Health, Line, Mark, Overview, headline, mark_of, summary, to_record
@@ -30,7 +31,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def show_report(common: Common, output: str | None, days: int) -> int | None:
-    """Look at everything and tell it; what is on record of trouble is no error of this call."""
+    """Gather and show the status; recorded problems are not errors of this call."""
     found = look_over(common.config, days)
     written = None if output is None else _write(found, output)
     if common.json:
@@ -46,8 +47,7 @@ def show_report(common: Common, output: str | None, days: int) -> int | None:
 
 
 def _write(found: Overview, output: str) -> tuple[str, int]:
-    """The page's path and its size. Raises what `WholeFile` raises; the page that was there stays then."""
-    from hibali.files import WholeFile
+    """Write the page and return its path and size. Raises as `WholeFile` does; then an existing page is kept."""
     from runs.reports.status_page import render
 
     path = Path(output)
@@ -118,18 +118,18 @@ def _legend(lines: Sequence[Line]) -> object:
 
 
 def _lists(found: Overview) -> list[tuple[str, list[str]]]:
-    """What follows as plain lines, under their titles; only what there is."""
+    """Yield the sections of plain lines with their titles, if they have lines."""
     lists = [
         ("Moved per day", _days(found.days)),
         (
-            "Not proven by content",
+            "Not verified by content",
             [
-                f"{each.target}: {each.files} files, {format_size(each.bytes)}, {each.proof}"
+                f"{each.target}: {counted(each.files, 'file')}, {format_size(each.bytes)}, {each.proof}"
                 for each in found.unproven
             ],
         ),
         (
-            "Will expire or be purged",
+            "Expiring or purged soon",
             [f"{each.when[:10]}  {each.about}: {each.what}" for each in found.fading],
         ),
         ("Sites, in the last day", [_site(each) for each in found.usage]),

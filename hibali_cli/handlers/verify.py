@@ -26,7 +26,7 @@ from hibali.files import WholeFile
 from hibali.locations import Location, read_location
 from hibali.system_errors import unreadable
 from hibali.text import path_fields
-from hibali_cli.failure import tell_people
+from hibali_cli.failure import print_error
 from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -108,7 +108,7 @@ def _tell(common: Common, receipt: Receipt) -> None:
         f"{_how(coverage)}; {receipt.seconds:.1f} s"
     )
     if receipt.exit == Exit.TRY_LATER:
-        tell_people(
+        print_error(
             TryLaterError(
                 "max-time",
                 f"stopped because --max-time has elapsed, with {coverage.files_unchecked} files not looked at",
@@ -117,10 +117,10 @@ def _tell(common: Common, receipt: Receipt) -> None:
             )
         )
     if coverage.files_unrecorded:
-        tell_people(_not_verified(receipt, coverage))
+        print_error(_not_verified(receipt, coverage))
     if receipt.files_failed:
         message = f"{receipt.files_failed} differ, are missing or could not be read; they are named above"
-        tell_people(IncompleteError("not-proven", message, subject=receipt.target))
+        print_error(IncompleteError("not-proven", message, subject=receipt.target))
 
 
 def _not_verified(receipt: Receipt, coverage: Coverage) -> NotVerifiedError:
@@ -247,7 +247,7 @@ class _Told:
         )
         if self._failed:
             message = f"{self._failed} could not be read and are not in it; they are named above"
-            tell_people(IncompleteError("manifest-incomplete", message, subject=subject))
+            print_error(IncompleteError("manifest-incomplete", message, subject=subject))
         return int(code)
 
 

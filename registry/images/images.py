@@ -86,7 +86,7 @@ class Images:
         Raises `RefusedError`: `immutable-image` where the version has another image, `wrong-image` where the archive is of another
         than the descriptor names; also raises as `read_archive` and `ImageContents` do.
         """
-        from registry.images.archive import read_archive
+        from registry.images.archive import read_archive  # start-up: only for archives
 
         found = read_archive(archive, wanted_name(pipeline.container))
         check_archive(pipeline, found)
@@ -198,7 +198,7 @@ def other_image(reference: str, *, pinned: str, found: str, location: str) -> Re
 
 def _check_content(pipeline: Pipeline, record: ImageRecord, file: Path, subject: str) -> None:
     """Check that a file is the image of the record; remove it and raise where it is not."""
-    from registry.images.archive import read_archive
+    from registry.images.archive import read_archive  # start-up: only for archives
 
     found = digest_of(file)
     if found != record.digest:

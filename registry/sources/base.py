@@ -11,6 +11,7 @@ from typing import Protocol
 
 from hibali.documents import MAXIMUM_BYTES
 from hibali.errors import UsageError
+from hibali.plugins import load
 from hibali.text import printable
 
 ZENODO_ID = re.compile(
@@ -73,8 +74,6 @@ def source_word(place: str) -> str:
 
 def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
     """Return the candidates at a place of any kind."""
-    from hibali.plugins import load
-
     source: Source = load("registry.sources", source_word(place))
     for number, candidate in enumerate(source.find_candidates(place, access)):
         if number >= MOST:

@@ -76,7 +76,7 @@ def test_somebody_chooses_a_host_of_ssh_and_a_first_file_arrives_there(hibali: A
     terminal.press(b"1 fa\t")
     terminal.until(lambda screen: screen.endswith("1 far"))
     terminal.press(b"\r")
-    type_line(terminal, "Where shall a first file go?", "broke\t\x15far\r")
+    type_line(terminal, "Where should a first file go?", "broke\t\x15far\r")
     assert terminal.end() == 5, terminal.written.decode()  # one of them is not there
     seen = terminal.written.decode()
     assert "hibali doctor broken" in seen
@@ -88,7 +88,7 @@ def test_somebody_chooses_a_host_of_ssh_and_a_first_file_arrives_there(hibali: A
     leaving = Terminal(
         hibali.command("init", "--from", "ssh", "--ssh-config", "/dev/null"), hibali.env, cwd=folder
     )
-    type_line(leaving, "Where shall a first file go?", "\x03")
+    type_line(leaving, "Where should a first file go?", "\x03")
     assert leaving.end() == 130
 
 
@@ -98,13 +98,13 @@ def test_import_and_doctor_ask_before_they_do_more(hibali: Any) -> None:
     words = ("sites", "import", "ssh", "--ssh-config", "config")
     for keys, taken in (("\r", 0), ("y\r", 1)):
         terminal = Terminal(hibali.command(*words), hibali.env, cwd=folder, columns=120)
-        terminal.until(lambda screen: screen.endswith("Take far? [y/N]"))
+        terminal.until(lambda screen: screen.endswith("Add far? [y/N]"))
         terminal.press(keys.encode())
         assert terminal.end() == 0
         assert hibali("sites", "list", "--json").last["count"] == taken
     hibali("sites", "add", "here", "--local", folder, "--scheduler", "direct", "--no-check", exit=0)
     terminal = Terminal(hibali.command("doctor", "here"), hibali.env, cwd=folder, columns=120, rows=40)
-    terminal.until(lambda screen: screen.endswith("Run a job of one minute at here, too? [y/N]:"))
+    terminal.until(lambda screen: screen.endswith("Also run a test job of one minute at here? [y/N]:"))
     terminal.press(b"y\r")
     assert terminal.end() == 0
     assert b" and is removed again" in terminal.written

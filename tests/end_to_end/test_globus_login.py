@@ -92,7 +92,7 @@ def test_a_person_logs_in_without_a_browser_and_out_again(archive: Archive) -> N
         assert "data_access" in urllib.parse.unquote(shown)
         planted += tokens_in(kept)
         assert len(planted) == 4
-        assert "logged in to Globus already" in archive.log_in(0)
+        assert "already logged in to Globus" in archive.log_in(0)
 
         answers = [hibali("sites", "check", "archive", "--json", "-v", exit=0)]
         facts = answers[0].last["facts"]

@@ -64,7 +64,7 @@ def test_history_tells_what_was_done_and_when_a_file_last_moved(local_there: Tra
     assert b"what to do" in hibali("history", "show", failed["id"], exit=0).out
     assert hibali("history", "show", "../../x", "--json", exit=3).last["code"] == "no-such-operation"
     for words in (("--site", "there"), ("--json",), ("-q",)):
-        assert b"would be passed over" in hibali("history", *words, "show", first, exit=2).err
+        assert b"would be ignored" in hibali("history", *words, "show", first, exit=2).err
 
 
 def test_what_was_compacted_is_verified_and_found_as_before(local_there: Transfers) -> None:

@@ -100,7 +100,7 @@ def test_ctrl_c_ends_at_once_and_says_what_is_safe(transfers_to: Any) -> None:
     terminal.press(b"\x03")
     assert terminal.end(15) == 130  # two seconds where nothing else runs
     told = terminal.screen()
-    assert "files stand at the target, proven" in told
+    assert "files complete and verified at the target" in told
     assert "hibali: interrupted\n  Run the same command again to resume." in told
     assert "push /" not in told
     assert_cursor_is_seen(terminal)
@@ -124,5 +124,5 @@ def test_ctrl_c_does_not_wait_for_a_narrow_line(transfers_to: Any) -> None:
     terminal.press(b"\x03")
     assert terminal.end(30) == 130
     assert time.monotonic() - began < 6  # megabytes are on their way, and would take longer
-    assert "files stand at the target, proven" in terminal.screen()
+    assert "files complete and verified at the target" in terminal.screen()
     proxy.close()

@@ -1,4 +1,4 @@
-"""Runs that a ledger does not know are taken up, and folders of runs that are over are removed, and no others."""
+"""Runs that a ledger does not know are adopted, and folders of ended runs are removed, and no others."""
 
 from __future__ import annotations
 

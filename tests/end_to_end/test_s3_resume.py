@@ -147,7 +147,7 @@ def test_uploads_that_nobody_goes_on_with_are_listed_and_ended(counted: Any) -> 
     assert clean(*young) == {"data/large": (True, "ended"), "data/of-another": (False, "kept")}
     assert uploads(there) == ["data/of-another"]
     assert (
-        b"1 of 1 uncompleted uploads" in there.hibali("sites", "clean", "there", "--all", *young, exit=0).err
+        b"1 of 1 uncompleted upload " in there.hibali("sites", "clean", "there", "--all", *young, exit=0).err
     )
     assert uploads(there) == []
     assert clean(*young) == {}

@@ -153,7 +153,7 @@ def rooms_at(path: bytes) -> List[Room]:
 
 def _answer(words: List[bytes]) -> str:
     """What a program prints; its exit status says whether somebody is over quota, too."""
-    import subprocess
+    import subprocess  # start-up: only for this request
 
     environment: Dict[str, str] = dict(os.environ, LC_ALL="C")
     try:
@@ -425,7 +425,7 @@ def _run(header: Dict[str, Any]) -> Answer:
     """One program by its words. 127 where there is none; killed with its group when the time is up (exit -9)."""
     words = [protocol.bytes_of(word) for word in header["words"]]
     folder = protocol.bytes_of(header["folder"]) if header.get("folder") else None
-    import subprocess
+    import subprocess  # start-up: only for this request
 
     try:
         process = subprocess.Popen(
@@ -540,7 +540,7 @@ def _standing_folder(path: bytes) -> bytes:
 def _which(header: Dict[str, Any]) -> Answer:
     """Where the programs asked for are found there."""
     names: List[str] = header["names"]
-    import shutil
+    import shutil  # start-up: only for this request
 
     return {"found": {name: shutil.which(name) for name in names}}, b""
 

@@ -128,7 +128,7 @@ class Reader(object):
     def _hash_aside(self) -> Any:
         """The threads that hash, made when there is something for them."""
         if self._hashers is None:
-            from concurrent.futures import ThreadPoolExecutor
+            from concurrent.futures import ThreadPoolExecutor  # start-up: only for this request
 
             self._hashers = ThreadPoolExecutor(_HASHERS)
         return self._hashers

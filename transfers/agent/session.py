@@ -235,7 +235,7 @@ class Session(object):
             self._unit = header
             return
         if self._reader is None:
-            from transfers.agent.reading import Reader
+            from transfers.agent.reading import Reader  # start-up: only for this request
 
             self._reader = Reader(self._opened(), self._channel, self._memory)
         self._reader.take(header)
@@ -260,7 +260,7 @@ class Session(object):
         if self._relay is not None:
             self._relay.pass_on(protocol.FILE, header)
             return
-        from transfers.agent.receiving import Intake
+        from transfers.agent.receiving import Intake  # start-up: only for this request
 
         if not isinstance(self._landing, Intake):
             raise LandingError("a file that nobody planned")
@@ -272,7 +272,7 @@ class Session(object):
         if self._relay is not None:
             self._relay.pass_on(protocol.PLACED, header)
             return
-        from transfers.agent.receiving import Intake
+        from transfers.agent.receiving import Intake  # start-up: only for this request
 
         if not isinstance(self._landing, Intake):
             raise LandingError("a piece that nobody planned")
@@ -280,7 +280,7 @@ class Session(object):
 
     def _land(self, header: Dict[str, Any]) -> None:
         """Land under our own lease, or, by its `token`, under that of another agent of the same client."""
-        from transfers.agent.receiving import Intake
+        from transfers.agent.receiving import Intake  # start-up: only for this request
 
         self._end_adopting()  # it has a journal open that the landing writes anew
         # What earlier listings and landings had open may have been moved aside since.
@@ -303,7 +303,7 @@ class Session(object):
 
     def _join(self, header: Dict[str, Any]) -> None:
         """Land beside the agent that holds the lock, with what that one gave out."""
-        from transfers.agent.receiving import ChannelReceiver
+        from transfers.agent.receiving import ChannelReceiver  # start-up: only for this request
 
         ticket = header["ticket"]
         seed = binascii.unhexlify(ticket["seed"])
@@ -346,7 +346,7 @@ class Session(object):
         self._channel.send(protocol.END, self._adopter().adopt(items))
 
     def _adopter(self) -> "ThirdPartyFiles":
-        from transfers.agent.third_party import ThirdPartyFiles
+        from transfers.agent.third_party import ThirdPartyFiles  # start-up: only for this request
 
         self._check_lease()
         if self._adopting is None:
@@ -363,7 +363,7 @@ class Session(object):
 
     def _reach(self, header: Dict[str, Any]) -> None:
         """Log in to another site from here, and start an agent there: what is read is to go to that one."""
-        from transfers.agent.third_party import Relay, UnreachedError
+        from transfers.agent.third_party import Relay, UnreachedError  # start-up: only for this request
 
         try:
             relay = Relay(self._channel, self._opened(), header["words"])
@@ -393,9 +393,9 @@ class Session(object):
 
     def _digest(self, header: Dict[str, Any]) -> None:
         """One REPLY an item, in the order asked; files, or the `ranges` of them, are hashed by several threads."""
-        from concurrent.futures import ThreadPoolExecutor
+        from concurrent.futures import ThreadPoolExecutor  # start-up: only for this request
 
-        from transfers.agent.reading import digest_file
+        from transfers.agent.reading import digest_file  # start-up: only for this request
 
         paths = [protocol.bytes_of(text) for text in header["paths"]]
         ranges = header.get("ranges") or [[0, None]] * len(paths)
@@ -482,7 +482,7 @@ class Session(object):
         self._channel.send(protocol.END, {"problem": problem})
 
     def _adjust(self, header: Dict[str, Any]) -> None:
-        from transfers.agent.removing import adjust_items
+        from transfers.agent.removing import adjust_items  # start-up: only for this request
 
         root = self._opened()
         self._check_lease()
@@ -495,7 +495,7 @@ class Session(object):
 
     def _keep(self, header: Dict[str, Any]) -> None:
         """Files that are to go get a second name below `into`; what is said to be kept is on disk."""
-        from transfers.agent.removing import keep_item, open_backup
+        from transfers.agent.removing import keep_item, open_backup  # start-up: only for this request
 
         root = self._opened()
         self._check_lease()
@@ -522,7 +522,7 @@ class Session(object):
         """What came behind a place in a file that grows."""
         header["path"] = protocol.bytes_of(header["path"])
         if self._tails is None:
-            from transfers.agent.appending import Tails
+            from transfers.agent.appending import Tails  # start-up: only for this request
 
             self._tails = Tails(self._opened(), self._check_client)
         self._channel.send(protocol.END, *self._tails.read(header))
@@ -531,7 +531,7 @@ class Session(object):
         """Make a file longer at its end."""
         header["path"] = protocol.bytes_of(header["path"])
         if self._growths is None:
-            from transfers.agent.appending import Growths
+            from transfers.agent.appending import Growths  # start-up: only for this request
 
             self._growths = Growths(self._opened(), self._check_client, self._check_lease)
         content = bytearray(body) if not isinstance(body, bytearray) else body
@@ -539,7 +539,7 @@ class Session(object):
 
     def store_whole(self, header: Dict[str, Any], body: protocol.Body) -> None:
         """Store one small file; see whole.py."""
-        from transfers.agent.receiving import store_whole
+        from transfers.agent.receiving import store_whole  # start-up: only for this request
 
         if hashlib.sha256(body).hexdigest() != header["digest"]:
             raise RefusedError("corrupt", "the content that arrived differs from the one that was read")
@@ -548,7 +548,7 @@ class Session(object):
         self._channel.send(protocol.END, {"stored": stored})
 
     def _fetch_whole(self, header: Dict[str, Any]) -> None:
-        from transfers.agent.receiving import fetch_whole
+        from transfers.agent.receiving import fetch_whole  # start-up: only for this request
 
         content = fetch_whole(self._opened(), protocol.bytes_of(header["path"]), int(header["maximum"]))
         self._channel.send(protocol.END, {"digest": hashlib.sha256(content).hexdigest()}, content)

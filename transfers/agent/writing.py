@@ -155,7 +155,7 @@ def _sync_filesystem(descriptor: int) -> Optional[int]:
     # Before Linux 5.8 syncfs(2) did not report failed writes.
     if _kernel() < (5, 8):
         return None
-    import ctypes
+    import ctypes  # start-up: only for this request
 
     try:
         syncfs = ctypes.CDLL(None, use_errno=True).syncfs
@@ -176,7 +176,7 @@ def sync_files(descriptors: List[int]) -> Dict[int, Problem]:
             return dict.fromkeys(descriptors, problem_of(OSError(number, os.strerror(number))))
     if len(descriptors) == 1:
         return _sync_each(descriptors)
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor  # start-up: only for this request
 
     with ThreadPoolExecutor(min(_THREADS, len(descriptors))) as pool:
         failures: Dict[int, Problem] = {}

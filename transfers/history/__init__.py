@@ -1,1 +1,1 @@
-"""What operations did, told from their journals: lists, one file's moves, what is not proven; nothing here changes data."""
+"""Read the journals of operations: lists, the moves of one file, and what is not verified; nothing here changes data."""

@@ -33,7 +33,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read of a journal while it had this size and was written at this time."""
+    """The cached result of a journal with this size and modification time."""
 
     size: int
     mtime_ns: int
@@ -41,7 +41,7 @@ class _Known:
 
 
 def read_operations() -> list[Operation]:
-    """Every operation, oldest first. A journal that was not touched since it was last read is not read again."""
+    """Return every operation, oldest first. A journal that did not change since the last call is not read again."""
     folder = ledger_folder("operations")
     cache = ledger_folder("history") / "operations.jsonl"
     known = _read_cache(cache)
@@ -76,7 +76,7 @@ def _read_cache(path: Path) -> dict[str, _Known]:
 
 
 def _write_cache(path: Path, found: Mapping[str, _Known]) -> None:
-    """Where there is no room for it, it is done without."""
+    """Write the cache; a full disk is ignored."""
     lines = [line_of_json(_HEADER)]
     lines += (
         line_of_json(
@@ -130,7 +130,7 @@ _MOST_FAILURES = 1000
 
 @dataclass(slots=True)
 class Story:
-    """`files` counts what is in the journal by kind of line, `proofs` what moved by proof; `failures` are the first thousand."""
+    """One operation in full: `files` counts journal lines by kind, `proofs` the moved files by proof; `failures` are the first thousand."""
 
     operation: Operation
     files: Counter[str] = field(default_factory=Counter)
@@ -140,13 +140,13 @@ class Story:
 
     @property
     def rate(self) -> float | None:
-        """Bytes a second of what moved; None where nothing did."""
+        """The rate in bytes per second; None where nothing moved."""
         moved, seconds = self.operation.number("bytes_moved"), self.operation.seconds
         return moved / seconds if moved and seconds else None
 
 
 def tell_story(identifier: str) -> Story:
-    """Everything that is on record of it. Raises `NotFoundError`."""
+    """Read everything recorded about an operation. Raises `NotFoundError`."""
     path = journal_of(identifier)
     operation = read_operation(path)
     if operation is None:
@@ -167,7 +167,7 @@ def tell_story(identifier: str) -> Story:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What became of one journal, or would become of it: how many of its lines go, and how many bytes they take."""
+    """The (planned) result for one journal: the number of removed lines and their bytes."""
 
     operation: Operation
     lines: int
@@ -175,11 +175,11 @@ class Compacted:
 
 
 def compact(operations: Iterable[Operation], before: float, *, dry: bool) -> Iterator[Compacted]:
-    """Shorten the journals of operations that began before then (seconds since the epoch) and have a receipt.
+    """Shorten the journals of operations that started before `before` (seconds since the epoch) and have a receipt.
 
-    A line about a file goes where a newer operation moved or deleted the same file: it takes part in nothing any more. So do
-    the lines of old failures, which the receipt counts. Each journal is replaced whole or not at all. The newest line about
-    each file stays, and with it what `verify` compares a place with. Raises `IncompleteError`.
+    A line about a file is removed where a newer operation moved or deleted the same file: nothing uses it any more. So are
+    the lines of old failures, which the receipt counts. Each journal is replaced atomically. The newest line about
+    each file is kept, because `verify` compares with it. Raises `IncompleteError`.
     """
     newer = _Newer()
     for operation in sorted(operations, key=lambda each: (each.began, each.id), reverse=True):
@@ -195,14 +195,14 @@ def compact(operations: Iterable[Operation], before: float, *, dry: bool) -> Ite
 
 
 class _Newer:
-    """The files that operations looked at so far wrote or deleted, and those that others are names of; 16 bytes for each."""
+    """The files that newer operations wrote or deleted, and those with further names; 16 bytes for each."""
 
     def __init__(self) -> None:
         self._written: set[bytes] = set()
         self._needed: set[bytes] = set()
 
     def judge(self, place: OperationRoot, record: dict[str, Any]) -> bool:
-        """Whether the line may go; it counts for older ones from here on."""
+        """Return whether the line may be removed, and note it for older ones."""
         kind = record.get("kind")
         if kind == "failed":
             return True
@@ -223,7 +223,7 @@ def _key(place: OperationRoot, path: bytes) -> bytes:
 
 
 def _sort_out(lines: Iterable[bytes], operation: Operation, newer: _Newer) -> tuple[list[bytes], list[bytes]]:
-    """Those that stay and those that go, in their order, judged from the last to the first."""
+    """Split the lines into kept and removed ones, judged from the last to the first."""
     kept: list[bytes] = []
     dropped: list[bytes] = []
     for line in reversed(list(lines)):
@@ -246,7 +246,7 @@ def _read(line: bytes) -> dict[str, Any] | None:
 
 
 def _replace(operation: Operation, kept: list[bytes], lines: int) -> None:
-    """The journal with a line that says what is missing; it keeps its time, by which others find what is recent."""
+    """Replace the journal, with a line that says what is missing; its modification time is kept, by which recent ones are found."""
     path = journal_of(operation.id)
     note = line_of_json({"kind": "compacted", "at": now(), "lines": lines}).encode("ascii") + b"\n"
     try:

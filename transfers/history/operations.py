@@ -16,13 +16,11 @@ from hibali.ledger import find_identifier, ledger_folder, read_records
 from hibali.text import path_fields, path_from_fields, printable
 from transfers.entry import Proof, weakest
 
-PATIENCE_SECONDS = (
-    86400.0  # one that was killed looks like one that is at work: a day of silence tells them apart
-)
+PATIENCE_SECONDS = 86400.0  # seconds of silence after which an operation without an end counts as killed
 
 
 class Result(StrEnum):
-    """How an operation ended, in a word."""
+    """The result of an operation."""
 
     DONE = "done"
     INCOMPLETE = "incomplete"
@@ -48,14 +46,14 @@ _RESULTS: dict[int, Result] = {
 
 @dataclass(frozen=True, slots=True)
 class OperationRoot:
-    """A root as its store knows it; `bucket` is None where the site has none."""
+    """A root as its store knows it; `bucket` is None for sites without buckets."""
 
     site: str
     bucket: str | None
     path: bytes
 
     def way_to(self, other: OperationRoot) -> bytes | None:
-        """The path of `other` relative to this one: b"" for the same or one above; None where they are apart."""
+        """The path of `other` relative to this one: b"" for the same or a parent; None where they are unrelated."""
         if self.site != other.site or self.bucket != other.bucket:
             return None
         mine, theirs = self.path.rstrip(b"/"), other.path.rstrip(b"/")
@@ -66,17 +64,17 @@ class OperationRoot:
         return None
 
     def holds(self, other: OperationRoot) -> bool:
-        """Whether `other` is this place or lies below it."""
+        """Return whether `other` is this place or below it."""
         return other.way_to(self) == b""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`began` is RFC 3339; `origin` and `place` are None for a call that never reached them, and for old journals.
+    """A recorded operation. `began` is RFC 3339; `origin` and `place` are None for a call that never reached them, and for old journals.
 
-    `receipt` is None while it is at work, and for one that was killed; `stopped` has the fields of the error that ended
+    `receipt` is None while it is active, and for one that was killed; `stopped` has the fields of the error that ended
     it. `touched` is when its journal was last written, in seconds since the epoch. `schedule` and `firing` are those that
-    it worked for, None where a person typed it.
+    it belongs to, None where a user started it.
     """
 
     id: str
@@ -95,19 +93,19 @@ class Operation:
     sites: frozenset[str] = field(default=frozenset(), compare=False)
 
     def result(self, now: float) -> Result:
-        """How it ended; `now` in seconds since the epoch."""
+        """Return its result; `now` in seconds since the epoch."""
         if self.receipt is None:
             return Result.UNDER_WAY if now - self.touched < PATIENCE_SECONDS else Result.UNFINISHED
         return _RESULTS.get(self.number("exit"), Result.FAILED)
 
     def number(self, name: str) -> int:
-        """A count of its receipt; 0 where there is none."""
+        """Return a count of its receipt; 0 without one."""
         value = (self.receipt or {}).get(name)
         return value if isinstance(value, int) else 0
 
     @property
     def seconds(self) -> float:
-        """How long it took; 0 where nobody knows."""
+        """Its duration; 0 where unknown."""
         value = (self.receipt or {}).get("seconds")
         return float(value) if isinstance(value, int | float) else 0.0
 
@@ -118,24 +116,24 @@ class Operation:
 
     @property
     def was_mistyped(self) -> bool:
-        """Whether a person typed a wrong line: usage, or a source that does not exist, before anything moved."""
+        """Whether the command line was wrong (usage, or a missing source) and nothing moved."""
         wrong = self.exit in {Exit.USAGE, Exit.NOT_FOUND} and not self.number("files_moved")
         return wrong and self.schedule is None
 
     @property
     def proof_moved(self) -> str | None:
-        """The weakest proof among what it moved."""
+        """The weakest proof of its moved files."""
         value = (self.receipt or {}).get("proof_moved")
         return value if isinstance(value, str) else None
 
     @property
     def moment(self) -> float:
-        """When it began, in seconds since the epoch."""
+        """Its start, in seconds since the epoch."""
         return moment_of(self.began) or self.touched
 
 
 def moment_of(text: object) -> float | None:
-    """Seconds since the epoch of an RFC 3339 time; None for what is none."""
+    """Convert an RFC 3339 time to seconds since the epoch; None for an invalid one."""
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
@@ -144,7 +142,7 @@ def moment_of(text: object) -> float | None:
 
 
 def begin(record: Mapping[str, Any]) -> Operation | None:
-    """The operation that a journal's first line begins; None where it is no such line."""
+    """Read the operation from a journal's first line; None for any other line."""
     if record.get("kind") != "operation":
         return None
     source, target = str(record.get("source", "")), str(record.get("target", ""))
@@ -162,7 +160,7 @@ def begin(record: Mapping[str, Any]) -> Operation | None:
 
 
 def read_place(record: Mapping[str, Any]) -> OperationRoot | None:
-    """What a line of kind `place` or `origin` says; None for one that says nothing."""
+    """Read a line of kind `place` or `origin`; None for an empty one."""
     bucket = record.get("bucket")
     try:
         return OperationRoot(
@@ -175,23 +173,25 @@ def read_place(record: Mapping[str, Any]) -> OperationRoot | None:
 
 
 def place_fields(place: OperationRoot) -> dict[str, Any]:
-    """What `read_place` reads."""
+    """Return the fields that `read_place` reads."""
     return {"site": place.site, "bucket": place.bucket, **path_fields(place.path, "place")}
 
 
 def _site_of(text: str) -> str:
-    """The site that a location names; empty for a local path."""
+    """Return the site in a location; empty for a local path."""
     return text.partition(":")[0] if ":" in text.partition("/")[0] else ""
 
 
-_END = 64 * 1024  # the lines before the first file, and those behind the last, are within so many bytes
+_END = (
+    64 * 1024
+)  # bytes at the start and the end of a journal that hold the lines before the first and after the last file
 _BEFORE_FILES = frozenset({"operation", "origin", "place", "empty", "compacted"})
 
 
 def journal_of(operation: str) -> Path:
-    """Where its journal is; the beginning of an id is enough.
+    """Return the path of its journal; a prefix of the id is enough.
 
-    Raises `NotFoundError` where there is none, `UsageError` where several ids begin so.
+    Raises `NotFoundError` for an unknown id, `UsageError` for an ambiguous prefix.
     """
     folder = ledger_folder("operations")
     found = find_identifier(folder, operation)
@@ -201,17 +201,17 @@ def journal_of(operation: str) -> Path:
 
 
 def no_such_operation(operation: str) -> NotFoundError:
-    """The error for an id that names none."""
+    """Return the error for an unknown id."""
     return NotFoundError(
         "no-such-operation",
-        "there is no operation of this id in the ledger",
+        "the ledger has no operation with this id",
         subject=printable(operation),
         hint="hibali history",
     )
 
 
 def read_operation(path: Path) -> Operation | None:
-    """What a journal says of its operation; None for a file that is no journal. Raises OSError."""
+    """Read an operation from its journal; None for a file that is not a journal. Raises OSError."""
     with path.open("rb") as stream:
         touched = os.fstat(stream.fileno()).st_mtime
         first = stream.read(_END)
@@ -256,14 +256,14 @@ def _records(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         try:
             record = json.loads(line)
         except ValueError:
-            continue  # torn by a crash, or cut by us
+            continue  # cut short by a crash, or by the limit above
         if isinstance(record, dict):
             yield record
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What is None is not asked; times are in seconds since the epoch."""
+    """Conditions on operations; None is no condition; times are in seconds since the epoch."""
 
     site: str | None = None
     schedule: str | None = None
@@ -272,7 +272,7 @@ class Filter:
     until: float | None = None
 
     def takes(self, operation: Operation, now: float) -> bool:
-        """Whether it is one of those."""
+        """Return whether the operation satisfies all conditions."""
         return (
             (self.site is None or self.site in operation.sites)
             and (self.schedule is None or operation.schedule == self.schedule)
@@ -282,12 +282,12 @@ class Filter:
         )
 
     def choose(self, operations: Iterable[Operation], now: float) -> list[Operation]:
-        """Those of them, in the same order."""
+        """Return the operations that satisfy the filter, in the same order."""
         return [each for each in operations if self.takes(each, now)]
 
 
 class FileChange(StrEnum):
-    """What an operation did with it, seen from the place that is asked about."""
+    """What an operation did with a file, as seen from the requested place."""
 
     ARRIVED = "arrived"
     LEFT = "left"
@@ -308,7 +308,7 @@ class Move:
     sha256: str | None = None
 
     def take(self, record: dict[str, Any]) -> None:
-        """One more file of it."""
+        """Add one file."""
         kind = record.get("kind")
         if kind == "failed":
             self.failed += 1
@@ -324,7 +324,7 @@ class Move:
 
 
 def moves_of(wanted: Iterable[OperationRoot], operations: Iterable[Operation]) -> Iterator[Move]:
-    """What was done at these places or below them (one place, as it may be written), in the order of the operations."""
+    """Return what operations did at or below these places (spellings of one place), in their order."""
     places = list(wanted)
     for operation in operations:
         arrived = _way(operation.place, places)
@@ -365,9 +365,9 @@ def _read_moves(operation: Operation, below: bytes, way: FileChange) -> list[Mov
 
 
 def lines_below(operation: str, below: bytes) -> Iterator[dict[str, Any]]:
-    """The lines of its journal about a file, or about what is below a folder; b"" is everything.
+    """Yield the journal lines about a file, or about the content of a folder; b"" for everything.
 
-    Only lines in which the name stands are parsed: a journal may have millions.
+    Only lines that contain the name are parsed: a journal may have millions.
     """
     needle = _needle(below)
     with journal_of(operation).open("rb") as stream:
@@ -378,13 +378,13 @@ def lines_below(operation: str, below: bytes) -> Iterator[dict[str, Any]]:
                 record = json.loads(line)
                 path = path_from_fields(record)
             except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # torn, or about no file
+                continue  # cut short, or not about a file
             if not below or path == below or path.startswith(below + b"/"):
                 yield record
 
 
 def _needle(below: bytes) -> bytes:
-    """What every line about it holds: its name as JSON, without the closing quote; a name that is not UTF-8 is in base64."""
+    """Return what every line about it contains: its name as JSON without the closing quote, base64 for names that are not UTF-8."""
     try:
         text = json.dumps(below.decode("utf-8"))
     except UnicodeDecodeError:
@@ -397,7 +397,7 @@ _PROVEN = frozenset({"digest", "recorded", None})
 
 @dataclass(slots=True)
 class Unproven:
-    """Of one target: how many files stand there unproven, their bytes, and the weakest words for it."""
+    """The unverified files of one target: their number, bytes, and weakest proof."""
 
     site: str
     target: str
@@ -407,9 +407,9 @@ class Unproven:
 
 
 def find_unproven(operations: Sequence[Operation]) -> list[Unproven]:
-    """What moved without proof and was neither moved again with one, deleted, nor verified since; the largest first.
+    """Find files that moved without proof and were not moved with proof, deleted or verified since; the largest first.
 
-    Only journals of operations that moved something without proof are read, and later ones at the same places.
+    Only journals of operations that moved files without proof are read, and later ones at the same places.
     """
     weak: dict[tuple[str, str | None, bytes], tuple[str, str, int]] = {}
     places: list[OperationRoot] = []

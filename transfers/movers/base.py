@@ -10,16 +10,16 @@ from transfers.stores.base import Item, Landed, Source, Store
 
 
 class Mover(Protocol):
-    """A way of carrying: bytes through us, a copy by the server, a third party."""
+    """A way of transferring: through this machine, a copy by the server, or a third party."""
 
     @property
     def word(self) -> str:
-        """What receipts call it: `stream`, `server` or `direct`."""
+        """Its name in receipts: `stream`, `server` or `direct`."""
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
-        """Carry every item; a `Landed` for each, in any order, with events of what went wrong in between.
+        """Transfer every item; yield a `Landed` for each, in any order, and events of failures.
 
-        Closing it ends what is under way.
+        Closing it ends active transfers.
         """

@@ -1,4 +1,4 @@
-"""Move files straight from one ssh site to another over the first site's own ssh."""
+"""Move files directly from one ssh site to another over the first site's own ssh."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.third_party import unit_bytes
 from transfers.remote.connection import Connection, opening, remote_command
+from transfers.stores import ssh
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.base import Item, Landed, Source, Store, Unit
 from transfers.stores.single_file import SingleSource
 
 
 class DirectMover(StreamMover):
-    """The Mover protocol (transfers.movers.base.Mover); what arrives corrupt is sent again, and a rate is kept, as a stream does it."""
+    """The Mover protocol (transfers.movers.base.Mover); corrupt files are sent again and rates are limited as by StreamMover."""
 
     word = "direct"
 
@@ -65,38 +66,38 @@ _WITHOUT = "leave out --direct: the bytes then pass through this machine"
 
 
 class Way:
-    """A line to an agent at the source's site, and through it to one at the target's."""
+    """A connection to an agent at the source's site, and through it to one at the target's."""
 
     def __init__(self, line: Connection, logins: int) -> None:
         self.line = line
         self.logins = logins
 
     def close(self) -> None:
-        """Both agents end; safe to call twice."""
+        """End both agents; safe to call twice."""
         self.line.close()
 
 
 def check_direct(source: Location, target: Location) -> None:
-    """Raise `UsageError` where bytes can never go straight from one to the other."""
+    """Raise `UsageError` where direct transfers between the two are impossible."""
     for location in (source, target):
         if location.site.kind != "ssh":
             raise UsageError(
                 "direct-kind",
-                "--direct goes from one ssh site to another, and this is not an ssh site",
+                "--direct needs two ssh sites, but this is not one",
                 subject=location.text,
                 hint=f"Name two ssh sites, or {_WITHOUT}.",
             )
     if source.site.name == target.site.name:
         raise UsageError(
             "direct-same-site",
-            "--direct goes from one site to another, and both ends are at the same",
+            "--direct needs two different sites, but both endpoints are at the same",
             subject=target.text,
             hint=f"Name two ssh sites, or {_WITHOUT}.",
         )
 
 
 def agent_store(store: object, location: Location) -> PosixStore:
-    """The store, which is an agent's; raises `UsageError` where the site has none."""
+    """Return the store as an agent store; raises `UsageError` for any other."""
     if isinstance(store, PosixStore):
         return store
     raise UsageError(
@@ -110,12 +111,10 @@ def agent_store(store: object, location: Location) -> PosixStore:
 def open_way(
     source: Location, target: Location, reading: PosixStore, landing: PosixStore, on_event: Listener = ignore
 ) -> Way:
-    """Have the source's site reach the target's; nothing is changed by that.
+    """Connect the source's site to the target's; this changes nothing.
 
-    Raises `AccessError` where it may not log in there, `TryLaterError` where it cannot reach it now.
+    Raises `AccessError` for a refused login, `TryLaterError` where it is unreachable now.
     """
-    from transfers.stores import ssh
-
     here, there = source.site, target.site
     assert there.ssh is not None
     reached = there.reached_from.get(here.name) or Reached()
@@ -149,9 +148,9 @@ def _words(reached: Reached, host: str) -> list[str]:
 
 
 def _check_agent(greeting: dict[str, Any], landing: PosixStore, line: Connection, host: str) -> None:
-    """What landed as another account would not be ours."""
+    """Check the account at the target: files written as another account would not belong to the user."""
     if greeting["protocol"] != protocol.PROTOCOL:
-        raise line.broken("speaks another protocol")
+        raise line.broken("uses another protocol version")
     if greeting["user"] != landing.account:
         raise AccessError(
             "another-account",
@@ -162,23 +161,23 @@ def _check_agent(greeting: dict[str, Any], landing: PosixStore, line: Connection
 
 
 def _unreached(answer: dict[str, Any], reached: Reached, host: str, here: Site, there: Site) -> HibaliError:
-    """Why, and what to do next; without --direct it goes, since we reach both."""
+    """Return why, and what to do; without --direct it works, because this machine reaches both."""
     subject = f"{here.name} -> {there.name}"
     setting = f"[sites.{there.name}.reached_from.{here.name}]"
     by_hand = shlex.join([*reached.command, *(["-p", str(reached.port)] if reached.port else []), host])
-    hint = f"At {here.name}, log in once by hand: {by_hand} (another way: {setting}); or {_WITHOUT}."
+    hint = f"At {here.name}, log in once yourself: {by_hand} (another way: {setting}); or {_WITHOUT}."
     status, said = answer["status"], str(answer["errors"])
     if status is None:
         return AccessError(
             "no-ssh", f"{reached.command[0]} cannot be run there: {said}", subject=subject, hint=hint
         )
-    if status == 255:  # ssh's own
+    if status == 255:  # ssh's exit code
         found = explain_ssh(said.encode("utf-8", "replace"), reached.command, host)
         kind = type(found)
         return kind(
-            found.code, f"{here.name} does not reach {host}: {found.message}", subject=subject, hint=hint
+            found.code, f"{here.name} cannot reach {host}: {found.message}", subject=subject, hint=hint
         )
-    if status == 127:  # the shell's own
+    if status == 127:  # the shell's exit codes
         return NotFoundError("no-python", f"python3 cannot be started at {host}", subject=subject, hint=hint)
     words = said.splitlines()[-1][-300:] if said else f"status {status}"
-    return TryLaterError("no-agent", f"no agent starts at {host}: {words}", subject=subject, hint=hint)
+    return TryLaterError("no-agent", f"the agent cannot start at {host}: {words}", subject=subject, hint=hint)

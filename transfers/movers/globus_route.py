@@ -142,9 +142,9 @@ def open_globus(
 ) -> GlobusMover:
     """Log in with what is stored; everything is closed with `stack`. Raises `AccessError` with the line to type."""
     from transfers.movers.globus import GlobusMover
-    from transfers.stores.globus.clients import open_access
-    from transfers.stores.globus.requests import Globus
-    from transfers.stores.globus.tasks import Tasks
+    from transfers.stores.globus.clients import open_access  # start-up: only for Globus
+    from transfers.stores.globus.requests import Globus  # start-up: only for Globus
+    from transfers.stores.globus.tasks import Tasks  # start-up: only for Globus
 
     ends_of = sorted((request.target, request.source), key=lambda location: location.typed_local)
     sites = [_named(location.site) for location in ends_of]

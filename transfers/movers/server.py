@@ -13,9 +13,9 @@ from transfers.entry import Kind, Proof
 from transfers.movers.base import Mover
 from transfers.stores.base import NOT_COPIED, Item, Landed, Origin, Source, Store
 
-_READ_BACK = 64  # so many copies are read back in one go
-_REFUSALS = 32  # a server that refused so many and copied none is not asked again,
-_MOST_LEFT = 10_000  # and one that copies some only until so many are left
+_READ_BACK = 64  # copies that are read back at once
+_REFUSALS = 32  # after this many refusals without any copy, the server is not asked again,
+_MOST_LEFT = 10_000  # and one that copies some, only until this many refusals
 
 
 class ServerMover:
@@ -33,7 +33,7 @@ class ServerMover:
 
     @property
     def word(self) -> str:
-        """See Mover: the server, as soon as it copied anything."""
+        """See Mover: `server` once it copied anything."""
         return "server" if self._copied else self._otherwise.word
 
     def carry(
@@ -69,7 +69,7 @@ class ServerMover:
         yield from self._read_back(source, target, weak)
 
     def _files(self, coming: Iterable[Item]) -> Generator[Item, None, None]:
-        """What can be copied, until the server is seen not to."""
+        """Yield what can be copied, until the server proves unable."""
         for item in coming:
             if item.entry.kind is Kind.FILE:
                 yield item
@@ -79,20 +79,20 @@ class ServerMover:
                 return
 
     def _leave(self, landed: Landed) -> Generator[Event, None, None]:
-        """Nothing was changed, so the bytes may pass us; said once."""
+        """Leave a file to the other mover: nothing was changed; noted once."""
         self._left.append(landed.item)
         self._refused += 1
         if self._refused == 1 and landed.problem is not None:
             name = printable(landed.item.entry.path)
             yield Noted(
-                f"the server did not copy {name} by itself ({landed.problem.message});"
-                " what it does not copy passes through this machine"
+                f"the server did not copy {name} ({landed.problem.message});"
+                " files that it does not copy pass through this machine"
             )
 
     def _read_back(
         self, source: Source, target: Store, copies: list[Landed]
     ) -> Generator[Event | Landed, None, None]:
-        """Hash the copies, and the sources of which no digest is on record or good enough; unequal ones are sent again."""
+        """Hash the copies, and sources without a usable recorded digest; differing copies are sent again."""
         if not copies:
             return
         hashed = [

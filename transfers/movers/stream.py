@@ -15,7 +15,7 @@ from transfers.entry import Kind, Proof, weakest
 from transfers.pipeline.batches import group_units, packed_together
 from transfers.stores.base import SEGMENT_BYTES, Item, Landed, Payload, Source, Store, Unit
 
-ROUNDS = 3  # an item that may succeed when sent again is sent at most this often
+ROUNDS = 3  # attempts for an item that may succeed when it is sent again
 FULL = frozenset({"no-space", "no-quota", "read-only"})
 
 
@@ -25,7 +25,7 @@ class StreamMover:
     word = "stream"
 
     def __init__(self, rate: int = 0, on_event: Listener = ignore) -> None:
-        """`rate` is the most bytes a second, 0 for no limit; `on_event` hears what left from the thread that sends it."""
+        """`rate` is the limit in bytes per second, 0 for none; `on_event` gets progress from the sending thread."""
         self._on_event = on_event
         self._pace = Pace(rate)
         self._together = packed_together(rate)
@@ -33,13 +33,13 @@ class StreamMover:
 
     @property
     def slowed(self) -> bool:
-        """Whether it was the rate that made it take so long."""
+        """Whether the rate limit slowed the transfer."""
         return self._pace.slows
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
-        """See Mover. What arrives corrupt is sent again a bounded number of times, then told."""
+        """See Mover. Corrupt files are sent again a bounded number of times, then reported."""
         coming = items
         for round_number in range(1, ROUNDS + 1):
             again: list[Item] = []
@@ -75,7 +75,7 @@ class StreamMover:
             self._full.set()
 
     def _while_room(self, items: Iterable[Item]) -> Iterator[Item]:
-        """A full target is not tried again for every file that is left."""
+        """Yield items until the target is full, so that not every remaining file is tried."""
         for item in items:
             if self._full.is_set():
                 return
@@ -83,7 +83,7 @@ class StreamMover:
 
 
 def _piece_bytes(source: Source, target: Store) -> int:
-    """How large the pieces of a large file are: small ones are shared out more evenly among several lines."""
+    """Return the size of pieces of a large file: small ones distribute better over several channels."""
     facts = (source.facts, target.facts)
     if source.several_lines or target.several_lines:
         return max(one.least_segment_bytes for one in facts)
@@ -91,25 +91,25 @@ def _piece_bytes(source: Source, target: Store) -> int:
 
 
 def is_again(event: Event | Landed) -> TypeGuard[Landed]:
-    """Whether this is an item that may succeed when it is sent again."""
+    """Return whether this item may succeed when it is sent again."""
     return isinstance(event, Landed) and event.problem is not None and event.problem.again
 
 
 def retried(landed: Landed, round_number: int) -> Retried:
-    """The event that says so."""
+    """Return the event for a retry."""
     reason = landed.problem.message if landed.problem is not None else ""
     return Retried(printable(landed.item.entry.path), round_number, 0.0, reason)
 
 
 class ProgressReport:
-    """How far it is, told unit by unit; one thread's own."""
+    """Progress by unit; used by one thread."""
 
     def __init__(self, on_event: Listener) -> None:
         self._on_event = on_event
-        self._large = (-1, 0)  # the last large file's number, and how much of it stood there before
+        self._large = (-1, 0)  # number of the last large file, and the bytes of it that existed before
 
     def tell_progress(self, unit: Unit, size: int) -> None:
-        """So many bytes of a unit are through."""
+        """Report bytes of a unit as sent."""
         if unit.segment:
             item = unit.items[0]
             if item.number != self._large[0]:
@@ -120,7 +120,7 @@ class ProgressReport:
 
 
 class Watched(ProgressReport):
-    """What the source said of its half, kept until the target answers; filled by the sending thread."""
+    """The source's results, kept until the target answers; filled by the sending thread."""
 
     def __init__(self, pace: Pace, on_event: Listener) -> None:
         """`on_event` is called from the thread that sends."""
@@ -129,7 +129,7 @@ class Watched(ProgressReport):
         self.proofs: dict[int, Proof] = {}
 
     def watch(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
-        """The same, no faster than the pace allows; what has left is told."""
+        """Yield the payloads at the allowed rate, and report progress."""
         for payload in payloads:
             for position, item in enumerate(payload.unit.items):
                 proof = payload.proofs[position] if payload.proofs else Proof.DIGEST

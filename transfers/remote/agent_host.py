@@ -16,14 +16,14 @@ from transfers.remote.host import Finished, Once, SmallFile
 from transfers.stores.agent_store import one_entry
 from transfers.stores.base import Space, space_in, within_quotas
 
-_ONCE_SECONDS = 120.0  # whoever finds no answer waits for longer than that (runs.submit)
-_AT_ONCE_BYTES = 1024 * 1024  # of content in one question, which may take six times that as JSON
-_AT_ONCE = 400  # files in one question, or questions before an answer is taken
+_ONCE_SECONDS = 120.0  # callers without an answer wait longer than that (runs.submit)
+_AT_ONCE_BYTES = 1024 * 1024  # of content in one request, which may take six times as much as JSON
+_AT_ONCE = 400  # files in one request, or requests before an answer is read
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class AgentHost:
-    """One login at one site."""
+    """A remote host, reached through the agent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -39,7 +39,7 @@ class AgentHost:
         return {"user": str(greeting.get("account", "")), **known}
 
     def which(self, names: Sequence[str]) -> dict[str, str | None]:
-        """Where programs are found there."""
+        """Find programs there."""
         answer = self._connection.ask("which", names=list(names))
         with self._connection.understanding():
             found = answer.header["found"]
@@ -158,12 +158,12 @@ class AgentHost:
         """See RemoteHost."""
         found = self._connection.ask("digest_path", path=protocol.text_of(path)).header.get("digest")
         if not isinstance(found, str) or not _DIGEST.fullmatch(found):
-            raise NotFoundError("no-digest", "the site gave no digest", subject=self._connection.where)
+            raise NotFoundError("no-digest", "the site returned no digest", subject=self._connection.where)
         return found
 
     @property
     def round_trip(self) -> float:
-        """Seconds from a question to its answer, the shortest so far."""
+        """The shortest round trip so far, in seconds."""
         return self._connection.round_trip
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ def _batches(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
 
 
 def _cut(sizes: list[int], body: bytes, count: int) -> list[bytes | None]:
-    """The contents that were told one behind the other; raises `ValueError` where they do not add up."""
+    """Split concatenated contents; raises `ValueError` where the sizes do not add up."""
     if len(sizes) != count or sum(max(size, 0) for size in sizes) != len(body):
         raise ValueError
     found: list[bytes | None] = []
@@ -216,8 +216,8 @@ _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 
 
 def gate_script(python: str, *, agent: bool = True) -> str:
-    """The text of the script, for sites where the agent's python is `python`; without `agent` SFTP alone carries files."""
+    """Return the script of the forced command, for the site's `python`; without `agent`, only SFTP transfers files."""
     if not _PYTHON.fullmatch(python):
-        raise UsageError("unsafe-python", "`python` may hold only letters, digits and _./+-", subject=python)
+        raise UsageError("unsafe-python", "`python` can only have letters, digits and _./+-", subject=python)
     text = Path(__file__).with_name("gate.sh").read_text("ascii")
     return text.replace("@AGENT@", shlex.quote(remote_command(python)) if agent else "")

@@ -24,8 +24,8 @@ from transfers.agent.protocol import FAILED, SILENCE_SECONDS
 from transfers.pipeline.shared_memory import arena, take_room
 from transfers.stores.server_lease import locked
 
-# Reads eight digits and then that many bytes, straight from descriptor 0 so that nothing behind them is swallowed.
-# No newline, quote, `!` or `$`: it stands between single quotes in sh, bash, tcsh and fish alike.
+# Reads eight digits and then that many bytes, straight from descriptor 0 so that nothing after them is consumed.
+# No newline, quote, `!` or `$`: it can be single-quoted in sh, bash, tcsh and fish alike.
 BOOTSTRAP = (
     "import os,zlib;"
     'r=lambda n,d=b"":r(n,d+(os.read(0,n-len(d))or os._exit(9)))if len(d)<n else d;'
@@ -33,7 +33,7 @@ BOOTSTRAP = (
 )
 
 # Finds the modules that were sent, and compiles each when it is first imported; the class of a specification (PEP 451)
-# is taken from one that is there, because importing it costs more than what it is for.
+# is taken from an existing one, because importing it is slow.
 _FINDER = """
 import sys
 class Sent:
@@ -48,27 +48,27 @@ class Sent:
         exec(compile(self.texts[module.__name__], "hibali:" + module.__name__, "exec"), module.__dict__)
 """
 
-# Behind the standard library, which is not to be hidden by what stands beside us.
+# After the standard library, so that files beside hibali do not hide it.
 _HERE = "import sys\nsys.path.append({!a})\n"
 _ROOT = Path(__file__).resolve().parents[2]
 
-# Nobody reads them over there, and they are a quarter of what is sent.
+# Docstrings are a quarter of the text to send, and not needed there.
 _DOCSTRING = re.compile(r'^( *)"""(?:[^"\\]|"(?!"")|\\.)*"""$', re.MULTILINE)
 _COMMENT = re.compile(r"^ *#.*$", re.MULTILINE)
 
 
 def remote_command(python: str) -> str:
-    """The command line for a login shell at a site."""
+    """Return the command line for a login shell at a site."""
     return f"exec {python} -I -S -c '{BOOTSTRAP}'"
 
 
 def local_command(python: str) -> list[str]:
-    """The same for this machine, in words."""
+    """Return the arguments that start the agent on this machine."""
     return [python, "-I", "-S", "-c", BOOTSTRAP]
 
 
 def opening(nonce: str, roots: Sequence[str] = (), *, here: bool = False) -> bytes:
-    """What is written to the agent's standard input before the first frame; `here` it loads the modules we run from.
+    """Return what is written to the agent's standard input before the first frame; `here` it loads hibali's own modules.
 
     `roots` are the site's, as `transfers.agent.serve.main` has them.
     """
@@ -87,7 +87,7 @@ def _source() -> bytes:
 
 
 def _without_comments(text: str) -> str:
-    """The same statements on the same lines, so that what fails there is found here."""
+    """Remove docstrings; statements keep their lines, so that tracebacks match."""
     return _COMMENT.sub("", _DOCSTRING.sub(_empty_string, text))
 
 
@@ -95,13 +95,13 @@ def _empty_string(found: re.Match[str]) -> str:
     return found.group(1) + '""' + "\n" * found.group(0).count("\n")
 
 
-_CHATTER = 1024 * 1024  # what start-up files may print before the agent speaks
+_CHATTER = 1024 * 1024  # what start-up files may print before the agent's first frame
 _START_SECONDS = 90.0
-_SIGNALLED = 128  # a shell adds the number of the signal that ended a program to this
+_SIGNALLED = 128  # a shell adds the number of the signal that killed a program to this
 
 
 class Connection:
-    """One agent process. One thread asks; `send` may be used by a second one while answers are read."""
+    """One agent process. One thread sends requests; a second one may use `send` while answers are read."""
 
     def __init__(
         self,
@@ -115,8 +115,8 @@ class Connection:
     ) -> None:
         """Start the agent; `where` names the site in errors. Raises `TryLaterError`, `AccessError`, `NotFoundError`.
 
-        Below the site's `roots` it follows no symlink of another account. It runs `here`, on this machine, and shares memory with us; or at a site. What stands at `look_at` is asked
-        at once: the first of `answers` tells it.
+        Below the site's `roots` it follows no symlink of another account. It runs `here`, on this machine, sharing memory, or at
+        a site. The state of `look_at` is requested at once, as the first of `answers`.
         """
         self.where = where
         self.memory = memory = arena() if here else None
@@ -125,10 +125,10 @@ class Connection:
         self._process = Process(argv, leave=() if memory is None else (memory.descriptor,))
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self.lost = False  # it ended without a goodbye
+        self.lost = False  # the agent ended without a goodbye
         self._greeted = False
         self.data_bytes = 0
-        self.round_trip = 60.0  # seconds; the shortest that was seen
+        self.round_trip = 60.0  # seconds; the shortest round trip so far
         self._posted: list[str] = []
         try:
             self.greeting = self._start(look_at, roots)
@@ -152,7 +152,7 @@ class Connection:
         self._skip_chatter(nonce.encode("ascii"))
         greeting = self._receive().header
         if greeting.get("protocol") != protocol.PROTOCOL:
-            raise IncompleteError("protocol", "the agent speaks another protocol", subject=self.where)
+            raise IncompleteError("protocol", "the agent uses another protocol version", subject=self.where)
         return greeting
 
     @property
@@ -166,7 +166,7 @@ class Connection:
             view = view[self._process.stdin.write(view) :]
 
     def _skip_chatter(self, nonce: bytes) -> None:
-        """Pass over what the far start-up files print, byte by byte at the end so that no frame is swallowed."""
+        """Skip what remote start-up files print, byte by byte at the end so that no frame is consumed."""
         seen = bytearray()
         deadline = time.monotonic() + _START_SECONDS
         while not seen.endswith(nonce):
@@ -179,11 +179,11 @@ class Connection:
             seen += chunk
             if len(seen) > _CHATTER:
                 raise IncompleteError(
-                    "chatter", "the far start-up files print without end", subject=self.where
+                    "chatter", "the start-up files at the site print too much", subject=self.where
                 )
 
     def send(self, kind: bytes, header: dict[str, Any], body: protocol.Body = b"") -> None:
-        """One frame to the agent; raises the error that tells why it is gone."""
+        """Send one frame; raises the error that explains why the agent ended."""
         try:
             with self._lock:
                 protocol.write_frame(self._process.stdin, kind, header, body)
@@ -192,7 +192,7 @@ class Connection:
             raise self._gone() from None
 
     def receive(self) -> protocol.Frame:
-        """The next frame; an ERROR frame is raised as the error it tells."""
+        """Return the next frame; an ERROR frame is raised as its error."""
         frame = self._receive()
         if frame.kind == protocol.ERROR:
             raise self._translate(frame.header)
@@ -208,7 +208,7 @@ class Connection:
                 "protocol",
                 f"the agent broke the protocol: {problem}",
                 subject=self.where,
-                hint="Nothing it said was believed.",
+                hint="Its answer was ignored.",
             ) from None
         except (OSError, ValueError):
             raise self._gone() from None
@@ -218,12 +218,12 @@ class Connection:
         return frame
 
     def post(self, word: str, **details: Any) -> None:
-        """A request whose one answer is taken before that of the next."""
+        """Send a request with one answer; answers come in the order of requests."""
         self.send(protocol.REQUEST, {"do": word, **details})
         self._posted.append(word)
 
     def answers(self, asked_at: float | None = None) -> list[protocol.Frame]:
-        """The answers to all that was posted, the first of it `asked_at` on the monotonic clock; raises the error of any."""
+        """Read the answers to all posted requests, the first sent at `asked_at` (monotonic clock); raises the first error."""
         posted, self._posted = self._posted, []
         found = []
         refused: HibaliError | None = None
@@ -232,7 +232,7 @@ class Connection:
             found.append(frame)
             if asked_at is not None and len(found) == 1:
                 self.round_trip = min(self.round_trip, time.monotonic() - asked_at)
-            if frame.kind == protocol.ERROR:  # the others are answered all the same
+            if frame.kind == protocol.ERROR:  # the other answers still come
                 refused = refused or self._translate(frame.header)
             elif frame.kind != protocol.END:
                 raise self.broken(f"answered {word} with {frame.kind!r}")
@@ -241,11 +241,11 @@ class Connection:
         return found
 
     def ask(self, word: str, **details: Any) -> protocol.Frame:
-        """One request with one answer."""
+        """Send one request and return its answer."""
         return self.ask_all([(word, details)])[0]
 
     def ask_all(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[protocol.Frame]:
-        """Several requests sent at once, with one answer each; raises the error of the first that has one."""
+        """Send several requests at once, with one answer each; raises the first error."""
         began = time.monotonic()
         before = len(self._posted)
         for word, details in questions:
@@ -253,7 +253,7 @@ class Connection:
         return self.answers(None if before else began)[before:]
 
     def answers_to(self, word: str) -> Iterator[protocol.Frame]:
-        """The answers to a request with several, which was sent before; the last one is END."""
+        """Yield the answers to a request that was sent before; the last one is END."""
         self.answers()
         while True:
             frame = self.receive()
@@ -264,23 +264,23 @@ class Connection:
                 return
 
     def broken(self, what: str) -> IncompleteError:
-        """The error for an agent that does not keep to the protocol."""
+        """Return the error for a violation of the protocol."""
         return IncompleteError("protocol", f"the agent broke the protocol: it {what}", subject=self.where)
 
     @contextlib.contextmanager
     def understanding(self) -> Iterator[None]:
-        """Where an answer is taken apart: one of another shape than agreed is a broken protocol, not our bug."""
+        """Turn errors while an answer is parsed into a violation of the protocol by the agent."""
         try:
             yield
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
-            raise self.broken("gave an answer of another shape than agreed") from None
+            raise self.broken("sent an answer in an unexpected form") from None
 
     def expand(self, path: bytes) -> bytes:
-        """The absolute path that `~`, `~/x`, `$NAME` or `$NAME/x` mean there."""
+        """Expand `~`, `~/x`, `$NAME` or `$NAME/x` there to an absolute path."""
         return self.path_in(self.ask("expand", path=protocol.text_of(path)))
 
     def path_in(self, answer: protocol.Frame) -> bytes:
-        """The absolute path that the agent found."""
+        """Return the absolute path in an answer."""
         with self.understanding():
             found = protocol.bytes_of(answer.header["path"])
             if not found.startswith(b"/") or b"\0" in found:
@@ -297,7 +297,7 @@ class Connection:
         if code == FAILED:
             return agent_failed(message, subject)
         if code == "overtaken":
-            hint = "The same line again looks at what is there now, and goes on."
+            hint = "Run the same command again: it checks what is there now, and continues."
             return TryLaterError(code, message, subject=subject, hint=hint, transient=False)
         return error_from(code, message, subject)
 
@@ -309,7 +309,7 @@ class Connection:
         return self.where
 
     def _gone(self) -> HibaliError:
-        """Why the agent is no longer there: ssh's own words, or python's."""
+        """Return why the agent ended: the message of ssh, or of python."""
         self.lost = self.lost or not self._closed.is_set()
         code = self._process.end(patience=2.0)
         errors = self._process.errors
@@ -320,7 +320,7 @@ class Connection:
         if code == 127 or ("not found" in text and "python" in text):
             return NotFoundError(
                 "no-python",
-                "python3 cannot be started there",
+                "python3 cannot be started at the site",
                 subject=self.where,
                 hint="Set `python` of the site to a Python 3.6 or later.",
             )
@@ -331,7 +331,7 @@ class Connection:
         )
 
     def _failed(self, said: str, status: int) -> HibaliError:
-        """The error for an agent that ended by itself with a status: logging in again would only repeat it."""
+        """Return the error for an agent that exited with a status: a new login would not help."""
         reason = printable(said.splitlines()[-1])[-300:] if said else f"status {status}"
         if self._greeted:
             return agent_failed(reason, self.where)
@@ -339,12 +339,12 @@ class Connection:
             "agent-not-started",
             f"hibali's agent cannot start: {reason}",
             subject=self.where,
-            hint="Log in there and run `python3 -V`; set `python` of the site to a Python 3.6 or later that works.",
+            hint="Log in there and run `python3 -V`. Set `python` of the site to a Python 3.6 or later that works.",
             transient=False,
         )
 
     def _beat(self) -> None:
-        """Tell the agent that we live; one that hears nothing ends by itself."""
+        """Send heartbeats to the agent, which ends without them."""
         while not self._closed.wait(SILENCE_SECONDS / 4):
             try:
                 self.send(protocol.HEARTBEAT, {})
@@ -352,7 +352,7 @@ class Connection:
                 return
 
     def close(self, patience: float = 5.0) -> None:
-        """Say goodbye and wait so many seconds for the agent's end; safe to call twice."""
+        """Say goodbye and wait `patience` seconds for the agent's end; safe to call twice."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -368,7 +368,7 @@ _HINTS = {
 
 
 def agent_failed(reason: str, where: str) -> HibaliError:
-    """The error for an exception in the agent, which is a bug of hibali: never tried again, the same would happen."""
+    """Return the error for an exception in the agent, a bug of hibali that is never retried."""
     return HibaliError(
         "agent-failed",  # problems.FAILED
         f"hibali's agent stopped because of a bug: {reason}",
@@ -378,7 +378,7 @@ def agent_failed(reason: str, where: str) -> HibaliError:
 
 
 def error_from(code: str, message: str, subject: str) -> HibaliError:
-    """The error for a code and a message that an agent tells."""
+    """Return the error for an agent's code and message."""
     return _error_of(code)(code, message, subject=subject, hint=_HINTS.get(code) or hint_of(code))
 
 

@@ -22,8 +22,8 @@ from transfers.stores.sftp.remote_host import SftpHost
 
 Opened = TypeVar("Opened")
 
-# How an agent fails that was never started: by a server that gives only SFTP, by a wrapper that refuses in words
-# on its standard output and exits 0, or for want of python3. A lost or refused login is neither.
+# How an agent that never started fails: a server with SFTP only, a wrapper that refuses with a message
+# on its standard output and exits 0, or a missing python3. A lost or refused login is neither.
 _NOT_STARTED = frozenset(
     {"no-python", "agent-not-started", "connection-lost", "no-answer", "chatter", "protocol"}
 )
@@ -37,7 +37,7 @@ def open_either(
     with_sftp: Callable[[Client, int], Opened],
     on_event: Listener = ignore,
 ) -> Opened:
-    """What the one or the other opens, as the site's `transport` says; `auto` remembers where only SFTP works."""
+    """Open the agent or SFTP, as the site's `transport` says; `auto` remembers where only SFTP works."""
     way = _settled(site, bulk=bulk)
     if way == "agent":
         return with_agent()
@@ -53,7 +53,7 @@ def open_either(
 
 
 def _settled(site: Site, *, bulk: bool) -> str:
-    """`agent`, `sftp`, or `auto` where nothing is known yet."""
+    """Return `agent`, `sftp`, or `auto` where it is not known yet."""
     if site.ssh is None:
         return "agent"
     if site.ssh.transport != "auto":
@@ -63,7 +63,7 @@ def _settled(site: Site, *, bulk: bool) -> str:
 
 
 def _instead(site: Site, problem: HibaliError, *, bulk: bool, on_event: Listener) -> tuple[Client, int]:
-    """SFTP where the agent could not start; the agent's own problem is raised where there is none either."""
+    """Open SFTP where the agent could not start; raise the agent's problem where SFTP is missing, too."""
     try:
         found = kind.connect(site, bulk=bulk, on_event=on_event)
     except HibaliError:
@@ -87,7 +87,7 @@ def _remember(site: Site, because: str, *, bulk: bool) -> None:
 
 
 def sftp_host(site: Site, client: Client) -> RemoteHost:
-    """The machine at a site over a conversation that is closed with it."""
+    """Return a remote host over SFTP, which closes the client with it."""
     assert site.ssh is not None
     assert client.channel.login is not None
     return SftpHost(client, client.channel.login, site.ssh.command, Guard(client, guarded_roots(site)))
@@ -111,7 +111,7 @@ def _file(site: Site) -> Path:
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # it is tried again then
+    with contextlib.suppress(OSError):  # the next call tries again
         write_atomic(path, json.dumps({**record, "schema": 1}, indent=1).encode("ascii") + b"\n")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import TryLaterError, UsageError
-from hibali_cli.annex_remote import AnnexRequest, line_of, read_request, told
+from hibali_cli.annex_remote import AnnexRequest, error_line, one_line, read_request
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,6 @@ def test_requests_that_lack_words_are_refused(line: bytes) -> None:
 
 
 def test_answers_are_one_line_whatever_is_in_them() -> None:
-    assert line_of("INFO", "a\nb\rc\0\udcff") == b"INFO a\\nb\\rc\\0\xff\n"
+    assert one_line("INFO", "a\nb\rc\0\udcff") == b"INFO a\\nb\\rc\\0\xff\n"
     problem = TryLaterError("x", "first\nsecond\x1b[31m", subject="site", hint="do this")
-    assert told(problem) == "site: first; second\\x1b[31m (do this)"
+    assert error_line(problem) == "site: first; second\\x1b[31m (do this)"

@@ -81,7 +81,7 @@ def test_a_column_that_is_left_out_is_named(
         patched.delenv("COLUMNS", raising=False)
         Output().table(HEADINGS, ROWS)
     assert "SITE" not in screen.read()[0]
-    assert "Left out for lack of room: site." in capfd.readouterr().err
+    assert "Columns not shown: site." in capfd.readouterr().err
     screen.close()
 
 

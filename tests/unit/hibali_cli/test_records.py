@@ -86,7 +86,7 @@ def test_events_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"verbose": True}, ["plan", "lines", "moved", "deleted", "failed", "again", "note"]),
+        ({"verbose": True}, ["plan", "lines", "moved", "deleted", "failed", "retrying", "note"]),
         ({}, ["failed", "note"]),
         ({"quiet": True}, ["failed"]),
         ({"quiet": True, "verbose": True}, ["failed"]),
@@ -118,7 +118,7 @@ def test_progress_for_programs_and_logs(
     )
     assert "progress" not in on_event(capsys, json=True)[0]
     _, err = on_event(capsys)
-    assert "moving   600 B of 2.0 kB, 1 of 2 files, 8 lines, 2 logins\n" in err
+    assert "moving   600 B of 2.0 kB, 1 of 2 files, 8 connections, 2 logins\n" in err
     assert "\x1b" not in err
 
 

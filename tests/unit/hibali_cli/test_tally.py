@@ -83,7 +83,7 @@ def test_an_interruption_is_told_what_is_safe() -> None:
     tally = tallied([
         Planned(9, 90, 3, 30, 6, 2), Moved(b"a", "file", 10, None, "digest", 0), Carrying(b"l\n", 0, 5, 20), Ended()
     ])  # fmt: skip
-    assert "at least 1 of 3 files stand at the target, proven" in tally.safe()
+    assert "at least 1 of 3 files complete and verified at the target" in tally.safe()
     assert "l\n is kept" in tally.safe()
 
 
