@@ -55,7 +55,7 @@ def main() -> int:
     results = Results.open(quick=scale != 1)
     with open_stage(scale) as stage:
         for case in chosen:
-            print(f"{case.name}: {case.about}", file=sys.stderr)
+            print(f"{case.name}: {case.subject}", file=sys.stderr)
             results.add(run_case(case, stage, repeats or case.repeats))
             results.write([one.name for one in CASES])
     print(f"written: {results.page}")
@@ -76,7 +76,7 @@ def _chosen(words: Sequence[str]) -> list[Case]:
 
 def run_case(case: Case, stage: Stage, repeats: int) -> Measured:
     """All rounds of one case; what cannot be measured is named."""
-    measured = Measured(case.name, case.about, Amount(0, 0), case.bars, today(), commit(), stage.scale)
+    measured = Measured(case.name, case.subject, Amount(0, 0), case.bars, today(), commit(), stage.scale)
     try:
         with case.prepare(stage) as field:
             measured.amount = field.amount

@@ -137,7 +137,7 @@ class Case:
     """`prepare` makes the source and gives the contenders; what it made is gone when it is left."""
 
     name: str
-    about: str
+    subject: str
     prepare: Callable[[Stage], contextlib.AbstractContextManager[Field]]
     bars: tuple[Bar, ...]
     repeats: int = 5

@@ -63,7 +63,7 @@ def _far_server(stage: Stage) -> Iterator[tuple[Grid, str]]:
             os.kill(pid, signal.SIGKILL)
 
 
-def _case(name: str, about: str, files: int, size: int, plain: Sequence[str], repeats: int) -> Case:
+def _case(name: str, subject: str, files: int, size: int, plain: Sequence[str], repeats: int) -> Case:
     """`plain` are the options of the best line that was found for globus-url-copy by itself."""
 
     @contextlib.contextmanager
@@ -87,7 +87,7 @@ def _case(name: str, about: str, files: int, size: int, plain: Sequence[str], re
         Bar(f"no slower than {who}, logins included", "hibali", 1.0, than=(who,))
         for who in (VERIFYING, PLAIN)
     )
-    return Case(name, about, prepare, bars, repeats=repeats)
+    return Case(name, subject, prepare, bars, repeats=repeats)
 
 
 def _named(stage: Stage, contender: Contender) -> Contender:

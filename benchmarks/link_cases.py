@@ -66,14 +66,16 @@ _PACKS = tuple(
 
 
 def _large_case(word: str, *, pull: bool) -> Case:
-    about = f"{word} one file of 2 GiB, 110 ms, 1 Gbit/s, logins = 8"
+    subject = f"{word} one file of 2 GiB, 110 ms, 1 Gbit/s, logins = 8"
     prepare = _over(_large, *LARGE, link=Link(), pull=pull)
-    return Case(f"link-large-{word}", about, prepare, (_FILLS, _times_rsync(5)), repeats=3)
+    return Case(f"link-large-{word}", subject, prepare, (_FILLS, _times_rsync(5)), repeats=3)
 
 
 def _small_case(word: str, *, pull: bool) -> Case:
-    about = f"{word} 10,000 files of 10 KiB, 110 ms, 1 Gbit/s, logins = 8"
-    return Case(f"link-small-{word}", about, _over(_small, *SMALL, link=Link(), pull=pull), _PACKS, repeats=3)
+    subject = f"{word} 10,000 files of 10 KiB, 110 ms, 1 Gbit/s, logins = 8"
+    return Case(
+        f"link-small-{word}", subject, _over(_small, *SMALL, link=Link(), pull=pull), _PACKS, repeats=3
+    )
 
 
 CASES = (

@@ -53,7 +53,7 @@ def _bar_line(bar: Bar, case: Measured) -> str:
 
 def _case_lines(case: Measured) -> Iterator[str]:
     yield f"## {case.name}\n"
-    yield f"{case.about[:1].upper()}{case.about[1:]}. {case.date}, commit {case.commit}.\n"
+    yield f"{case.subject[:1].upper()}{case.subject[1:]}. {case.date}, commit {case.commit}.\n"
     if "" in case.missing:
         yield f"Not measured: {case.missing['']}"
         return

@@ -188,11 +188,11 @@ CASES = (
     *(
         Case(
             f"s3-{size}-{word}",
-            f"{word}: {about}, SeaweedFS, both ends on tmpfs",
+            f"{word}: {subject}, SeaweedFS, both ends on tmpfs",
             _moves(*amount, down=word == "down"),
             _BARS,
         )
-        for size, about, amount in (
+        for size, subject, amount in (
             ("small", "10,000 objects of 10 KiB", SMALL),
             ("medium", "64 objects of 32 MiB", MEDIUM),
             ("large", "one object of 2 GiB", LARGE),
@@ -202,11 +202,11 @@ CASES = (
     *(
         Case(
             f"s3-swift-{size}-{word}",
-            f"{word}: {about}, OpenStack Swift, both ends on tmpfs",
+            f"{word}: {subject}, OpenStack Swift, both ends on tmpfs",
             _moves(*amount, down=word == "down", swift=True),
             _BARS,
         )
-        for size, about, amount in (
+        for size, subject, amount in (
             ("medium", "64 objects of 32 MiB", MEDIUM),
             ("large", "one object of 2 GiB", LARGE),
         )

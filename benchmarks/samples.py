@@ -48,7 +48,7 @@ class Measured:
     """All rounds of one case; the n-th sample of every contender was taken in the n-th round, None where it failed."""
 
     name: str
-    about: str
+    subject: str
     amount: Amount
     bars: tuple[Bar, ...]
     date: str = ""

@@ -3,7 +3,7 @@
 project = "hibali"
 author = "the authors of hibali"
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = "hibali"
 html_copy_source = False

@@ -42,7 +42,7 @@ def key_of(size: int, digest: str, extension: str = "") -> str:
     """
     if size < 0 or not _DIGEST.fullmatch(digest) or extension_of(f"x{extension}") != extension:
         raise UsageError(
-            "bad-key", "this is no size, sha256 and extension", about=f"{size} {digest} {extension}"
+            "bad-key", "this is no size, sha256 and extension", subject=f"{size} {digest} {extension}"
         )
     return f"SHA256E-s{size}--{digest}{extension}"
 
@@ -54,7 +54,7 @@ def place_of(key: str) -> str:
     """
     raw = _bytes(key)
     if b"--" not in raw or raw.startswith((b"-", b".")) or b"\n" in raw or b"\0" in raw:
-        raise UsageError("bad-key", "this is no key of git-annex", about=key)
+        raise UsageError("bad-key", "this is no key of git-annex", subject=key)
     fields, _, name = raw.partition(b"--")
     hashed = hashlib.md5(_CHUNK.sub(b"", fields) + b"--" + name, usedforsecurity=False).hexdigest()
     for plain, escaped in _ESCAPES:

@@ -144,37 +144,40 @@ _LARGEST_EXACT = 2**53
 class JsonProblemError(UsageError):
     """The text is not JSON that hibali accepts; `line` is where, counted from 1 (0: unknown)."""
 
-    def __init__(self, message: str, *, about: str, line: int = 0) -> None:
-        where = f"{about}:{line}" if line else about
+    def __init__(self, message: str, *, subject: str, line: int = 0) -> None:
+        where = f"{subject}:{line}" if line else subject
         super().__init__(
-            "invalid-json", message, about=where, hint="Correct the file; `jq . FILE` shows where it breaks."
+            "invalid-json",
+            message,
+            subject=where,
+            hint="Correct the file; `jq . FILE` shows where it breaks.",
         )
         self.line = line
 
 
-def read_json(text: bytes, about: str) -> Any:
+def read_json(text: bytes, subject: str) -> Any:
     """Parse JSON that nobody vouches for (S14).
 
     Refuses what parsers disagree on or choke on: a key that is repeated with another value, NaN and Infinity, more than
     64 levels, more than 4 MiB, text that is not UTF-8. Raises `JsonProblemError`.
     """
     if len(text) > MAXIMUM_BYTES:
-        raise JsonProblemError(f"larger than {MAXIMUM_BYTES} bytes", about=about)
+        raise JsonProblemError(f"larger than {MAXIMUM_BYTES} bytes", subject=subject)
     try:
         decoded = text.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise JsonProblemError(f"not UTF-8 at byte {problem.start}", about=about) from None
-    _check_depth(decoded, about)
+        raise JsonProblemError(f"not UTF-8 at byte {problem.start}", subject=subject) from None
+    _check_depth(decoded, subject)
     try:
         return json.loads(decoded, object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
     except json.JSONDecodeError as problem:
-        raise JsonProblemError(problem.msg, about=about, line=problem.lineno) from None
+        raise JsonProblemError(problem.msg, subject=subject, line=problem.lineno) from None
     except _RepeatedKeyError:
         repeated = next(each for each in find_repeated_keys(decoded) if not each.is_same)
-        raise JsonProblemError(_describe(repeated), about=about, line=repeated.line) from None
+        raise JsonProblemError(_describe(repeated), subject=subject, line=repeated.line) from None
     except ValueError as problem:
         message = "a number has more than 4300 digits" if "limit" in str(problem) else str(problem)
-        raise JsonProblemError(message, about=about) from None
+        raise JsonProblemError(message, subject=subject) from None
 
 
 def find_repeated(text: bytes) -> list[RepeatedKey]:
@@ -188,7 +191,7 @@ def read_json_file(path: Path) -> Any:
         with path.open("rb") as stream:
             text = stream.read(MAXIMUM_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such file", about=str(path)) from None
+        raise NotFoundError("no-such-file", "there is no such file", subject=str(path)) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     return read_json(text, str(path))
@@ -220,7 +223,7 @@ def line_of_json(record: dict[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
-def _check_depth(text: str, about: str) -> None:
+def _check_depth(text: str, subject: str) -> None:
     """Count brackets outside strings: the parser itself would recurse."""
     if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:
         return
@@ -243,7 +246,9 @@ def _check_depth(text: str, about: str) -> None:
         elif character in "[{":
             depth += 1
             if depth > MAXIMUM_DEPTH:
-                raise JsonProblemError(f"nested deeper than {MAXIMUM_DEPTH} levels", about=about, line=line)
+                raise JsonProblemError(
+                    f"nested deeper than {MAXIMUM_DEPTH} levels", subject=subject, line=line
+                )
         elif character in "]}":
             depth -= 1
 
@@ -305,7 +310,7 @@ def refuse_declarations(parser: XMLParserType) -> None:
     parser.ExternalEntityRefHandler = refuse
 
 
-def parse(body: bytes, about: str) -> Element:
+def parse(body: bytes, subject: str) -> Element:
     """Return the root element. Raises `TryLaterError` for what is no XML, has a document type, or is nested too deep."""
     from xml.etree.ElementTree import ParseError, fromstring
     from xml.parsers.expat import ExpatError
@@ -314,7 +319,7 @@ def parse(body: bytes, about: str) -> Element:
         _check(body)
         return fromstring(body)  # noqa: S314  # checked
     except (ExpatError, ParseError, Unsafe, ValueError, LookupError):
-        raise TryLaterError("bad-answer", "the answer is not the XML it should be", about=about) from None
+        raise TryLaterError("bad-answer", "the answer is not the XML it should be", subject=subject) from None
 
 
 def _check(body: bytes) -> None:

@@ -28,7 +28,7 @@ class Exit(IntEnum):
 class HibaliError(Exception):
     """Something a user is told: what is wrong, about what, and what to do next.
 
-    `code` is a stable kebab-case word for scripts; `about` names the site, path, key or option;
+    `code` is a stable kebab-case word for scripts; `subject` names the site, path, key or option;
     `hint` is one line to act on; `transient` says whether trying again may help by itself.
     None of them may ever hold a secret (S16).
     """
@@ -36,12 +36,12 @@ class HibaliError(Exception):
     exit: ClassVar[Exit] = Exit.BUG
 
     def __init__(
-        self, code: str, message: str, *, about: str = "", hint: str = "", transient: bool = False
+        self, code: str, message: str, *, subject: str = "", hint: str = "", transient: bool = False
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
-        self.about = about
+        self.subject = subject
         self.hint = hint
         self.transient = transient
 
@@ -52,7 +52,7 @@ class HibaliError(Exception):
             "kind": "error",
             "code": self.code,
             "message": self.message,
-            "about": self.about,
+            "about": self.subject,
             "hint": self.hint,
             "transient": self.transient,
             "exit": int(self.exit),
@@ -83,9 +83,9 @@ class TryLaterError(HibaliError):
     exit = Exit.TRY_LATER
 
     def __init__(
-        self, code: str, message: str, *, about: str = "", hint: str = "", transient: bool = True
+        self, code: str, message: str, *, subject: str = "", hint: str = "", transient: bool = True
     ) -> None:
-        super().__init__(code, message, about=about, hint=hint, transient=transient)
+        super().__init__(code, message, subject=subject, hint=hint, transient=transient)
 
 
 class IncompleteError(HibaliError):

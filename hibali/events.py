@@ -79,7 +79,7 @@ class Carrying:
 class Connected:
     """So many lines to a place carry data now, and so many logins were made for them."""
 
-    about: str
+    subject: str
     lines: int
     logins: int
 
@@ -153,7 +153,7 @@ class Recorded:
 class Retried:
     """Something is tried again after a pause."""
 
-    about: str
+    subject: str
     attempt: int
     wait_seconds: float
     reason: str

@@ -52,7 +52,7 @@ def _without_tilde(path: Path, name: str) -> Path:
         raise UsageError(
             "no-home",
             "the home folder that ~ means cannot be found",
-            about=f"{name}={path}",
+            subject=f"{name}={path}",
             hint="Write it in full.",
         ) from None
 
@@ -69,14 +69,14 @@ def private_folder(path: Path) -> Path:
         raise passing(problem, str(path)) or RefusedError(
             "state-unwritable",
             f"cannot make this folder: {reason_of(problem)}",
-            about=str(path),
+            subject=str(path),
             hint="Set HIBALI_STATE to a folder that is yours.",
         ) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
         raise RefusedError(
             "not-private",
             "this folder must be a real folder, yours, and not writable by others",
-            about=str(path),
+            subject=str(path),
             hint=f"chmod 700 {path}",
         )
     return path
@@ -101,7 +101,7 @@ def check_private_file(path: Path, what: str) -> None:
         return
     if found.st_uid not in {os.geteuid(), 0} or found.st_mode & _OTHERS_WRITE:
         raise RefusedError(
-            "not-private", f"{what} can be written by others", about=str(path), hint=f"chmod go-w {path}"
+            "not-private", f"{what} can be written by others", subject=str(path), hint=f"chmod go-w {path}"
         )
 
 
@@ -169,7 +169,7 @@ class WholeFile:
         try:
             if not stat.S_ISREG(self.path.stat().st_mode):
                 raise UsageError(
-                    "not-a-file", "something else than a file stands there, and stays", about=str(path)
+                    "not-a-file", "something else than a file stands there, and stays", subject=str(path)
                 )
         except FileNotFoundError:
             pass
@@ -206,7 +206,9 @@ class WholeFile:
 
     def _broken(self, problem: OSError) -> IncompleteError:
         reason = reason_of(problem)
-        return IncompleteError("unwritable-file", f"it could not be written: {reason}", about=str(self.path))
+        return IncompleteError(
+            "unwritable-file", f"it could not be written: {reason}", subject=str(self.path)
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -221,7 +223,7 @@ class WholeFile:
 
 def _unwritable(path: Path, problem: OSError) -> NotFoundError | AccessError | UsageError:
     if isinstance(problem, FileNotFoundError | NotADirectoryError):
-        return NotFoundError("no-such-folder", "the folder it should be in is not there", about=str(path))
+        return NotFoundError("no-such-folder", "the folder it should be in is not there", subject=str(path))
     if isinstance(problem, PermissionError):
-        return AccessError("denied", "it may not be written there", about=str(path))
-    return UsageError("unwritable-file", reason_of(problem), about=str(path))
+        return AccessError("denied", "it may not be written there", subject=str(path))
+    return UsageError("unwritable-file", reason_of(problem), subject=str(path))

@@ -36,22 +36,22 @@ _SLOWEST = 1024  # bytes a second that content has to come or go with, or it is 
 _PIECE = 1024 * 1024
 
 
-def too_long(about: str, most: int) -> IncompleteError:
+def too_long(subject: str, most: int) -> IncompleteError:
     """The error for an answer of more than `most` bytes."""
     return IncompleteError(
         "answer-too-long",
         f"the server's answer has more than {most} bytes, and was not read to its end",
-        about=about,
+        subject=subject,
         hint="Is this the server that you mean? Report it to whoever runs it",
     )
 
 
-def too_slow(about: str, seconds: float) -> TryLaterError:
+def too_slow(subject: str, seconds: float) -> TryLaterError:
     """The error for an answer that was not whole after `seconds`."""
     return TryLaterError(
         "answer-too-slow",
         f"the server's answer was not complete after {seconds:.0f} s",
-        about=about,
+        subject=subject,
         hint="Run the same command again later",
         transient=False,
     )
@@ -62,14 +62,14 @@ def patience_for(content: int, seconds: float = ANSWER_SECONDS) -> float:
     return seconds + content / _SLOWEST
 
 
-def read_at_most(read: Callable[[int], bytes], most: int, about: str) -> bytes:
+def read_at_most(read: Callable[[int], bytes], most: int, subject: str) -> bytes:
     """All that `read` gives, piece by piece. Raises `IncompleteError("answer-too-long")`."""
     pieces: list[bytes] = []
     size = 0
     while piece := read(min(_PIECE, most + 1 - size)):
         size += len(piece)
         if size > most:
-            raise too_long(about, most)
+            raise too_long(subject, most)
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -80,10 +80,10 @@ class Deadline:
     A socket's own timeout counts the silence before each piece alone: a server that sends a byte a minute is never silent.
     """
 
-    def __init__(self, seconds: float, about: str) -> None:
-        """`about` names the server in the error."""
+    def __init__(self, seconds: float, subject: str) -> None:
+        """`subject` names the server in the error."""
         self._seconds = seconds
-        self._about = about
+        self._subject = subject
         self._connection: Any = None
         self._socket: Any = None
         self._before: Deadline | None = None
@@ -107,7 +107,7 @@ class Deadline:
         _watchdog.remove(self)
         # An answer that was cut off may look like one that ended.
         if self.is_over and (problem is None or isinstance(problem, Exception)):
-            raise too_slow(self._about, self._seconds) from None
+            raise too_slow(self._subject, self._seconds) from None
 
     def end(self) -> None:
         """The time is over."""
@@ -206,7 +206,7 @@ def fetch(url: str, origins: frozenset[str], most: int) -> bytes:
     `origins` (`http://localhost:8080`) may be private and without TLS. Raises `NotFoundError`, `AccessError`,
     `TryLaterError`, `RefusedError` for what is too large or leads where it may not, `UsageError` for what is no URL.
     """
-    return with_retries(lambda: _follow(url, origins, most), about=printable(url))
+    return with_retries(lambda: _follow(url, origins, most), subject=printable(url))
 
 
 def post_json(url: str, content: bytes, *, secret: str = "") -> None:
@@ -216,16 +216,16 @@ def post_json(url: str, content: bytes, *, secret: str = "") -> None:
     `UsageError` for what is no such URL, and what `fetch` does.
     """
     parts = check_post_url(url)
-    about = _origin(parts)
+    subject = _origin(parts)
 
     def send() -> None:
         status, _, _ = _ask(parts, trusted=True, most=_MOST_ANSWER, content=content, secret=secret)
         if status == 429 or status >= 500:
-            raise TryLaterError("server-busy", f"the server says {status}", about=about)
+            raise TryLaterError("server-busy", f"the server says {status}", subject=subject)
         if not 200 <= status < 300:
-            raise RefusedError("not-taken", f"the server does not take it ({status})", about=about)
+            raise RefusedError("not-taken", f"the server does not take it ({status})", subject=subject)
 
-    with_retries(send, about=about, attempts=_ATTEMPTS)
+    with_retries(send, subject=subject, attempts=_ATTEMPTS)
 
 
 def check_post_url(url: str) -> SplitResult:
@@ -239,11 +239,13 @@ def check_post_url(url: str) -> SplitResult:
     if not parts.hostname or not _PLAIN_URL.fullmatch(url):
         raise UsageError("bad-url", "this is no URL")
     if not (parts.scheme == "https" or plain):
-        raise UsageError("bad-url", "only https URLs are sent to, but for this machine itself", about=origin)
+        raise UsageError(
+            "bad-url", "only https URLs are sent to, but for this machine itself", subject=origin
+        )
     if "@" in parts.netloc:
         host = printable(parts.hostname)
         raise UsageError(
-            "bad-url", "a URL may not hold a login: other users of the machine see it", about=host
+            "bad-url", "a URL may not hold a login: other users of the machine see it", subject=host
         )
     return parts
 
@@ -266,7 +268,7 @@ def _follow(url: str, origins: frozenset[str], most: int) -> bytes:
             raise _error_of(status, at)
         at = urljoin(at, location)
     raise RefusedError(
-        "too-many-redirects", f"it leads on more than {_MOST_REDIRECTS} times", about=printable(url)
+        "too-many-redirects", f"it leads on more than {_MOST_REDIRECTS} times", subject=printable(url)
     )
 
 
@@ -275,17 +277,17 @@ def _checked(url: str, origins: frozenset[str]) -> SplitResult:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise UsageError("bad-url", "this is no URL", about=printable(url)) from None
+        raise UsageError("bad-url", "this is no URL", subject=printable(url)) from None
     del port
     if not parts.hostname or parts.scheme not in {"http", "https"}:
-        raise UsageError("bad-url", "only https URLs are fetched", about=printable(url))
+        raise UsageError("bad-url", "only https URLs are fetched", subject=printable(url))
     if parts.username is not None or parts.password is not None:
-        raise UsageError("bad-url", "a URL may not hold a login", about=printable(parts.hostname))
+        raise UsageError("bad-url", "a URL may not hold a login", subject=printable(parts.hostname))
     if parts.scheme == "http" and _origin(parts) not in origins:
         raise RefusedError(
             "not-https",
             "it would come over a line that anybody can change",
-            about=printable(url),
+            subject=printable(url),
             hint=f'Use https, or allow it: [catalogue] origins = ["{_origin(parts)}"]',
         )
     return parts
@@ -296,15 +298,15 @@ def _ask(
 ) -> tuple[int, str, bytes]:
     """Status, where it leads on, and the body, of a GET or of a POST of `content`; an answer to that is cut."""
     connection = _connect(parts, trusted=trusted)
-    about = _origin(parts)
+    subject = _origin(parts)
     try:
         return _exchange(connection, parts, most, content, secret)
     except ssl.SSLError as problem:
         raise AccessError(
-            "bad-certificate", f"the server cannot prove who it is: {problem.reason}", about=about
+            "bad-certificate", f"the server cannot prove who it is: {problem.reason}", subject=subject
         ) from None
     except (OSError, http.client.HTTPException, UnicodeError) as problem:
-        raise TryLaterError("unreachable", f"no answer: {printable(str(problem))}", about=about) from None
+        raise TryLaterError("unreachable", f"no answer: {printable(str(problem))}", subject=subject) from None
     finally:
         connection.close()
 
@@ -328,14 +330,14 @@ def _exchange(
                 return answer.status, answer.headers.get("Location", ""), b""
             if len(body) > most and content is None:
                 raise RefusedError(
-                    "too-large", f"it is larger than {most} bytes", about=printable(parts.geturl())
+                    "too-large", f"it is larger than {most} bytes", subject=printable(parts.geturl())
                 )
             # It was asked for as it is: what a few bytes unpack to is nobody's guess.
             if content is None and answer.headers.get("Content-Encoding", "identity").lower() != "identity":
                 raise RefusedError(
                     "encoded-answer",
                     "the server sends it compressed, though it was asked not to",
-                    about=printable(parts.geturl()),
+                    subject=printable(parts.geturl()),
                 )
             return answer.status, answer.headers.get("Location", ""), body
 
@@ -393,7 +395,7 @@ def _refuse_private(address: str, host: str) -> None:
         raise RefusedError(
             "private-address",
             f"{printable(host)} is {address}, an address of this network",
-            about=printable(host),
+            subject=printable(host),
             hint='Allow it where that is meant: [catalogue] origins = ["https://HOST"]',
         )
 
@@ -405,11 +407,11 @@ def _origin(parts: SplitResult) -> str:
 
 
 def _error_of(status: int, url: str) -> HibaliError:
-    about = printable(url)
+    subject = printable(url)
     if status in {404, 410}:
-        return NotFoundError("not-there", f"the server has nothing there ({status})", about=about)
+        return NotFoundError("not-there", f"the server has nothing there ({status})", subject=subject)
     if status in {401, 403}:
-        return AccessError("denied", f"the server does not give it to everybody ({status})", about=about)
+        return AccessError("denied", f"the server does not give it to everybody ({status})", subject=subject)
     if status == 429 or status >= 500:
-        return TryLaterError("server-busy", f"the server says {status}", about=about)
-    return UsageError("bad-answer", f"the server says {status}", about=about)
+        return TryLaterError("server-busy", f"the server says {status}", subject=subject)
+    return UsageError("bad-answer", f"the server says {status}", subject=subject)

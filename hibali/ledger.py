@@ -60,7 +60,7 @@ def find_identifier(folder: Path, typed: str) -> str | None:
         raise UsageError(
             "ambiguous-id",
             "\n".join(["several ids begin so:", *found[-_MOST_CANDIDATES:], *more]),
-            about=typed,
+            subject=typed,
             hint="Type more of it.",
         )
     return found[0] if found else None
@@ -79,7 +79,7 @@ def not_started(problem: OSError, path: Path) -> HibaliError:
     return passing(problem, str(path)) or RefusedError(
         "ledger-unwritable",
         f"the ledger cannot be written: {reason_of(problem)}",
-        about=str(path),
+        subject=str(path),
         hint="Nothing was started. Make room there, or set HIBALI_STATE.",
     )
 
@@ -112,7 +112,7 @@ class Journal:
             raise IncompleteError(
                 "ledger-unwritable",
                 f"the ledger cannot be written: {reason_of(problem)}",
-                about=str(self.path),
+                subject=str(self.path),
             ) from None
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ def read_location(text: str, settings: Settings, *, literal: bool = False) -> Lo
     found = parse_location(typed, settings.sites, os.fsencode(Path.cwd()), literal=literal)
     if found is None:
         settings.site(typed.partition(":")[0])  # says what may have been meant
-        raise UsageError("unknown-site", "no site of this name is configured", about=typed)
+        raise UsageError("unknown-site", "no site of this name is configured", subject=typed)
     require_built(found.site)
     if found.typed_local:
         if not os.path.lexists(found.raw):
@@ -107,7 +107,7 @@ def check_no_site_name(text: str, settings: Settings) -> None:
         raise UsageError(
             "site-without-colon",
             f"{name} is a site: {name}:",
-            about=text,
+            subject=text,
             hint=f"At the site: {name}:PATH. A file or folder of that name: ./{text}",
         )
 
@@ -120,7 +120,7 @@ def check_local_file(text: str, settings: Settings) -> None:
         raise UsageError(
             "not-a-local-file",
             f"this is a place at the site {name}, and only a file of this machine can be written",
-            about=text,
+            subject=text,
             hint=f"A local file of that name: ./{text}. To send a file there afterwards: hibali push FILE {shlex.quote(f'{name}:{path}')}",
         )
     _refuse_local_home(text)
@@ -176,7 +176,7 @@ def _refuse_variables(text: str, site: str, path: str) -> None:
             raise UsageError(
                 "variable-in-path",
                 f"variables in a path are not expanded: {part}",
-                about=text,
+                subject=text,
                 hint=f"To have it expanded, {way}. For a name with a dollar sign: {_literally(site, path)}",
             )
 
@@ -186,7 +186,7 @@ def _refuse_local_home(text: str) -> None:
         raise UsageError(
             "variable-in-path",
             "your shell did not expand ~, as in quotes or behind an equals sign",
-            about=text,
+            subject=text,
             hint=f"Write the path in full. For a folder whose name is ~: ./{text}",
         )
 
@@ -218,7 +218,7 @@ def check_writable(target: Location) -> None:
         raise RefusedError(
             "read-only-root",
             "this lies below a root that the configuration calls read-only",
-            about=target.text,
+            subject=target.text,
             hint=f"Write elsewhere, or take the root out of sites.{target.site.name}.read_only.",
         )
 
@@ -305,4 +305,4 @@ def _ends_as_folder(path: str) -> bool:
 
 
 def _refuse(text: str, message: str, hint: str = "") -> NoReturn:
-    raise UsageError("bad-location", message, about=text, hint=hint)
+    raise UsageError("bad-location", message, subject=text, hint=hint)

@@ -73,7 +73,7 @@ def take_claim(folder: Path) -> Claim:
                 raise TryLaterError(
                     "locked",
                     f"process {holder.pid} on {holder.host} works on the same",
-                    about=str(folder),
+                    subject=str(folder),
                     hint="Wait for it; if that machine is gone for good, remove the folder.",
                 )
         if _create(folder, highest + 1, own):
@@ -83,7 +83,7 @@ def take_claim(folder: Path) -> Claim:
             return Claim(folder, highest + 1)
 
 
-def wait_for_claim(folder: Path, *, tell: Listener = ignore, longest_wait: float = 600.0) -> Claim:
+def wait_for_claim(folder: Path, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> Claim:
     """`take_claim`, waiting while another process holds it; raises what that raises after `longest_wait` seconds."""
     intervals = growing_intervals(0.02, 2.0)
     waited = 0.0
@@ -95,7 +95,7 @@ def wait_for_claim(folder: Path, *, tell: Listener = ignore, longest_wait: float
             if waited >= longest_wait:
                 raise
             if not told and waited > _SILENT_SECONDS:
-                tell(Noted(f"waiting: {locked.message}"))
+                on_event(Noted(f"waiting: {locked.message}"))
                 told = True
         step = intervals.next_pause()
         waited += step

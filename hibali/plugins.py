@@ -29,7 +29,7 @@ def load(package: str, word: str) -> Any:
     raise UsageError(
         f"unknown-{what}",
         f"there is no {what} of that name",
-        about=word,
+        subject=word,
         hint=f"There are: {', '.join(words(package)) or 'none'}.",
     )
 
@@ -64,6 +64,6 @@ def _load_entry_point(point: Any, what: str, word: str) -> Any:
         raise UsageError(
             "broken-plugin",
             f"the {what} from {point.value!r} cannot be loaded: {type(problem).__name__}",
-            about=word,
+            subject=word,
             hint="Reinstall or remove the package that offers it.",
         ) from problem

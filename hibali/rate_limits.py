@@ -96,14 +96,14 @@ def pause_after(times: int) -> float:
 
 
 class Refusals:
-    """What is remembered of one who may refuse; `names` is where in the ledger, `about` how people call him.
+    """What is remembered of one who may refuse; `names` is where in the ledger, `subject` how people call him.
 
     Remembering is no reason to fail: what cannot be written is forgotten.
     """
 
-    def __init__(self, *names: str, about: str) -> None:
+    def __init__(self, *names: str, subject: str) -> None:
         self._names = names
-        self._about = about
+        self._subject = subject
 
     def read(self) -> Refused:
         """What is known now."""
@@ -122,7 +122,7 @@ class Refusals:
             raise TryLaterError(
                 "paused",
                 f"it refused {known.times} times in a row ({known.because}) and is left alone until {at}",
-                about=self._about,
+                subject=self._subject,
                 hint="`hibali sites check SITE` asks now.",
             )
 

@@ -22,12 +22,12 @@ Result = TypeVar("Result")
 def with_retries(
     attempt: Callable[[], Result],
     *,
-    about: str,
+    subject: str,
     attempts: int = 4,
     first_wait: float = 0.5,
     longest_wait: float = 20.0,
     patience: float = math.inf,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> Result:
     """Call `attempt` until it succeeds; only errors marked transient are tried again, with growing, jittered pauses.
 
@@ -50,7 +50,7 @@ def with_retries(
     def before_pause(state: tenacity.RetryCallState) -> None:
         problem = state.outcome.exception() if state.outcome else None
         wait = state.next_action.sleep if state.next_action else 0.0
-        tell(Retried(about, state.attempt_number, wait, getattr(problem, "message", str(problem))))
+        on_event(Retried(subject, state.attempt_number, wait, getattr(problem, "message", str(problem))))
 
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(attempts)
@@ -72,11 +72,11 @@ def try_again(
     problem: HibaliError,
     *,
     next_pause: Callable[[], float | None],
-    tell: Callable[[HibaliError, int, float], None],
+    on_pause: Callable[[HibaliError, int, float], None],
 ) -> Result:
     """Call `attempt` after something else failed with `problem`, with pauses, until it succeeds or there is no next pause.
 
-    `tell` hears before each pause what went wrong, how often by now, and how long it is. Only errors marked transient are
+    `on_pause` is called before each pause with the error, the number of attempts so far, and the length of the pause. Only errors marked transient are
     tried again; the last one is raised as it was.
     """
     import tenacity
@@ -99,7 +99,7 @@ def try_again(
     def before_pause(state: tenacity.RetryCallState) -> None:
         found = state.outcome.exception() if state.outcome else None
         if isinstance(found, HibaliError) and state.next_action:
-            tell(found, state.attempt_number, state.next_action.sleep)
+            on_pause(found, state.attempt_number, state.next_action.sleep)
 
     retrying = tenacity.Retrying(
         wait=wait,
@@ -113,7 +113,7 @@ def try_again(
 
 
 def when_free(
-    attempt: Callable[[], Result], *, about: str, patience: float, tell: Listener = ignore
+    attempt: Callable[[], Result], *, subject: str, patience: float, on_event: Listener = ignore
 ) -> Result:
     """Call `attempt`, and again while it says `locked`: somebody else is at work there, or died there and their lease still runs.
 
@@ -130,7 +130,7 @@ def when_free(
             if problem.code != "locked" or time.monotonic() + wait > deadline:
                 raise
             tries += 1
-            tell(Retried(about, tries, wait, problem.message))
+            on_event(Retried(subject, tries, wait, problem.message))
         pause(wait)
 
 

@@ -27,7 +27,7 @@ def sign(purpose: str, content: bytes) -> str:
         raise RefusedError(
             "state-unwritable",
             f"the key for signatures cannot be kept: {reason_of(problem)}",
-            about=str(path),
+            subject=str(path),
             hint="Make room there, or set HIBALI_STATE to another folder that is yours.",
         ) from None
 
@@ -61,7 +61,7 @@ def _read(path: Path) -> bytes | None:
         raise RefusedError(
             "not-private",
             "the key for signatures must be a file of yours that nobody else can read",
-            about=str(path),
+            subject=str(path),
             hint="Remove it. Plans that it signed then need FROM and TO on the line of `apply`.",
         )
     return key

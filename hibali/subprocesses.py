@@ -79,7 +79,7 @@ def run(
         except subprocess.TimeoutExpired:
             _kill(process)
             raise TryLaterError(
-                "timed-out", f"gave no answer within {timeout:g} s", about=_word(argv[0])
+                "timed-out", f"gave no answer within {timeout:g} s", subject=_word(argv[0])
             ) from None
         except BaseException:
             _kill(process)
@@ -121,7 +121,7 @@ def _check_output(
         raise IncompleteError(
             "too-much-output",
             f"printed more than {most} bytes, and was ended",
-            about=_word(word),
+            subject=_word(word),
             hint="Run it by hand and look at what it prints",
         )
 
@@ -306,7 +306,7 @@ def _start(
         raise NotFoundError(
             "no-such-program",
             f"cannot be run: {reason_of(problem)}",
-            about=_word(argv[0]),
+            subject=_word(argv[0]),
             hint="Is it installed and on PATH?",
         ) from None
     for pid in [pid for pid, one in list(_running.items()) if one.returncode is not None]:
@@ -407,7 +407,7 @@ _MOST_CREDENTIALS = 1024 * 1024
 
 
 def credentials_from(
-    command: Sequence[str], read: Callable[[bytes], Found], *, key: str, what: str, about: str, hint: str
+    command: Sequence[str], read: Callable[[bytes], Found], *, key: str, what: str, subject: str, hint: str
 ) -> Found:
     """What `read` makes of the command's output; it raises ValueError with words that repeat nothing of that output.
 
@@ -422,5 +422,5 @@ def credentials_from(
         return read(finished.stdout)
     except ValueError as problem:
         raise AccessError(
-            "no-credentials", f"the {key} gave no {what}: {problem}", about=about, hint=hint
+            "no-credentials", f"the {key} gave no {what}: {problem}", subject=subject, hint=hint
         ) from None

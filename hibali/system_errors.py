@@ -189,18 +189,20 @@ def reason_of(problem: OSError) -> str:
     return known.words if known is not None else problem.strerror or os.strerror(problem.errno)
 
 
-def unreadable(problem: OSError, about: str, *, code: str = "unreadable-file", hint: str = "") -> HibaliError:
+def unreadable(
+    problem: OSError, subject: str, *, code: str = "unreadable-file", hint: str = ""
+) -> HibaliError:
     """The error for a file that the user named and that cannot be read: 5 where that may pass by itself, else 2."""
-    return passing(problem, about) or UsageError(code, reason_of(problem), about=about, hint=hint)
+    return passing(problem, subject) or UsageError(code, reason_of(problem), subject=subject, hint=hint)
 
 
-def passing(problem: OSError, about: str) -> TryLaterError | None:
+def passing(problem: OSError, subject: str) -> TryLaterError | None:
     """The error for what may pass by itself, such as a file server that is away; None for anything else."""
     code = code_of(problem.errno or 0)
     known = EXPLANATIONS.get(code)
     if known is None or known.error is not TryLaterError:
         return None
-    return TryLaterError(code, known.words, about=about, hint=known.hint, transient=False)
+    return TryLaterError(code, known.words, subject=subject, hint=known.hint, transient=False)
 
 
 def explain(problem: BaseException, *, state: Path | None = None) -> HibaliError | None:
@@ -216,21 +218,21 @@ def explain(problem: BaseException, *, state: Path | None = None) -> HibaliError
     if not isinstance(problem, OSError) or problem.errno is None:
         return None
     name = problem.filename2 or problem.filename
-    about = os.fsdecode(name) if isinstance(name, str | bytes) else ""
-    if not about and problem.errno in _OURS:
+    subject = os.fsdecode(name) if isinstance(name, str | bytes) else ""
+    if not subject and problem.errno in _OURS:
         return None
     more = ""
-    if state is not None and (about == str(state) or about.startswith(f"{state}/")):
+    if state is not None and (subject == str(state) or subject.startswith(f"{state}/")):
         more = "It is part of hibali's state; HIBALI_STATE names another folder for that."
-    elif state is not None and not about:
+    elif state is not None and not subject:
         more = f"hibali writes to {state} and to the temporary folder (TMPDIR)."
-    return _explained(code_of(problem.errno), problem.strerror or os.strerror(problem.errno), about, more)
+    return _explained(code_of(problem.errno), problem.strerror or os.strerror(problem.errno), subject, more)
 
 
-def _explained(code: str, otherwise: str, about: str, more: str) -> HibaliError:
+def _explained(code: str, otherwise: str, subject: str, more: str) -> HibaliError:
     known = EXPLANATIONS.get(code) or Explanation(code, otherwise, "")
     error = IncompleteError if known.error is RefusedError else known.error
     hint = " ".join(part for part in (known.hint, more) if part)
     if error is TryLaterError:
-        return TryLaterError(code, known.words, about=about, hint=hint, transient=False)
-    return error(code, known.words, about=about, hint=hint)
+        return TryLaterError(code, known.words, subject=subject, hint=hint, transient=False)
+    return error(code, known.words, subject=subject, hint=hint)

@@ -25,6 +25,11 @@ def printable(text: str | bytes) -> str:
     return "".join(_shown(character) for character in decoded)
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Format a number with its noun: `1 file`, `2 files`, `3 copies`."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
 def without_controls(text: str) -> str:
     """The same for text of which some was made `printable` already: backslashes stay as they are."""
     if text.isascii() and text.isprintable():
@@ -133,4 +138,4 @@ def as_bytes(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise UsageError("not-text", "an answer holds half a character", about=ascii(text[:80])) from None
+        raise UsageError("not-text", "an answer holds half a character", subject=ascii(text[:80])) from None

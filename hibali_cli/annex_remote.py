@@ -68,7 +68,7 @@ def read_request(line: bytes) -> AnnexRequest | None:
     count = WORDS[word]
     words = tuple(rest.split(" ", count - 1)) if count else ()
     if len(words) != count or (count > 1 and not all(words)):
-        raise UsageError("protocol", f"{word} takes {count} words", about=printable(text))
+        raise UsageError("protocol", f"{word} takes {count} words", subject=printable(text))
     return AnnexRequest(word, words)
 
 
@@ -80,9 +80,9 @@ def line_of(*words: str) -> bytes:
 
 def told(problem: HibaliError) -> str:
     """An error in one line: what it is about, what is wrong, and what to do."""
-    about = f"{problem.about}: " if problem.about else ""
+    subject = f"{problem.subject}: " if problem.subject else ""
     hint = f" ({problem.hint})" if problem.hint else ""
-    return printable(f"{about}{problem.message}{hint}".replace("\n", "; "))
+    return printable(f"{subject}{problem.message}{hint}".replace("\n", "; "))
 
 
 LOCATION = "location"
@@ -142,7 +142,7 @@ class Talk:
         self.say("GETCONFIG", setting)
         word, _, value = self._requests.readline().removesuffix(b"\n").partition(b" ")
         if word != b"VALUE":
-            raise UsageError("protocol", "git-annex did not tell a setting", about=setting)
+            raise UsageError("protocol", "git-annex did not tell a setting", subject=setting)
         return value.decode("utf-8", "surrogateescape")
 
     def place(self) -> Location:
@@ -160,7 +160,7 @@ class Talk:
                 raise UsageError(
                     "no-site",
                     "the location of a special remote is SITE:PATH, also for folders of this machine",
-                    about=printable(text),
+                    subject=printable(text),
                     hint="`hibali sites add NAME --local FOLDER` makes a site of a folder.",
                 )
             self._location = found

@@ -115,9 +115,9 @@ def _interrupted(failure: KeyboardInterrupt) -> tuple[HibaliError, int]:
 
 def _usage(failure: click.ClickException) -> UsageError:
     context = getattr(failure, "ctx", None)
-    about = context.command_path if isinstance(context, click.Context) else ""
-    hint = f"{about or 'hibali'} --help"
-    return UsageError("usage", failure.format_message(), about=about, hint=hint)
+    subject = context.command_path if isinstance(context, click.Context) else ""
+    hint = f"{subject or 'hibali'} --help"
+    return UsageError("usage", failure.format_message(), subject=subject, hint=hint)
 
 
 def _show_help(failure: click.exceptions.NoArgsIsHelpError) -> None:
@@ -142,7 +142,7 @@ def _bug(failure: BaseException) -> HibaliError:
     return HibaliError(
         "bug",
         f"a bug in hibali: {type(failure).__name__}",
-        about=where or "",
+        subject=where or "",
         hint=f"Please report it with {where}" if where else "The state folder took no report of it.",
     )
 
@@ -158,9 +158,9 @@ def tell_people(error: HibaliError) -> None:
     if error.code == PIPE_CLOSED:
         return
     mark = "\x1b[31mhibali:\x1b[0m" if coloured(sys.stderr) else "hibali:"
-    about = f"{printable(error.about)}: " if error.about else ""
+    subject = f"{printable(error.subject)}: " if error.subject else ""
     first, *more = error.message.split("\n")
-    write_aside(f"{mark} {about}{printable(first)}")
+    write_aside(f"{mark} {subject}{printable(first)}")
     for line in more:
         write_aside(f"  {printable(line)}")
     if error.hint:

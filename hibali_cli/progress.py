@@ -190,9 +190,9 @@ def _details(event: Event) -> str | None:
             return f"deleted  {printable(event.path)}"
         case Retried():
             reason = printable(event.reason)
-            return f"again    {printable(event.about)} in {event.wait_seconds:.1f} s: {reason}"
+            return f"again    {printable(event.subject)} in {event.wait_seconds:.1f} s: {reason}"
         case Connected():
-            return f"lines    {event.lines} to {printable(event.about)}, {event.logins} logins"
+            return f"lines    {event.lines} to {printable(event.subject)}, {event.logins} logins"
         case Hashing():
             return f"hashing  {event.files} files, {event.bytes} bytes"
         case Planned():

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from transfers.plan import Action
 
 _NANOSECONDS = 1_000_000_000
+_FIELD_NAMES = {"kind": "type", "subject": "about"}  # of events: as docs/json.md promises them
 
 
 def moment(nanoseconds: int) -> str | None:
@@ -69,7 +70,7 @@ def event_fields(event: Event) -> dict[str, Any]:
         elif name == "mode":
             fields["mode"] = _octal(value)
         else:
-            fields["type" if name == "kind" else name] = value
+            fields[_FIELD_NAMES.get(name, name)] = value
     return fields
 
 

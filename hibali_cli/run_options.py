@@ -101,7 +101,7 @@ def add_job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def wanted_of(given: Mapping[str, Any]) -> Resources:
+def read_resource_options(given: Mapping[str, Any]) -> Resources:
     """What the command line asks for; raises `UsageError` for what cannot be a directive."""
     from runs.schedulers.base import Resources, check_directive, check_plain
 
@@ -114,10 +114,10 @@ def wanted_of(given: Mapping[str, Any]) -> Resources:
     return Resources(memory_megabytes=given["memory"], **values)
 
 
-def wanted_again(words: Sequence[str]) -> Resources:
+def parse_resource_argv(words: Sequence[str]) -> Resources:
     """What the words of `words_of` ask for."""
     command: Any = add_job_options(click.command()(lambda: None))
-    return wanted_of(
+    return read_resource_options(
         command.make_context("run", [str(word) for word in words if word not in _PROXY_WORDS]).params
     )
 
@@ -156,7 +156,7 @@ def with_proxy(request: Request, wanted: bool | None) -> Request:  # noqa: FBT00
     return replace(request, proxy=wanted, asked={**request.asked, "options": words})
 
 
-def say_asked(output: Output, asked: DecidedResources) -> None:
+def show_resources(output: Output, asked: DecidedResources) -> None:
     """A line for each thing that a job asks for, with who said so, for people."""
     from runs.resources import show_value
 
@@ -213,7 +213,7 @@ def check_alone(order: Order) -> None:
     """Raise `UsageError` for what only a single run can be asked for."""
     if order.after or order.hold:
         raise UsageError(
-            "usage", "a sweep starts when it is submitted", about="--after" if order.after else "--hold"
+            "usage", "a sweep starts when it is submitted", subject="--after" if order.after else "--hold"
         )
 
 
@@ -223,7 +223,7 @@ def check_reusing(reuse: bool | None, *, new: bool, dataset: str | None) -> bool
         raise UsageError(
             "usage",
             "a dataset keeps a run with the line that began it, and another line began one that is reused",
-            about="--dataset",
+            subject="--dataset",
             hint="Add --fresh.",
         )
     return bool(reuse) and not new
@@ -249,7 +249,7 @@ def settle(
     from runs.schedulers.base import load_scheduler
     from runs.store import RunStore
 
-    book = RunStore()
+    run_store = RunStore()
     taken: dict[str, list[Reference]] = {run_id: [] for run_id in order.after}
     for each in references:
         taken.setdefault(each.run, []).append(each)
@@ -260,15 +260,15 @@ def settle(
 
     first = [
         run
-        for run in map(book.load, taken)
+        for run in map(run_store.load, taken)
         if order.sweep or must_end_before(run, taken[run.id], needed(run), site, container, scheduler)
     ]
     waited = [run for run in first if not all(part.state.final for part in needed(run))]
     if waited and not order.heard:
-        with listening(common, "waiting for runs that come first") as tell:
-            (wait_for_runs if order.wait else update_runs)(common, book, waited, tell)
+        with listening(common, "waiting for runs that come first") as on_event:
+            (wait_for_runs if order.wait else update_runs)(common, run_store, waited, on_event)
     for run in first:
-        for part in needed(book.load(run.id)):
+        for part in needed(run_store.load(run.id)):
             require_success(part)
     return load_first(order)
 
@@ -332,5 +332,5 @@ class _Notices:
             try:
                 give_run_notice(self._target, run.id, run.state, record.encode("ascii") + b"\n")
             except HibaliError as problem:
-                about = f"{problem.about}: " if problem.about else ""
-                self._common.output.warn(f"not notified of the end of {run.id}: {about}{problem.message}")
+                subject = f"{problem.subject}: " if problem.subject else ""
+                self._common.output.warn(f"not notified of the end of {run.id}: {subject}{problem.message}")

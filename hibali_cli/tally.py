@@ -64,7 +64,7 @@ class Tally:
             case Ended():
                 self.phase = WAITING
             case Connected():
-                self._places[event.about] = event
+                self._places[event.subject] = event
             case Retried():
                 self.retries += 1
                 self._retried = (now + max(event.wait_seconds, _RETRY_SHOWN_SECONDS), event)

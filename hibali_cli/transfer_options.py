@@ -93,7 +93,7 @@ def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
     try:
         content = sys.stdin.buffer.read() if listed == "-" else Path(listed).read_bytes()
     except FileNotFoundError:
-        raise NotFoundError("no-such-file", "there is no such list of names", about=listed) from None
+        raise NotFoundError("no-such-file", "there is no such list of names", subject=listed) from None
     except OSError as problem:
         raise unreadable(problem, listed) from None
     return read_names(content, listed, separator=b"\0" if zero else b"\n")
@@ -120,5 +120,5 @@ def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> Saving:
     from transfers.request import Saving
 
     if push_to and no_save:
-        raise UsageError("usage", "what is not saved cannot be pushed on", about="--push-to")
+        raise UsageError("usage", "what is not saved cannot be pushed on", subject="--push-to")
     return Saving(not no_save, push_to)

@@ -25,13 +25,13 @@ from registry.problems import Problem
 OLD, NEW = "0.4", "0.5"
 
 
-def upgrade_document(document: Any, about: str) -> dict[str, Any]:
+def upgrade_document(document: Any, subject: str) -> dict[str, Any]:
     """The same tool in schema 0.5, its keys in their order; raises `UsageError` for one that is not of schema 0.4."""
     if not isinstance(document, dict) or document.get("schema-version") not in (OLD, float(OLD)):
         raise UsageError(
             "not-schema-04",
             f'only descriptors with "schema-version": "{OLD}" can be upgraded',
-            about=about,
+            subject=subject,
             hint="`hibali pipelines validate FILE` tells what is wrong with another one.",
         )
     upgraded = {**document, "schema-version": NEW}

@@ -53,15 +53,15 @@ class Catalogue:
         self._history = History(self._shelf.folder, self._shelf.partial_folder) if history else None
         self.images = Images(state, self._shelf, self._pins, self._history)
 
-    def add(self, source: Path | bytes, name: str | None = None, *, about: str = "descriptor") -> Pipeline:
-        """Keep a descriptor, given as a file or as its bytes, which errors call `about`; the same content again is fine.
+    def add(self, source: Path | bytes, name: str | None = None, *, subject: str = "descriptor") -> Pipeline:
+        """Keep a descriptor, given as a file or as its bytes, which errors call `subject`; the same content again is fine.
 
         Raises `DescriptorError` with every problem, and `RefusedError` `immutable-version` when other content
         has that name@version.
         """
         if isinstance(source, Path):
-            source, about = read_file_bytes(source), str(source)
-        pipeline = self._keep(read_descriptor(source, about, name))
+            source, subject = read_file_bytes(source), str(source)
+        pipeline = self._keep(read_descriptor(source, subject, name))
         self._record(f"Add {pipeline.reference}\n\n{pipeline.title}\n\nsha256 {pipeline.digest}\n")
         return pipeline
 
@@ -94,7 +94,7 @@ class Catalogue:
             raise UsageError(
                 "version-missing",
                 "which version is to be removed?",
-                about=printable(reference),
+                subject=printable(reference),
                 hint="Write NAME@VERSION; `hibali pipelines list` shows them.",
             )
         if (name, version) not in self._pins.read() and not self._shelf.version_folder(
@@ -167,7 +167,7 @@ class Catalogue:
             raise NotFoundError(
                 "image-not-here",
                 "the content of its image is not on this machine",
-                about=pipeline.reference,
+                subject=pipeline.reference,
                 hint=f"hibali pipelines image get {pipeline.reference} --from REMOTE",
             )
         return found
@@ -237,7 +237,7 @@ class Catalogue:
                 self._overview.save()
                 return pipeline
         raise RefusedError(
-            "catalogue-busy", "another process keeps changing this entry", about=pipeline.reference
+            "catalogue-busy", "another process keeps changing this entry", subject=pipeline.reference
         )
 
     def _glance(self, name: str, version: str, pins: _PinsRead) -> Summary:
@@ -264,7 +264,7 @@ class Catalogue:
             raise RefusedError(
                 "unpinned-pipeline",
                 "this lies in the catalogue, but was not added to it",
-                about=f"{name}@{version}",
+                subject=f"{name}@{version}",
                 hint="Add its file again: hibali pipelines add FILE",
             )
         found = _digest_of(raw)
@@ -272,7 +272,7 @@ class Catalogue:
             raise RefusedError(
                 "changed-pipeline",
                 f"the stored descriptor was changed: it has digest {found or 'none'}, but {pinned} was added",
-                about=f"{name}@{version}",
+                subject=f"{name}@{version}",
                 hint=f"Look at {path}; then remove this version and add the right file.",
             )
         return make_pipeline(read_json(raw, str(path)), raw, name)
@@ -299,7 +299,7 @@ class Catalogue:
         return NotFoundError(
             "no-such-pipeline",
             "no such pipeline in the catalogue",
-            about=printable(reference),
+            subject=printable(reference),
             hint=f"{hint}`hibali pipelines list` shows what there is; `hibali pipelines add FILE` adds one.",
         )
 
@@ -321,6 +321,6 @@ def _immutable(pipeline: Pipeline, held: str) -> RefusedError:
     return RefusedError(
         "immutable-version",
         f"this version is in the catalogue with other content: digest {held or 'none'} there, {pipeline.digest} here",
-        about=pipeline.reference,
+        subject=pipeline.reference,
         hint="Raise `tool-version` in the descriptor, or add it under another --name.",
     )

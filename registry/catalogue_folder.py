@@ -144,7 +144,7 @@ class Shelf:
             for file, content in files.items():
                 if not {"", ".", ".."}.isdisjoint(file.split("/")):
                     raise RefusedError(
-                        "unsafe-name", "this name leads out of a version's folder", about=printable(file)
+                        "unsafe-name", "this name leads out of a version's folder", subject=printable(file)
                     )
                 target = folder / file
                 private_folder(target.parent)
@@ -176,7 +176,7 @@ def writing(path: Path) -> Iterator[None]:
         raise IncompleteError(
             "catalogue-unwritable",
             f"the catalogue cannot be changed: {reason_of(problem)}",
-            about=str(path),
+            subject=str(path),
             hint="Make room there and type the same line again.",
         ) from None
 
@@ -294,7 +294,7 @@ class History:
         raise IncompleteError(
             "history-busy",
             "another process keeps changing the history, or was killed while it did",
-            about=str(self._folder),
+            subject=str(self._folder),
             hint=f"If none is at work: rm {self._git.folder}/{BRANCH}.lock; then type the same line again.",
         )
 
@@ -358,6 +358,6 @@ class History:
             raise IncompleteError(
                 "git-failed",
                 f"the history cannot be written: {printable(said.strip())}",
-                about=str(self._folder),
+                subject=str(self._folder),
             )
         return False

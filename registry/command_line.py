@@ -235,7 +235,7 @@ def _absolute(scene: Scene, output: OutputFile, text: str) -> str:
         raise UsageError(
             "work-folder-unknown",
             "this output needs an absolute path, and no work folder is known",
-            about=output.id,
+            subject=output.id,
         )
     return posixpath.normpath(posixpath.join(scene.work_folder, text))
 
@@ -285,7 +285,7 @@ def _fill_path(scene: Scene, output: OutputFile, seen: frozenset[str]) -> list[t
     return list(fill_template(template or "", scene.pipeline, text_of))
 
 
-def _inside(scene: Scene, path: str, about: str) -> str:
+def _inside(scene: Scene, path: str, subject: str) -> str:
     """The path relative to the work folder, normalised; raises `UsageError` when it leads elsewhere."""
     normal = posixpath.normpath(path) if path else ""
     folder = scene.work_folder
@@ -295,25 +295,25 @@ def _inside(scene: Scene, path: str, about: str) -> str:
         raise UsageError(
             "output-outside-work-folder",
             f"this output would be written to {printable(path) or 'an empty path'}, outside the run's work folder",
-            about=about,
+            subject=subject,
             hint="Give a relative path that stays inside: what lies elsewhere cannot be collected.",
         )
     return normal
 
 
-def _check_configured(text: str, about: str, *, is_script: bool) -> None:
+def _check_configured(text: str, subject: str, *, is_script: bool) -> None:
     if is_script and not _SAFE.fullmatch(text):
         raise UsageError(
             "unquotable-value",
             "a configuration file that is a script takes only values of ASCII letters, digits and _./:=@%+,-",
-            about=about,
+            subject=subject,
             hint="Give another value.",
         )
     if _CONTROL.search(text):
         raise UsageError(
             "unquotable-value",
             "a value with a control character would start a new line of this configuration file",
-            about=about,
+            subject=subject,
             hint="Give another value.",
         )
 
@@ -397,7 +397,7 @@ def build_command_line(
     environment = _build_environment(scene)
     if "\0" in script or any("\0" in value for value in environment.values()):
         raise UsageError(
-            "nul-in-command", "the pipeline's command holds a NUL character", about=pipeline.reference
+            "nul-in-command", "the pipeline's command holds a NUL character", subject=pipeline.reference
         )
     return CommandLine(
         script=script,
@@ -490,6 +490,6 @@ def _check_environment_name(name: str) -> None:
         raise RefusedError(
             "unsafe-environment-variable",
             "this pipeline sets a variable that changes how programs are started, or whose name is none",
-            about=printable(name),
+            subject=printable(name),
             hint="Ask the pipeline's author for another name.",
         )

@@ -166,6 +166,6 @@ def _wrong(text: str, reason: str) -> UsageError:
     return UsageError(
         "bad-condition",
         f"the condition `{printable(text[:200])}` cannot be judged: {printable(reason)}",
-        about="conditional-path-template",
+        subject="conditional-path-template",
         hint="Use ids of inputs, numbers, quoted text, == != < <= > >=, in, and, or, not and brackets.",
     )

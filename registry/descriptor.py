@@ -26,21 +26,21 @@ _LARGEST_DOUBLE = sys.float_info.max
 _LARGEST_EXACT = 2**53  # integers beyond it are not exact as IEEE doubles, which is all RFC 8785 knows
 
 
-def read_descriptor(raw: bytes, about: str, name: str | None = None) -> Pipeline:
+def read_descriptor(raw: bytes, subject: str, name: str | None = None) -> Pipeline:
     """The pipeline in `raw`, named after the descriptor unless `name` is given.
 
     Raises `JsonProblemError`, `DescriptorError` with every problem, and `UsageError` for a name that is none, or a value that has
     no canonical form.
     """
-    document = read_json(raw, about)
+    document = read_json(raw, subject)
     problems = find_problems(document)
     if problems:
-        raise DescriptorError(place_problems(problems, raw), about=about)
+        raise DescriptorError(place_problems(problems, raw), subject=subject)
     try:
         return make_pipeline(document, raw, name)
     except UsageError as error:  # it knows the key or the value, and not the file
-        where = f"{about}: {error.about}" if error.about else about
-        raise UsageError(error.code, error.message, about=where, hint=error.hint) from None
+        where = f"{subject}: {error.subject}" if error.subject else subject
+        raise UsageError(error.code, error.message, subject=where, hint=error.hint) from None
 
 
 def find_problems(document: Any) -> list[Problem]:
@@ -84,11 +84,11 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def find_advice(raw: bytes, about: str) -> list[Problem]:
+def find_advice(raw: bytes, subject: str) -> list[Problem]:
     """What is better written otherwise in a descriptor that is valid, by its lines. Raises `JsonProblemError`."""
     from registry import advice
 
-    document = read_json(raw, about)
+    document = read_json(raw, subject)
     found = place_problems(advice.find_advice(document), raw) if isinstance(document, dict) else []
     return sorted([*found, *find_repeated_advice(raw)], key=lambda each: each.line)
 
@@ -244,5 +244,5 @@ def _with_doubles(value: Any) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise UsageError("not-canonical", "a number is too large", about=str(value)[:40]) from None
+            raise UsageError("not-canonical", "a number is too large", subject=str(value)[:40]) from None
     return value

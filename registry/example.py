@@ -45,7 +45,7 @@ def make_example(pipeline: Pipeline, *, complete: bool = False) -> Answers:
             "no-example",
             "no invocation was found that satisfies this descriptor: "
             + "; ".join(str(each) for each in problems),
-            about=pipeline.reference,
+            subject=pipeline.reference,
             hint=f"`hibali pipelines show {pipeline.reference}` lists what the inputs require and exclude.",
         )
     return {each.id: answers[each.id] for each in pipeline.inputs if each.id in answers}

@@ -48,13 +48,13 @@ from registry.remotes.base import (
 from registry.signature import Policy, is_signature_name
 
 
-def check_standing(parcel: Parcel, name: str, standing: bytes, about: str) -> None:
+def check_standing(parcel: Parcel, name: str, standing: bytes, subject: str) -> None:
     """Judge a file that stands where one of the parcel was to be made, and has other content.
 
     Raises `RefusedError`: `immutable-version` where it is the `published.json` of other content, whose descriptor may be on its way, and
     `immutable-image` where it is the record of another image. Anything else may differ, and stays.
     """
-    where = f"at {printable(about)}"
+    where = f"at {printable(subject)}"
     if name == PUBLISHED and DESCRIPTOR in parcel.files:
         _check_published(parcel, standing, where)
     if name == IMAGE:
@@ -72,7 +72,7 @@ def _check_published(parcel: Parcel, standing: bytes, where: str) -> None:
         raise RefusedError(
             "immutable-version",
             f"somebody began to publish other content under this version: digest {printable(theirs) or 'none'} there, {ours} here",
-            about=f"{parcel.reference} {where}",
+            subject=f"{parcel.reference} {where}",
             hint=f"Whoever it was ends it with the same line again. If nobody was, remove {PUBLISHED} there; or raise `tool-version`.",
         )
 
@@ -84,7 +84,7 @@ _CHUNK = 1024 * 1024
 class ImageShelf(Protocol):
     """Contents at one place, each under its key; what is taken from there is believed only after it was hashed."""
 
-    about: str
+    subject: str
 
     def present(self, records: Iterable[ImageRecord]) -> set[str]:
         """The digests of those that lie there, whole by their size. Raises `TryLaterError` where the place cannot be reached."""
@@ -104,12 +104,12 @@ def shelf_place(record: ImageRecord) -> str:
     return place_of(key_of(record.size, record.hex, record.extension))
 
 
-def not_there(record: ImageRecord, about: str) -> NotFoundError:
+def not_there(record: ImageRecord, subject: str) -> NotFoundError:
     """The error for a content that a shelf has not."""
     return NotFoundError(
         "image-not-there",
         f"the content of the image {record.digest} is not there",
-        about=about,
+        subject=subject,
         hint="Ask whoever published the pipeline to publish it again from where the image is.",
     )
 
@@ -119,7 +119,7 @@ class FolderShelf:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.about = printable(os.fsencode(folder))
+        self.subject = printable(os.fsencode(folder))
 
     def present(self, records: Iterable[ImageRecord]) -> set[str]:
         """See ImageShelf."""
@@ -131,7 +131,7 @@ class FolderShelf:
         target = self._folder / shelf_place(record)
         with self._translated():
             if not self._folder.parent.is_dir():
-                raise TryLaterError("remote-unreachable", "there is no such folder now", about=self.about)
+                raise TryLaterError("remote-unreachable", "there is no such folder now", subject=self.subject)
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_name(f".{secrets.token_hex(16)}")
             try:
@@ -144,7 +144,7 @@ class FolderShelf:
                     raise IncompleteError(
                         "image-damaged",
                         "the image's content here is damaged",
-                        about=printable(os.fsencode(file)),
+                        subject=printable(os.fsencode(file)),
                     )
                 partial.replace(target)
             finally:
@@ -171,14 +171,14 @@ class FolderShelf:
         try:
             stream = os.fdopen(os.open(self._folder / shelf_place(record), flags), "rb", buffering=0)
         except (FileNotFoundError, NotADirectoryError):
-            raise not_there(record, self.about) from None
+            raise not_there(record, self.subject) from None
         found = os.fstat(stream.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size != record.size:
             stream.close()
             raise RefusedError(
                 "image-tampered",
                 f"what lies there has {found.st_size} bytes, but {record.size} were published",
-                about=self.about,
+                subject=self.subject,
                 hint="Ask whoever published it to publish it again; nothing was kept.",
             )
         return stream
@@ -191,13 +191,13 @@ class FolderShelf:
             raise
         except PermissionError as problem:
             raise AccessError(
-                "denied", f"the folder of images: {reason_of(problem)}", about=self.about
+                "denied", f"the folder of images: {reason_of(problem)}", subject=self.subject
             ) from None
         except OSError as problem:
             raise IncompleteError(
                 "remote-failed",
                 f"the folder of images cannot be used: {reason_of(problem)}",
-                about=self.about,
+                subject=self.subject,
             ) from None
 
 
@@ -259,7 +259,7 @@ def judge_image(pipeline: Pipeline, raw: bytes, where: str) -> str:
 
 
 def check_known_images(
-    catalogue: Catalogue, look: Look, known: Sequence[Offer], seen: KnownDigests, about: str
+    catalogue: Catalogue, look: Look, known: Sequence[Offer], seen: KnownDigests, subject: str
 ) -> None:
     """Raise where a version that is here with an image has another one there."""
     contents = image_contents(look, known, seen)
@@ -267,18 +267,18 @@ def check_known_images(
         key = offer.name, offer.version
         pinned = catalogue.images.pinned(*key)
         if key in contents and pinned is not None and contents[key] != pinned[1]:
-            there = read_record(next(iter(look.read([offer.files[FILE]]))), f"{offer.reference} at {about}")
-            raise other_image(offer.reference, pinned=pinned[0], found=there.digest, where=f"at {about}")
+            there = read_record(next(iter(look.read([offer.files[FILE]]))), f"{offer.reference} at {subject}")
+            raise other_image(offer.reference, pinned=pinned[0], found=there.digest, where=f"at {subject}")
 
 
 def check_same_image(
-    pipeline: Pipeline, here: bytes, look: Look, offer: Offer, content: str, about: str
+    pipeline: Pipeline, here: bytes, look: Look, offer: Offer, content: str, subject: str
 ) -> None:
     """Raise where the record of an image here is not the one there, of which `content` is the sha256."""
     if content != hashlib.sha256(here).hexdigest():
-        there = read_record(next(iter(look.read([offer.files[FILE]]))), f"{offer.reference} at {about}")
+        there = read_record(next(iter(look.read([offer.files[FILE]]))), f"{offer.reference} at {subject}")
         ours = read_record(here, pipeline.reference)
-        raise other_image(pipeline.reference, pinned=ours.digest, found=there.digest, where=f"at {about}")
+        raise other_image(pipeline.reference, pinned=ours.digest, found=there.digest, where=f"at {subject}")
 
 
 def image_contents(look: Look, offers: Iterable[Offer], seen: KnownDigests) -> dict[Reference, str]:
@@ -310,7 +310,7 @@ class Exchanged:
 def publish(
     catalogue: Catalogue,
     remote: Remote,
-    about: str,
+    subject: str,
     seen: KnownDigests,
     wanted: Sequence[Pipeline],
     by: str,
@@ -331,9 +331,9 @@ def publish(
             files = _files_of(catalogue, pipeline, by)
             there = offers.get(_key(pipeline))
             if there is not None:
-                _check_same(pipeline, digests[_key(pipeline)], about)
+                _check_same(pipeline, digests[_key(pipeline)], subject)
                 if _key(pipeline) in images and IMAGE in files:
-                    check_same_image(pipeline, files[IMAGE], look, there, images[_key(pipeline)], about)
+                    check_same_image(pipeline, files[IMAGE], look, there, images[_key(pipeline)], subject)
                 files = {name: raw for name, raw in files.items() if name not in there.files}
             fate: Fate = "published" if there is None else "added to" if files else "same"
             done.append(Exchanged(pipeline, fate))
@@ -343,13 +343,13 @@ def publish(
         if not parcels or look.publish(parcels, _message(parcels)):
             return [replace(each, content=contents.get(_key(each.pipeline), "")) for each in done]
         pause(0.2)
-    raise TryLaterError("remote-busy", "others keep publishing there at the same time", about=about)
+    raise TryLaterError("remote-busy", "others keep publishing there at the same time", subject=subject)
 
 
 def fetch(
     catalogue: Catalogue,
     remote: Remote,
-    about: str,
+    subject: str,
     seen: KnownDigests,
     names: Sequence[str],
     policy: Policy,
@@ -362,18 +362,18 @@ def fetch(
     the catalogue is as it was.
     """
     look = remote.look(accept_rewritten=accept_rewritten)
-    offers = _choose(look.offers(), names, about)
+    offers = _choose(look.offers(), names, subject)
     pins = catalogue.pins()
     known = [offer for key, offer in offers.items() if key in pins]
     for key, digest in _digests(look, known, seen).items():
         if digest != pins[key]:
-            raise _conflict(f"{key[0]}@{key[1]}", here=pins[key], there=digest, about=about)
-    check_known_images(catalogue, look, known, seen, about)
+            raise _conflict(f"{key[0]}@{key[1]}", here=pins[key], there=digest, subject=subject)
+    check_known_images(catalogue, look, known, seen, subject)
     fresh = [offer for key, offer in offers.items() if key not in pins]
-    arrived = [_judge(offer, files, about, policy) for offer, files in _read_files(look, fresh)]
+    arrived = [_judge(offer, files, subject, policy) for offer, files in _read_files(look, fresh)]
     more = [offer for offer in known if _lacks(catalogue, offer)]
-    added = [_judge(offer, files, about, policy) for offer, files in _read_files(look, more)]
-    catalogue.take([*arrived, *added], f"Fetch from {about}")
+    added = [_judge(offer, files, subject, policy) for offer, files in _read_files(look, more)]
+    catalogue.take([*arrived, *added], f"Fetch from {subject}")
     _remember(seen, zip(fresh, arrived, strict=True))
     fates = {
         each.pipeline.reference: each for each in (*_told(arrived, "fetched"), *_told(added, "added to"))
@@ -397,20 +397,22 @@ def _told(arrivals: Iterable[Arrival], fate: Fate) -> list[Exchanged]:
     return [Exchanged(each.pipeline, fate) for each in arrivals]
 
 
-def _judge(offer: Offer, files: Mapping[str, bytes], about: str, policy: Policy) -> Arrival:
+def _judge(offer: Offer, files: Mapping[str, bytes], subject: str, policy: Policy) -> Arrival:
     """Raises for a descriptor that is none, that is not what was published, or that lacks a signature that is asked for."""
-    where = f"{offer.reference} at {about}"
+    where = f"{offer.reference} at {subject}"
     pipeline = read_descriptor(files[DESCRIPTOR], where, offer.name)
     if pipeline.version != offer.version:
         raise RefusedError(
-            "wrong-version", f"the descriptor there is of version {printable(pipeline.version)}", about=where
+            "wrong-version",
+            f"the descriptor there is of version {printable(pipeline.version)}",
+            subject=where,
         )
     said = published_digest(files[PUBLISHED], where) if PUBLISHED in files else None
     if said is not None and said != pipeline.digest:
         raise RefusedError(
             "tampered",
             f"the descriptor was changed there: it has digest {pipeline.digest}, but {printable(said)} was published",
-            about=where,
+            subject=where,
             hint="Ask whoever published it; nothing was fetched.",
         )
     image = judge_image(pipeline, files[IMAGE], where) if IMAGE in files else ""
@@ -477,7 +479,7 @@ def _read_files(look: Look, offers: Sequence[Offer]) -> list[tuple[Offer, dict[s
     return list(found.values())
 
 
-def _choose(offers: Mapping[Reference, Offer], names: Sequence[str], about: str) -> dict[Reference, Offer]:
+def _choose(offers: Mapping[Reference, Offer], names: Sequence[str], subject: str) -> dict[Reference, Offer]:
     from registry.pipeline import split_reference
 
     if not names:
@@ -488,22 +490,22 @@ def _choose(offers: Mapping[Reference, Offer], names: Sequence[str], about: str)
         found = {key: offer for key, offer in offers.items() if key[0] == name and version in {None, key[1]}}
         if not found:
             raise NotFoundError(
-                "not-published", "the remote has no such pipeline", about=f"{printable(each)} at {about}"
+                "not-published", "the remote has no such pipeline", subject=f"{printable(each)} at {subject}"
             )
         chosen.update(sorted(found.items()))
     return chosen
 
 
-def _check_same(pipeline: Pipeline, digest: str, about: str) -> None:
+def _check_same(pipeline: Pipeline, digest: str, subject: str) -> None:
     if digest != pipeline.digest:
-        raise _conflict(pipeline.reference, here=pipeline.digest, there=digest, about=about)
+        raise _conflict(pipeline.reference, here=pipeline.digest, there=digest, subject=subject)
 
 
-def _conflict(reference: str, *, here: str, there: str, about: str) -> RefusedError:
+def _conflict(reference: str, *, here: str, there: str, subject: str) -> RefusedError:
     return RefusedError(
         "immutable-version",
-        f"{about} has other content under this version: digest {there or 'none'} there, {here} here",
-        about=reference,
+        f"{subject} has other content under this version: digest {there or 'none'} there, {here} here",
+        subject=reference,
         hint="A version never changes. Whoever is wrong raises `tool-version`; ask before you believe either.",
     )
 

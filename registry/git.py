@@ -90,7 +90,7 @@ class Git:
             raise IncompleteError(
                 "git-failed",
                 f"git {words[0]} ended with {finished.exit_code}: {said}",
-                about=str(self.folder),
+                subject=str(self.folder),
             )
         return finished.stdout
 
@@ -126,7 +126,7 @@ class Git:
                 raise RefusedError(
                     "repository-runs-programs",
                     "the settings of this repository name programs to run",
-                    about=printable(folder),
+                    subject=printable(folder),
                     hint="Ask whoever keeps it to remove the settings hook.*, or use another repository.",
                 )
 
@@ -163,7 +163,7 @@ def read_blobs(repository: Git, blobs: list[tuple[bytes, str]]) -> Iterator[tupl
         told = answer[at:end].split()
         if len(told) != 3 or told[0].decode() != digest or told[1] != b"blob":
             raise IncompleteError(
-                "git-failed", "an object of the repository is missing", about=printable(name)
+                "git-failed", "an object of the repository is missing", subject=printable(name)
             )
         size = int(told[2])
         yield name, answer[end + 1 : end + 1 + size]

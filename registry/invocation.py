@@ -333,7 +333,7 @@ def read_invocation(pipeline: Pipeline, path: Path) -> Invocation:
     problems = find_invocation_problems(pipeline, values)
     if problems:
         placed = place_problems(problems, raw)
-        raise InvocationError(placed, reference=pipeline.reference, about=str(path))
+        raise InvocationError(placed, reference=pipeline.reference, subject=str(path))
     return check_invocation(pipeline, values)
 
 

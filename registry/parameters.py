@@ -38,11 +38,11 @@ class Row:
 class SweepError(ProblemsError):
     """A table, a parameter or the invocations they make are wrong."""
 
-    def __init__(self, problems: Sequence[Problem], *, about: str, hint: str = "") -> None:
+    def __init__(self, problems: Sequence[Problem], *, subject: str, hint: str = "") -> None:
         shown = list(problems[:_MOST_PROBLEMS])
         if len(problems) > len(shown):
             shown.append(Problem("", f"and {len(problems) - len(shown)} more problems"))
-        super().__init__("invalid-sweep", shown, about=about, hint=hint)
+        super().__init__("invalid-sweep", shown, subject=subject, hint=hint)
 
 
 def make_rows(pipeline: Pipeline, table: Path | None, parameters: Sequence[str]) -> list[Row]:
@@ -55,12 +55,12 @@ def make_rows(pipeline: Pipeline, table: Path | None, parameters: Sequence[str])
     named = {identifier for row in rows for identifier in row.values}
     twice = [Problem(each, "stands in the table and in --param") for each in lists if each in named]
     if twice:
-        raise SweepError(twice, about="--param")
+        raise SweepError(twice, subject="--param")
     count = len(rows) * math.prod(len(values) for values in lists.values())
     if not count or count > MOST_TASKS:
         raise SweepError(
             [Problem("", f"that makes {count} tasks, and a sweep has 1 to {MOST_TASKS}")],
-            about=str(table) if table is not None else "--param",
+            subject=str(table) if table is not None else "--param",
         )
     return [
         Row({**row.values, **dict(zip(lists, chosen, strict=True))}, row.line)
@@ -70,16 +70,16 @@ def make_rows(pipeline: Pipeline, table: Path | None, parameters: Sequence[str])
 
 
 def check_tasks(
-    pipeline: Pipeline, answers: Any, rows: Sequence[Row], *, about: str = ""
+    pipeline: Pipeline, answers: Any, rows: Sequence[Row], *, subject: str = ""
 ) -> list[Invocation]:
-    """The invocation of each row, which goes before `answers`, in order; errors call the files they come from `about`.
+    """The invocation of each row, which goes before `answers`, in order; errors call the files they come from `subject`.
 
     Raises `InvocationError` where `answers` are no object, `SweepError` with every problem of every row; the same problem of
     several rows is named once, with their numbers.
     """
     if not isinstance(answers, Mapping):
         problems = find_invocation_problems(pipeline, answers)
-        raise InvocationError(problems, reference=pipeline.reference, about=about)
+        raise InvocationError(problems, reference=pipeline.reference, subject=subject)
     merged = [{**answers, **row.values} for row in rows]
     found: dict[Problem, list[int]] = {}
     for number, values in enumerate(merged, start=1):
@@ -88,7 +88,7 @@ def check_tasks(
     if found:
         problems = [_in_tasks(problem, numbers, rows) for problem, numbers in found.items()]
         hint = f"`hibali pipelines show {pipeline.reference}` lists the inputs."
-        raise SweepError(problems, about=about or pipeline.reference, hint=hint)
+        raise SweepError(problems, subject=subject or pipeline.reference, hint=hint)
     return [check_invocation(pipeline, values) for values in merged]
 
 
@@ -108,7 +108,7 @@ def read_table(pipeline: Pipeline, path: Path) -> list[Row]:
         raise UsageError(
             "unknown-table",
             "a table of tasks is a .csv, .tsv or .jsonl file",
-            about=str(path),
+            subject=str(path),
         )
     text = _read_text(path)
     if suffix in _LINES:
@@ -121,15 +121,15 @@ def _read_text(path: Path) -> str:
         with path.open("rb") as stream:
             content = stream.read(_MAXIMUM_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such file", about=str(path)) from None
+        raise NotFoundError("no-such-file", "there is no such file", subject=str(path)) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     if len(content) > _MAXIMUM_BYTES:
-        raise SweepError([Problem("", f"larger than {_MAXIMUM_BYTES} bytes")], about=str(path))
+        raise SweepError([Problem("", f"larger than {_MAXIMUM_BYTES} bytes")], subject=str(path))
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise SweepError([Problem("", f"not UTF-8 at byte {problem.start}")], about=str(path)) from None
+        raise SweepError([Problem("", f"not UTF-8 at byte {problem.start}")], subject=str(path)) from None
 
 
 def _read_objects(text: str, path: Path) -> list[Row]:
@@ -149,7 +149,7 @@ def _read_objects(text: str, path: Path) -> list[Row]:
         else:
             problems.append(Problem("", "must be a JSON object of input ids and values", line=number))
     if problems:
-        raise SweepError(problems, about=str(path))
+        raise SweepError(problems, subject=str(path))
     return rows
 
 
@@ -158,14 +158,14 @@ def _read_cells(pipeline: Pipeline, text: str, path: Path, separator: str) -> li
     try:
         lines = [(reader.line_num, cells) for cells in reader if cells]
     except csv.Error as problem:
-        raise SweepError([Problem("", str(problem), line=reader.line_num)], about=str(path)) from None
+        raise SweepError([Problem("", str(problem), line=reader.line_num)], subject=str(path)) from None
     if not lines:
-        raise SweepError([Problem("", "it is empty; its first line names the inputs")], about=str(path))
+        raise SweepError([Problem("", "it is empty; its first line names the inputs")], subject=str(path))
     (_, head), *rest = lines
     head = [each.strip() for each in head]
     problems = [*_find_head_problems(pipeline, head), *_find_width_problems(head, rest)]
     if problems:
-        raise SweepError(problems, about=str(path))
+        raise SweepError(problems, subject=str(path))
     questions = [_question(pipeline, each) for each in head]
     return [
         Row(
@@ -216,7 +216,7 @@ def read_parameters(pipeline: Pipeline, parameters: Sequence[str]) -> dict[str, 
             lists[identifier] = [read_text(question, each) for each in split_values(values)]
         problems += wrong
     if problems:
-        raise SweepError(problems, about="--param")
+        raise SweepError(problems, subject="--param")
     return lists
 
 

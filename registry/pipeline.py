@@ -214,7 +214,7 @@ def _unusable(what: str, given: str, rule: str) -> UsageError:
     return UsageError(
         "unusable-pipeline-name" if what == "name" else "unusable-pipeline-version",
         f"in the catalogue a pipeline's {what} must {rule}; this one is '{printable(given[:200])}'",
-        about=what,
+        subject=what,
         hint="Give one with --name NAME." if what == "name" else "Correct `tool-version` in the descriptor.",
     )
 

@@ -52,32 +52,32 @@ class ProblemsError(UsageError):
     `problems` holds them for programs: a list of objects with `path` and `message`, and where known `instead` and `line`.
     """
 
-    def __init__(self, code: str, problems: Iterable[Problem], *, about: str = "", hint: str = "") -> None:
+    def __init__(self, code: str, problems: Iterable[Problem], *, subject: str = "", hint: str = "") -> None:
         found = list(problems)
         self.problems = [each.to_record() for each in found]
-        super().__init__(code, "\n".join(str(each) for each in found), about=about, hint=hint)
+        super().__init__(code, "\n".join(str(each) for each in found), subject=subject, hint=hint)
 
 
 class DescriptorError(ProblemsError):
     """The descriptor is not valid Boutiques."""
 
-    def __init__(self, problems: Iterable[Problem], *, about: str) -> None:
+    def __init__(self, problems: Iterable[Problem], *, subject: str) -> None:
         super().__init__(
             "invalid-descriptor",
             problems,
-            about=about,
+            subject=subject,
             hint="Correct the descriptor; `hibali pipelines validate FILE` checks it again.",
         )
 
 
 class InvocationError(ProblemsError):
-    """The invocation does not answer the questions of the pipeline `reference`; `about` is its file, where it has one."""
+    """The invocation does not answer the questions of the pipeline `reference`; `subject` is its file, where it has one."""
 
-    def __init__(self, problems: Iterable[Problem], *, reference: str, about: str = "") -> None:
+    def __init__(self, problems: Iterable[Problem], *, reference: str, subject: str = "") -> None:
         super().__init__(
             "invalid-invocation",
             problems,
-            about=about or reference,
+            subject=subject or reference,
             hint=f"`hibali pipelines show {reference}` lists the inputs; `hibali pipelines example {reference}` starts a file.",
         )
 
@@ -88,11 +88,11 @@ def read_file_bytes(path: Path) -> bytes:
         with path.open("rb") as stream:
             return stream.read(MAXIMUM_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such file", about=str(path)) from None
+        raise NotFoundError("no-such-file", "there is no such file", subject=str(path)) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     except ValueError:
-        raise UsageError("unreadable-file", "cannot be read", about=str(path)) from None
+        raise UsageError("unreadable-file", "cannot be read", subject=str(path)) from None
 
 
 def place_problems(problems: list[Problem], raw: bytes) -> list[Problem]:

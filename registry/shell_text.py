@@ -55,7 +55,7 @@ def read_shell(path: str) -> str:
         raise UsageError(
             "unknown-shell",
             "the shell must be sh or bash, from one of the system's folders",
-            about=printable(path),
+            subject=printable(path),
             hint="Set `shell` to /bin/sh or /bin/bash in the descriptor.",
         )
     return found
@@ -91,7 +91,7 @@ class ShellText:
         for character in text:
             self._read(character)
 
-    def add_value(self, value: str, about: str, *, before: str = "") -> None:
+    def add_value(self, value: str, subject: str, *, before: str = "") -> None:
         """A value, as one word or a part of one; `before` is the author's character that will follow.
 
         Raises `UsageError` where the value cannot be made to arrive as it is.
@@ -102,17 +102,17 @@ class ShellText:
         where = self._describe()
         names_end = self._delimiter is not None or self._angles == 2
         if names_end or (self._previous == "$" and self._expands()):
-            raise _unquotable(about, where, "no value can stand there")
+            raise _unquotable(subject, where, "no value can stand there")
         if not _SAFE.fullmatch(value) or (self._escaped and (not value or self._top() == _ANSI)):
             raise _unquotable(
-                about, where, "there a value can only have letters of ASCII, digits and _./:=@%+,-"
+                subject, where, "there a value can only have letters of ASCII, digits and _./:=@%+,-"
             )
         if value:
             self._add_quietly(value)
         elif self._splits_words():
             self._add_quietly("''")
 
-    def add_separator(self, separator: str, about: str) -> None:
+    def add_separator(self, separator: str, subject: str) -> None:
         """What stands between the items of a list: the author's, but never the end of a command."""
         if self._is_plain():
             if _PLAIN_SEPARATOR.fullmatch(separator):
@@ -122,7 +122,7 @@ class ShellText:
         elif _QUIET_SEPARATOR.fullmatch(separator):
             self.add_author_text(separator)
         else:
-            raise _unquotable(about, self._describe(), "the separator of the list cannot stand there")
+            raise _unquotable(subject, self._describe(), "the separator of the list cannot stand there")
 
     def drop_space(self) -> None:
         """Take back one space at the end: that before a key that stands for nothing."""
@@ -295,10 +295,10 @@ def _quote(value: str, previous: str, following: str) -> str:
     return f"'{value}'" if quoted == value and special else quoted
 
 
-def _unquotable(about: str, where: str, rule: str) -> UsageError:
+def _unquotable(subject: str, where: str, rule: str) -> UsageError:
     return UsageError(
         "unquotable-value",
         f"the command line of this pipeline uses this value {where}; {rule}",
-        about=about,
+        subject=subject,
         hint="Give another value, or ask the pipeline's author to leave quoting to whoever runs it.",
     )

@@ -37,7 +37,7 @@ def sign(text: bytes, key: Path, scratch: Path, image: str = "") -> tuple[str, b
     One that covers an image has a name of its own: one that was made before the image came is not in its way. Raises `NotFoundError`, `AccessError`.
     """
     if not key.exists():
-        raise NotFoundError("no-such-key", "there is no such ssh key", about=str(key))
+        raise NotFoundError("no-such-key", "there is no such ssh key", subject=str(key))
     message = scratch / secrets.token_hex(16)
     signature = message.with_suffix(".sig")
     try:
@@ -46,7 +46,7 @@ def sign(text: bytes, key: Path, scratch: Path, image: str = "") -> tuple[str, b
         finished = run(words, foreground=True)
         if finished.exit_code != 0 or not signature.exists():
             said = printable(finished.stderr.strip()[-300:])
-            raise AccessError("not-signed", f"ssh-keygen could not sign: {said}", about=str(key))
+            raise AccessError("not-signed", f"ssh-keygen could not sign: {said}", subject=str(key))
         covered = f"-{image.removeprefix('sha256:')[:16]}" if image else ""
         return f"{SIGNATURES}{_fingerprint(key)}{covered}.sig", signature.read_bytes()
     finally:
@@ -62,7 +62,9 @@ class Policy:
     required: bool = False
     scratch: Path = Path()
 
-    def check(self, pipeline: Pipeline, signatures: Mapping[str, bytes], about: str, image: str = "") -> str:
+    def check(
+        self, pipeline: Pipeline, signatures: Mapping[str, bytes], subject: str, image: str = ""
+    ) -> str:
         """Who signed it, "" for nobody; raises `RefusedError` where nobody did whose word counts and one is required."""
         who = self._first_signer(pipeline, signatures, image)
         if self.required and not who:
@@ -72,7 +74,7 @@ class Policy:
             raise RefusedError(
                 "unsigned",
                 f"{reason}, and config.toml asks for a signature",
-                about=about,
+                subject=subject,
                 hint=f"Who may sign stands in {self.allowed_signers}; `hibali pipelines sign NAME --key KEY` signs.",
             )
         return who
@@ -116,5 +118,5 @@ def _fingerprint(key: Path) -> str:
     finished = run(["ssh-keygen", "-l", "-f", str(key)])
     found = re.search(rb"SHA256:([A-Za-z0-9+/]+)", finished.stdout)
     if finished.exit_code != 0 or found is None:
-        raise AccessError("bad-key", "ssh-keygen cannot read this key", about=str(key))
+        raise AccessError("bad-key", "ssh-keygen cannot read this key", subject=str(key))
     return found[1].decode().replace("+", "-").replace("/", "_")

@@ -45,20 +45,20 @@ _FLAGS = ("optional", "is_list", "is_pattern")
 _TEXTS = ("pipeline", "pipeline_digest", "name", "scheduler", "container")
 
 
-def put_card(far: RemoteHost, folder: bytes, book: RunStore, run: Run) -> None:
+def write_run_manifest(host: RemoteHost, folder: bytes, run_store: RunStore, run: Run) -> None:
     """Leave it there, from the run's first record in the ledger; what is bulky stays away from it, and so do the tasks of a sweep."""
-    card = {**book.records(run.id)[0], "kind": "run-card", "ledger": socket.gethostname()}
+    card = {**run_store.records(run.id)[0], "kind": "run-card", "ledger": socket.gethostname()}
     if run.sweep is not None:
         card["sweep"] = True
     content = line_of_json(card).encode("ascii")
     if len(content) > _BULKY_BYTES:
         content = line_of_json({name: card[name] for name in card if name not in _BULKY}).encode("ascii")
-    far.put(folder + _NAME, content + b"\n")
+    host.put(folder + _NAME, content + b"\n")
 
 
-def read_card(far: RemoteHost, folder: bytes, run_id: str) -> dict[str, Any] | None:
+def read_run_manifest(host: RemoteHost, folder: bytes, run_id: str) -> dict[str, Any] | None:
     """The card as the first record of a ledger, with `ledger` beside; None where there is none that can be this run's."""
-    content = far.get(folder + _NAME, maximum=MAXIMUM_BYTES + 1)
+    content = host.get(folder + _NAME, maximum=MAXIMUM_BYTES + 1)
     if content is None:
         return None
     try:
@@ -118,7 +118,7 @@ class Adoption(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class FoundRun:
     """A run at a site that this ledger does not know; `card` is what was left there for whoever takes it up, {} for none."""
 
     id: str
@@ -145,33 +145,33 @@ class Stray:
         }
 
 
-def find_strays(far: RemoteHost, site: Site, book: RunStore) -> Iterator[Stray]:
+def find_unknown_runs(host: RemoteHost, site: Site, run_store: RunStore) -> Iterator[FoundRun]:
     """Every run with a folder at the site that the ledger does not know, oldest first.
 
     Raises `RefusedError` where others can write there: what says in such a folder what a run is may be theirs (S22).
     """
-    runs = check_work_folder(far, site, b"runs") + b"/runs"
-    for name in far.names(runs):
+    runs = check_work_folder(host, site, b"runs") + b"/runs"
+    for name in host.names(runs):
         run_id = name.decode("ascii", "replace")
-        if RUN_ID.fullmatch(run_id) and not book.knows(run_id):
-            yield _look(far, site, run_id, runs + b"/" + name)
+        if RUN_ID.fullmatch(run_id) and not run_store.knows(run_id):
+            yield _look(host, site, run_id, runs + b"/" + name)
 
 
-def _look(far: RemoteHost, site: Site, run_id: str, folder: bytes) -> Stray:
-    def left(because: str, card: dict[str, Any] | None = None) -> Stray:
-        return Stray(run_id, site.name, folder, card or {}, fate=Adoption.LEFT, because=because)
+def _look(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundRun:
+    def left(because: str, card: dict[str, Any] | None = None) -> FoundRun:
+        return FoundRun(run_id, site.name, folder, card or {}, fate=Adoption.LEFT, because=because)
 
-    if not far.is_private(folder):
+    if not host.is_private(folder):
         return left("its folder belongs to another account, or others can write to it")
-    card = read_card(far, folder, run_id)
+    card = read_run_manifest(host, folder, run_id)
     if card is None:
         return left("nothing in its folder says what it is")
     if card["scheduler"] not in words("runs.schedulers"):
         return left(f"its scheduler is not known here: {printable(card['scheduler'])}", card)
     if card["sweep"]:
         return left(f"a sweep: its tasks are known to {card['ledger']} alone", card)
-    began = submitted_at(far, folder)
-    found = find_submission(far, load_scheduler(card["scheduler"]), run_id, folder, card["at"][:10])
+    began = submitted_at(host, folder)
+    found = find_submission(host, load_scheduler(card["scheduler"]), run_id, folder, card["at"][:10])
     match found:
         case NotSubmitted():
             return left(f"it was never submitted; its line at {card['ledger']} goes on with it", card)
@@ -180,10 +180,10 @@ def _look(far: RemoteHost, site: Site, run_id: str, folder: bytes) -> Stray:
         case Submitted(job):
             if began.age < site.limits.settling_seconds and not began.answered:
                 return left("another ledger is submitting it now", card)
-            return Stray(run_id, site.name, folder, card, job)
+            return FoundRun(run_id, site.name, folder, card, job)
 
 
-def adopt(book: RunStore, stray: Stray) -> Run:
+def adopt(run_store: RunStore, stray: FoundRun) -> Run:
     """The run as this ledger knows it from now on; taking one up again changes nothing."""
     card = {name: value for name, value in stray.card.items() if name not in {"ledger", "sweep"}}
     records = [
@@ -193,7 +193,7 @@ def adopt(book: RunStore, stray: Stray) -> Run:
         {"kind": "submitted", "job": stray.job},
         {"kind": "adopted", "ledger": stray.card["ledger"]},
     ]
-    run = book.adopt(stray.id, str(card["key"]), records)
+    run = run_store.adopt(stray.id, str(card["key"]), records)
     if not run.state.ended:
         with contextlib.suppress(OSError):
             Queued(stray.site).keep(stray.id, 1)

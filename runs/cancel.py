@@ -14,93 +14,93 @@ from runs.poll import update
 from runs.records import chunk_folder, sweep_of
 from runs.schedulers.base import Scheduler
 from runs.store import RunStore
-from runs.submit import end_begun, end_unbegun, give_up, remove_proxy
+from runs.submit import cancel_begun, cancel_tasks, cancel_unsubmitted, remove_proxy
 from transfers.remote.host import RemoteHost
 
 _IN_QUEUE = frozenset({State.SUBMITTED, State.WAITING})
 
 
-def release_run(far: RemoteHost, scheduler: Scheduler, book: RunStore, run: Run) -> Run:
+def release_run(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run) -> Run:
     """The run after the scheduler was told, and asked once; one that was let go before is let go.
 
     Raises `UsageError` for a run that was not begun on hold, `RefusedError` for one that has ended, `TryLaterError` where it was
     never submitted or the scheduler did not take the wish.
     """
     check_releasable(run)
-    run = update(far, scheduler, book, [run])[0]
+    run = update(host, scheduler, run_store, [run])[0]
     check_releasable(run)
     if run.state not in _IN_QUEUE:
-        return book.note(run.id, "released") if not run.released else run
-    book.note(run.id, "release")
-    finished = far.run(scheduler.release_words(run.job))
-    if finished.exit_code != 0 and update(far, scheduler, book, [run])[0].state in _IN_QUEUE:
+        return run_store.note(run.id, "released") if not run.submission.released else run
+    run_store.note(run.id, "release")
+    finished = host.run(scheduler.release_words(run.job))
+    if finished.exit_code != 0 and update(host, scheduler, run_store, [run])[0].state in _IN_QUEUE:
         said = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("not-released", f"the scheduler did not let the job go: {said}", about=run.id)
-    return update(far, scheduler, book, [book.note(run.id, "released")])[0]
+        raise TryLaterError("not-released", f"the scheduler did not let the job go: {said}", subject=run.id)
+    return update(host, scheduler, run_store, [run_store.note(run.id, "released")])[0]
 
 
 def check_releasable(run: Run) -> None:
     """Raise where there is nothing to let go; see `release_run`."""
-    if not run.hold:
+    if not run.submission.hold:
         raise UsageError(
             "not-on-hold",
             "this run was not begun on hold",
-            about=run.id,
+            subject=run.id,
             hint=f"hibali runs show {run.id}",
         )
     if run.state.final:
-        raise RefusedError("run-ended", f"the run has ended: it is {run.state}", about=run.id)
+        raise RefusedError("run-ended", f"the run has ended: it is {run.state}", subject=run.id)
     if not run.job:
         raise TryLaterError(
             "not-submitted",
             "this run was never submitted, so there is nothing to let go",
-            about=run.id,
+            subject=run.id,
             hint="Type its `hibali run` line again; it goes on from there.",
             transient=False,
         )
 
 
-def give_up_unsent(far: RemoteHost, book: RunStore, run: Run) -> Run:
+def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) -> Run:
     """The sweep after the wish to end it is in the ledger: what was not submitted never is.
 
     Whoever calls has the run's turn (Book.claim). Raises `TryLaterError` where a job was begun to be submitted and nobody knows
     whether it was.
     """
-    unsent = sweep_of(run).unsent()
-    if any(far.stat(chunk_folder(run, chunk) + b"/submit") is not None for chunk in unsent):
+    unsent = sweep_of(run).unsubmitted()
+    if any(host.stat(chunk_folder(run, chunk) + b"/submit") is not None for chunk in unsent):
         raise TryLaterError(
             "submission-unclear",
             "a job of this sweep was begun to be submitted, and nobody has noted whether it was",
-            about=run.id,
+            subject=run.id,
             hint="Type its `hibali run` line again, which finds out; then cancel it.",
             transient=False,
         )
     numbers = [number for chunk in unsent for number in chunk.tasks]
-    for number in numbers if run.proxy else ():
-        remove_proxy(far, run, number)
-    return give_up(book, run, numbers)
+    for number in numbers if run.submission.proxy else ():
+        remove_proxy(host, run, number)
+    return cancel_tasks(run_store, run, numbers)
 
 
-def end_jobs(far: RemoteHost, scheduler: Scheduler, run: Run) -> None:
+def end_jobs(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
     """Tell the scheduler to end the jobs of a sweep; raises `TryLaterError` where it did not take that."""
     for chunk in sweep_of(run).chunks:
         if all(sweep_of(run).tasks[number].state.final for number in chunk.tasks):
             continue
         for job in chunk.jobs:
-            finished = far.run(scheduler.cancel_words(job))
+            finished = host.run(scheduler.cancel_words(job))
             if finished.exit_code != 0:
                 said = printable(finished.stderr.strip()[-500:])
                 raise TryLaterError(
-                    "not-cancelled", f"the scheduler did not end the job {job}: {said}", about=run.id
+                    "not-cancelled", f"the scheduler did not end the job {job}: {said}", subject=run.id
                 )
 
 
 def cancel_run(
-    open_far: Callable[[], RemoteHost],
+    open_host: Callable[[], RemoteHost],
     scheduler: Scheduler,
-    book: RunStore,
+    run_store: RunStore,
     run: Run,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> Run:
     """The run after the scheduler was told, and asked once; one that is over, and each task that is, keeps its end.
 
@@ -109,55 +109,55 @@ def cancel_run(
     """
     if run.state.final:
         return run
-    run = book.note(run.id, "cancel")
-    if not run.job or (run.sweep is not None and run.sweep.unsent()):
-        with book.claim(run.key, tell=tell):
-            run = _give_up(open_far, scheduler, book, book.load(run.id))
+    run = run_store.note(run.id, "cancel")
+    if not run.job or (run.sweep is not None and run.sweep.unsubmitted()):
+        with run_store.claim(run.key, on_event=on_event):
+            run = _give_up(open_host, scheduler, run_store, run_store.load(run.id))
     if run.state.final:
         return run
-    with contextlib.closing(open_far()) as far:
-        if _mark(far, run):
-            run = book.note(run.id, "cancel", {"marked": True})
+    with contextlib.closing(open_host()) as host:
+        if _mark(host, run):
+            run = run_store.note(run.id, "cancel", {"marked": True})
         if run.sweep is not None:
-            end_jobs(far, scheduler, run)
+            end_jobs(host, scheduler, run)
         else:
-            _end_job(far, scheduler, run)
-        run = book.note(run.id, "cancel-told")
-        return update(far, scheduler, book, [run])[0]
+            _end_job(host, scheduler, run)
+        run = run_store.note(run.id, "cancel-told")
+        return update(host, scheduler, run_store, [run])[0]
 
 
-def _give_up(open_far: Callable[[], RemoteHost], scheduler: Scheduler, book: RunStore, run: Run) -> Run:
+def _give_up(open_host: Callable[[], RemoteHost], scheduler: Scheduler, run_store: RunStore, run: Run) -> Run:
     """The run after whatever of it has no job will never have one."""
     if run.state.ended:
         return run
-    if not run.submitting and not run.job:
-        if run.proxy and run.folder:  # it lies ready, and waits for room in the queue
-            with contextlib.closing(open_far()) as far:
-                remove_proxy(far, run)
-        return end_unbegun(book, run)
-    if run.sweep is not None and run.sweep.unsent():
-        with contextlib.closing(open_far()) as far:
-            return give_up_unsent(far, book, run)
+    if not run.submission.begun and not run.job:
+        if run.submission.proxy and run.folder:  # it lies ready, and waits for room in the queue
+            with contextlib.closing(open_host()) as host:
+                remove_proxy(host, run)
+        return cancel_unsubmitted(run_store, run)
+    if run.sweep is not None and run.sweep.unsubmitted():
+        with contextlib.closing(open_host()) as host:
+            return cancel_unsubmitted_tasks(host, run_store, run)
     if run.sweep is None and not run.job:
-        with contextlib.closing(open_far()) as far:
-            return end_begun(far, scheduler, book, run)
+        with contextlib.closing(open_host()) as host:
+            return cancel_begun(host, scheduler, run_store, run)
     return run
 
 
-def _end_job(far: RemoteHost, scheduler: Scheduler, run: Run) -> None:
-    finished = far.run(scheduler.cancel_words(run.job))
+def _end_job(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
+    finished = host.run(scheduler.cancel_words(run.job))
     if finished.exit_code != 0:
         said = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {said}", about=run.id)
+        raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {said}", subject=run.id)
 
 
-def _mark(far: RemoteHost, run: Run) -> bool:
+def _mark(host: RemoteHost, run: Run) -> bool:
     """Let the job itself see the wish, so that it does not take for its own end what a signal did to its tool.
 
     A site that is full must not keep a job running: without the mark, the scheduler's word decides.
     """
     try:
-        far.put(run.folder + b"/cancel", now().encode("ascii") + b"\n")
+        host.put(run.folder + b"/cancel", now().encode("ascii") + b"\n")
     except TryLaterError:
         raise
     except HibaliError:

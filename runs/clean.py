@@ -48,7 +48,7 @@ class Cleaned:
 
 def why_kept(run: Run, wanted: CleanRequest, now: datetime) -> str:
     """Why the folder of a run stays; "" where it may go. Pure."""
-    if run.cleaned:
+    if run.results.cleaned:
         return "it was removed before"
     if not run.state.final:
         return f"the run is not over: {run.state}"
@@ -56,9 +56,9 @@ def why_kept(run: Run, wanted: CleanRequest, now: datetime) -> str:
         return "it never had a folder"
     if run.id in wanted.needed:
         return "a run that is not over needs what it left"
-    if not run.collected and not wanted.all_ended:
+    if not run.results.collected and not wanted.all_ended:
         return "its outputs were not collected"
-    if (now - _time_of(run.ended or run.created)).total_seconds() < wanted.older_than:
+    if (now - _time_of(run.status.ended or run.created)).total_seconds() < wanted.older_than:
         return "it ended too lately"
     return ""
 
@@ -85,16 +85,16 @@ def plan_cleaning(runs: Iterable[Run], wanted: CleanRequest) -> Iterator[Cleaned
         yield Cleaned(run, CleanResult.KEPT if because else CleanResult.PLANNED, because)
 
 
-def clean_run(far: RemoteHost, site: Site, book: RunStore, run: Run, wanted: CleanRequest) -> Cleaned:
+def clean_run(host: RemoteHost, site: Site, run_store: RunStore, run: Run, wanted: CleanRequest) -> Cleaned:
     """Remove the folder of a run, unless it may not go after all; a failure is told and left for the next call."""
     try:
-        with book.claim(run.key):
-            run = book.load(run.id)
+        with run_store.claim(run.key):
+            run = run_store.load(run.id)
             because = why_kept(run, wanted, datetime.now(UTC))
             if because:
                 return Cleaned(run, CleanResult.KEPT, because)
-            _remove(far, site, run)
-            return Cleaned(book.note(run.id, "cleaned"), CleanResult.REMOVED)
+            _remove(host, site, run)
+            return Cleaned(run_store.note(run.id, "cleaned"), CleanResult.REMOVED)
     except RefusedError as problem:
         if problem.code in {"foreign-symlink", "leaves-root"}:
             raise
@@ -103,77 +103,79 @@ def clean_run(far: RemoteHost, site: Site, book: RunStore, run: Run, wanted: Cle
         return Cleaned(run, CleanResult.FAILED, problem.message)
 
 
-def _remove(far: RemoteHost, site: Site, run: Run) -> None:
+def _remove(host: RemoteHost, site: Site, run: Run) -> None:
     """Out of the way by one rename first: what is half removed must not look like a run that has not started."""
-    runs = far.expand(work_path(site)) + b"/runs"
+    runs = host.expand(work_path(site)) + b"/runs"
     name = run.id.encode("ascii")
     if run.folder != runs + b"/" + name:
         raise RefusedError(
             "not-its-folder",
             f"the site keeps runs elsewhere now: {printable(runs)}",
-            about=f"{site.name}:{printable(run.folder)}",
+            subject=f"{site.name}:{printable(run.folder)}",
         )
     aside = runs + b"/.removed-" + name
-    if far.stat(aside) is not None:
-        _remove_tree(far, site, aside)
-    if far.stat(run.folder) is not None:
-        if not _is_of(far, run):
+    if host.stat(aside) is not None:
+        _remove_tree(host, site, aside)
+    if host.stat(run.folder) is not None:
+        if not _is_of(host, run):
             raise RefusedError(
                 "not-its-folder",
                 "what stands there does not say that it is of this run",
-                about=f"{site.name}:{printable(run.folder)}",
+                subject=f"{site.name}:{printable(run.folder)}",
             )
-        far.move(run.folder, aside)
-        if far.stat(run.folder) is not None:
-            raise IncompleteError("not-removed", "it could not be taken out of the way", about=run.id)
-        _remove_tree(far, site, aside)
+        host.move(run.folder, aside)
+        if host.stat(run.folder) is not None:
+            raise IncompleteError("not-removed", "it could not be taken out of the way", subject=run.id)
+        _remove_tree(host, site, aside)
 
 
-def _is_of(far: RemoteHost, run: Run) -> bool:
+def _is_of(host: RemoteHost, run: Run) -> bool:
     """Whether its job script is that of the run; one that was never made ready has only its card."""
-    script = far.get(run.folder + b"/job.sh", maximum=1 << 20)
+    script = host.get(run.folder + b"/job.sh", maximum=1 << 20)
     told = b"\nrun=%s\n" % run.id.encode("ascii")
-    card = far.get(run.folder + b"/run.json", maximum=1 << 20)
+    card = host.get(run.folder + b"/run.json", maximum=1 << 20)
     return (script is not None and told in script) or (
         card is not None and b'"id":"%s"' % run.id.encode("ascii") in card
     )
 
 
-def _remove_tree(far: RemoteHost, site: Site, path: bytes) -> None:
+def _remove_tree(host: RemoteHost, site: Site, path: bytes) -> None:
     try:
-        far.remove_tree(path)
+        host.remove_tree(path)
     except IncompleteError:
         raise
     except HibaliError as problem:
         if int(problem.exit) in {4, 5}:
             raise
-        raise IncompleteError(problem.code, problem.message, about=f"{site.name}:{printable(path)}") from None
+        raise IncompleteError(
+            problem.code, problem.message, subject=f"{site.name}:{printable(path)}"
+        ) from None
 
 
-def make_work_folder(far: RemoteHost, site: Site, *below: bytes) -> bytes:
+def make_work_folder(host: RemoteHost, site: Site, *below: bytes) -> bytes:
     """The work folder, absolute, made with these folders in it; raises `RefusedError` where others can write to one."""
-    work = far.expand(work_path(site))
+    work = host.expand(work_path(site))
     for path in (work, *(work + b"/" + name for name in below)):
-        far.make_folder(path)
-        check_private(far, site, path)
+        host.make_folder(path)
+        check_private(host, site, path)
     return work
 
 
-def check_work_folder(far: RemoteHost, site: Site, *below: bytes) -> bytes:
+def check_work_folder(host: RemoteHost, site: Site, *below: bytes) -> bytes:
     """The same of what exists already: `RefusedError` where others can write to one, and so leave runs of their own there."""
-    work = far.expand(work_path(site))
+    work = host.expand(work_path(site))
     for path in (work, *(work + b"/" + name for name in below)):
-        if far.stat(path) is not None:
-            check_private(far, site, path)
+        if host.stat(path) is not None:
+            check_private(host, site, path)
     return work
 
 
-def check_private(far: RemoteHost, site: Site, path: bytes) -> None:
+def check_private(host: RemoteHost, site: Site, path: bytes) -> None:
     """Raise `RefusedError` where a folder is not ours, or others can write to it."""
-    if not far.is_private(path):
+    if not host.is_private(path):
         raise RefusedError(
             "not-private",
             "this folder of the site belongs to another account, or others can write to it",
-            about=f"{site.name}:{printable(path)}",
+            subject=f"{site.name}:{printable(path)}",
             hint=f"If it is yours: chmod go-w {printable(path)}",
         )

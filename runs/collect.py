@@ -96,8 +96,8 @@ def collect(
     run: Run,
     site: Site,
     target: Location,
-    book: RunStore,
-    tell: Listener = ignore,
+    run_store: RunStore,
+    on_event: Listener = ignore,
     *,
     saving: Saving = Saving(),  # noqa: B008 - it is frozen
 ) -> Receipt:
@@ -111,10 +111,10 @@ def collect(
     require_end(run)
     store = open_store(work_of(run, site))
     try:
-        chosen = choose_outputs(run.outputs, store.list())
+        chosen = choose_outputs(run.spec.outputs, store.list())
     finally:
         store.close()
-    receipt = pull_outputs("collect", run, site, target, chosen.files, tell, saving=saving)
+    receipt = pull_outputs("collect", run, site, target, chosen.files, on_event, saving=saving)
     whole = receipt.exit is Exit.DONE and receipt.files == len(chosen.files)
     if receipt.exit is Exit.DONE and not whole:
         chosen.problems.append(
@@ -122,10 +122,10 @@ def collect(
         )
     for problem in chosen.problems:
         receipt.take(problem)
-        tell(problem)
+        on_event(problem)
     failed = run.state is not State.SUCCEEDED
     if whole and (failed or not chosen.problems):
-        book.note(run.id, "collected", {"target": target.path, "receipt": receipt.id})
+        run_store.note(run.id, "collected", {"target": target.path, "receipt": receipt.id})
     if receipt.exit is Exit.DONE and chosen.problems:
         receipt.exit = Exit.INCOMPLETE
     if failed:
@@ -145,12 +145,12 @@ def pull_outputs(
     site: Site,
     target: Location,
     files: Sequence[bytes],
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     *,
     saving: Saving = Saving(),  # noqa: B008 - it is frozen
 ) -> Receipt:
     """Bring these files of the work folder, and nothing else of it; `operation` is the word for the receipt."""
-    return pull_files(operation, work_of(run, site), target, files, saving, tell)
+    return pull_files(operation, work_of(run, site), target, files, saving, on_event)
 
 
 def pull_files(
@@ -159,13 +159,13 @@ def pull_files(
     target: Location,
     files: Sequence[bytes],
     saving: Saving,
-    tell: Listener,
+    on_event: Listener,
 ) -> Receipt:
     """Bring just these files of a folder."""
     if not files:
         return Receipt(new_identifier(), operation, source.text, target.text)
     rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))
-    return synchronise(Request(operation, source, target, rules, saving=saving), tell)
+    return synchronise(Request(operation, source, target, rules, saving=saving), on_event)
 
 
 def _as_pattern(path: bytes) -> str:
@@ -175,18 +175,18 @@ def _as_pattern(path: bytes) -> str:
 
 def require_end(run: Run) -> None:
     """Raise `TryLaterError` for a run that has not ended or is LOST, `NotFoundError` where its folder was removed."""
-    if run.cleaned:
+    if run.results.cleaned:
         raise NotFoundError(
-            "run-cleaned", f"its folder at {run.site} was removed by `hibali runs clean`", about=run.id
+            "run-cleaned", f"its folder at {run.site} was removed by `hibali runs clean`", subject=run.id
         )
     if run.state is State.LOST:
         raise TryLaterError(
             "run-lost",
-            f"nobody knows how this run ended: {run.reason}",
-            about=run.id,
+            f"nobody knows how this run ended: {run.status.reason}",
+            subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )
     if not run.state.final:
         raise TryLaterError(
-            "not-ended", f"the run is {run.state}", about=run.id, hint=f"hibali runs wait {run.id}"
+            "not-ended", f"the run is {run.state}", subject=run.id, hint=f"hibali runs wait {run.id}"
         )

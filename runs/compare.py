@@ -81,10 +81,10 @@ def differing_facts(a: Run, b: Run) -> list[Fact]:
     """
     single = a.sweep is None and b.sweep is None
     facts = [
-        Fact("pipeline", a.pipeline, b.pipeline),
-        Fact("digest", a.pipeline_digest, b.pipeline_digest),
-        Fact("image", a.image or None, b.image or None),
-        Fact("container", a.container, b.container),
+        Fact("pipeline", a.spec.pipeline, b.spec.pipeline),
+        Fact("digest", a.spec.pipeline_digest, b.spec.pipeline_digest),
+        Fact("image", a.placement.image or None, b.placement.image or None),
+        Fact("container", a.placement.container, b.placement.container),
         Fact("site", a.site, b.site),
         *(_ends(a, b) if single else ()),
         *_inputs(a, b, "id" if single else "text"),
@@ -95,9 +95,9 @@ def differing_facts(a: Run, b: Run) -> list[Fact]:
 
 def _ends(a: Run, b: Run) -> list[Fact]:
     return [
-        Fact("host", a.host or None, b.host or None),
+        Fact("host", a.status.host or None, b.status.host or None),
         Fact("state", str(a.state), str(b.state)),
-        Fact("exit code", a.exit_code, b.exit_code),
+        Fact("exit code", a.status.exit_code, b.status.exit_code),
     ]
 
 
@@ -112,23 +112,23 @@ def _inputs(a: Run, b: Run, by: str) -> list[Fact]:
 
 def _identities(run: Run, by: str) -> dict[str, str]:
     found: dict[str, list[str]] = {}
-    for each in run.inputs:
+    for each in run.spec.inputs:
         found.setdefault(str(each.get(by)), []).append(each["identity"])
     return {name: ", ".join(identities) for name, identities in found.items()}
 
 
 def _values(a: Run, b: Run) -> list[Fact]:
     others = {name for run in (a, b) for name in (*_files(run), *(run.sweep.columns if run.sweep else ()))}
-    names = sorted((a.invocation.keys() | b.invocation.keys()) - others)
-    return [Fact(f"value {name}", a.invocation.get(name), b.invocation.get(name)) for name in names]
+    names = sorted((a.spec.invocation.keys() | b.spec.invocation.keys()) - others)
+    return [Fact(f"value {name}", a.spec.invocation.get(name), b.spec.invocation.get(name)) for name in names]
 
 
 def _files(run: Run) -> set[str]:
     """The questions that files answer; of a sweep those whose answers are texts of its inputs."""
     if run.sweep is None:
-        return {each["id"] for each in run.inputs}
-    texts = {each.get("text") for each in run.inputs}
-    lists = {name: each if isinstance(each, list) else [each] for name, each in run.invocation.items()}
+        return {each["id"] for each in run.spec.inputs}
+    texts = {each.get("text") for each in run.spec.inputs}
+    lists = {name: each if isinstance(each, list) else [each] for name, each in run.spec.invocation.items()}
     return {name for name, some in lists.items() if some and all(each in texts for each in some)}
 
 
@@ -145,32 +145,32 @@ class Copies:
         self._folder = folder
         self._found: dict[bytes, Path] = {}
 
-    def bring(self, paths: Sequence[bytes], site: Site, tell: Listener) -> Mapping[bytes, Path]:
+    def bring(self, paths: Sequence[bytes], site: Site, on_event: Listener) -> Mapping[bytes, Path]:
         """Where each of them lies here. Raises `IncompleteError` where one cannot be brought as it was."""
         wanted = [path for path in paths if not self._is_collected(path)]
         here = self._folder.absolute()
-        receipt = self._pull(wanted, site, here, tell)
+        receipt = self._pull(wanted, site, here, on_event)
         for path in wanted:
             self._found[path] = here / os.fsdecode(path)
             if receipt.exit is not Exit.DONE or not _has_digest(self._found[path], self._digest(path)):
                 raise IncompleteError(
                     "not-brought",
                     "it did not come, or is not what it was a moment ago",
-                    about=f"{self._run.id}: {printable(path)}",
+                    subject=f"{self._run.id}: {printable(path)}",
                 )
         return self._found
 
-    def _pull(self, wanted: Sequence[bytes], site: Site, here: Path, tell: Listener) -> Receipt:
+    def _pull(self, wanted: Sequence[bytes], site: Site, here: Path, on_event: Listener) -> Receipt:
         if self._run.sweep is not None and wanted:
             from runs.sweeps.collect import pull_named
 
-            return pull_named("compare", self._run, site, here, wanted, tell)
+            return pull_named("compare", self._run, site, here, wanted, on_event)
         target = Location(local_site(), str(here), str(here), typed_local=True)
-        return pull_outputs("compare", self._run, site, target, wanted, tell, saving=Saving(save=False))
+        return pull_outputs("compare", self._run, site, target, wanted, on_event, saving=Saving(save=False))
 
     def _is_collected(self, path: bytes) -> bool:
         """Whether it lies where it was collected to, unchanged."""
-        for target in reversed(self._run.collected):
+        for target in reversed(self._run.results.collected):
             here = Path(target) / os.fsdecode(path)
             if here.is_absolute() and _has_digest(here, self._digest(path)):
                 self._found[path] = here
@@ -193,7 +193,7 @@ def is_within(words: Sequence[str], a: Path, b: Path) -> bool:
     """Whether `COMMAND A B` ends with 0. Raises `NotFoundError` for no such command, and where it is ended before it says."""
     finished = subprocesses.run([*words, str(a), str(b)], timeout=_COMMAND_SECONDS)
     if finished.exit_code < 0:
-        raise IncompleteError("no-answer", f"it was ended by signal {-finished.exit_code}", about=words[0])
+        raise IncompleteError("no-answer", f"it was ended by signal {-finished.exit_code}", subject=words[0])
     return finished.exit_code == 0
 
 
@@ -256,7 +256,7 @@ def _answers(run: Run, columns: Iterable[str]) -> Iterator[tuple[int, str]]:
         [(0, {})] if run.sweep is None else run.sweep.all_values()
     )
     for number, values in tasks:
-        answered = {name: values.get(name, run.invocation.get(name)) for name in names}
+        answered = {name: values.get(name, run.spec.invocation.get(name)) for name in names}
         yield number, json.dumps(answered, sort_keys=True)
 
 
@@ -307,6 +307,6 @@ def _shown(run: Run, number: int | None) -> object:
 
 def _end(run: Run, number: int) -> tuple[str, int | None]:
     if run.sweep is None:
-        return str(run.state), run.exit_code
+        return str(run.state), run.status.exit_code
     task = run.sweep.tasks[number]
     return str(task.state), task.exit_code

@@ -65,7 +65,7 @@ class DatasetRequest:
         }
 
 
-def asked_here(
+def typed_request(
     invocation: Path | None,
     located: Sequence[Located],
     image: str,
@@ -81,11 +81,11 @@ def asked_here(
     )
 
 
-def asked_before(records: Sequence[Mapping[str, Any]], run_id: str) -> DatasetRequest:
+def recorded_request(records: Sequence[Mapping[str, Any]], run_id: str) -> DatasetRequest:
     """What the ledger has of it; raises `UsageError` for a run that an older version began."""
     fields = records[0].get("asked") if records else None
     if not isinstance(fields, dict) or not fields.get("folder"):
-        raise UsageError("not-recorded", "the ledger does not say how this run was asked for", about=run_id)
+        raise UsageError("not-recorded", "the ledger does not say how this run was asked for", subject=run_id)
     options = tuple(str(word) for word in fields.get("options", ()))
     return DatasetRequest(
         fields["folder"],
@@ -107,14 +107,14 @@ class Dataset:
     asked: DatasetRequest
 
 
-def keep_in(folder: str, asked: DatasetRequest) -> Dataset:
+def find_dataset(folder: str, asked: DatasetRequest) -> Dataset:
     """Raises `UsageError` where nobody could repeat the run from what the dataset holds."""
     place = find_place(os.fsencode(os.path.realpath(folder)))
     if place is None:
         raise UsageError(
             "no-dataset",
             "this lies in no DataLad dataset of this machine",
-            about=printable(folder),
+            subject=printable(folder),
             hint=f"datalad create --force {printable(folder)}",
         )
     typed = (
@@ -129,7 +129,7 @@ def keep_in(folder: str, asked: DatasetRequest) -> Dataset:
             raise UsageError(
                 "outside-dataset",
                 f"{what} is not in the dataset {root}, and `datalad rerun` could not repeat the run",
-                about=printable(path),
+                subject=printable(path),
                 hint=f"Put the files that the line names into the dataset, and type the line in a folder of {root}.",
             )
     return Dataset(place.repository, os.fsdecode(place.path), asked)
@@ -147,7 +147,7 @@ def saving_of(dataset: Dataset, run: Run) -> Saving:
         name = hashlib.md5(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
         also.append(_write_sidecar(dataset.repository, name, record))
         text = json.dumps(name)
-    subject = f"{run.pipeline} at {run.site}"
+    subject = f"{run.spec.pipeline} at {run.site}"
     return Saving(message=_MESSAGE.format(subject=subject, record=text), also=tuple(also))
 
 
@@ -162,7 +162,7 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     def typed(path: str) -> str:
         return _as_path(relative(_text(_real(path))))
 
-    words = ["hibali", "run", run.pipeline]
+    words = ["hibali", "run", run.spec.pipeline]
     words += [typed(dataset.asked.invocation)] if dataset.asked.invocation else []
     words += ["--each", typed(dataset.asked.table)] if dataset.asked.table else []
     words += [f"--param={word}" for word in dataset.asked.parameters]
@@ -171,7 +171,7 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     words += ["--pilot", f"--allocations={pilot.allocations}"] if pilot is not None else []
     words += ["--site", run.site, "--wait", "--new"]
     words += ["--collect", _as_path(relative(dataset.folder)), "--no-save"]
-    words += [f"--name={run.name}"] if run.name else []
+    words += [f"--name={run.spec.name}"] if run.spec.name else []
     words += [f"--image={dataset.asked.image}"] if dataset.asked.image else []
     words += dataset.asked.options
     inside = [path for path in dataset.asked.inputs if _is_in(path, root)]
@@ -180,19 +180,23 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
         "chain": [],
         "cmd": _plain(shlex.join(words)),
         **({"dsid": identifier} if identifier else {}),
-        "exit": run.exit_code or 0,
+        "exit": run.status.exit_code or 0,
         "extra_inputs": [],
         "inputs": [_plain(glob.escape(path)) for path in (*named, *map(relative, inside))],
         "outputs": [_plain(relative(path)) for path in _output_patterns(dataset.folder, run)],
         "pwd": os.path.relpath(start, root),
-        "hibali": {"run": run.id, "pipeline_digest": run.pipeline_digest, "scheduler": run.scheduler},
+        "hibali": {
+            "run": run.id,
+            "pipeline_digest": run.spec.pipeline_digest,
+            "scheduler": run.placement.scheduler,
+        },
     }
 
 
 def _output_patterns(folder: str, run: Run) -> list[str]:
     """What the line writes; each task of a sweep has a folder of its own."""
     if run.sweep is None:
-        return [str(Path(folder, _pattern(each))) for each in run.outputs]
+        return [str(Path(folder, _pattern(each))) for each in run.spec.outputs]
     patterns = (str(Path(folder, "*", _pattern(each))) for outputs in run.sweep.sets for each in outputs)
     return list(dict.fromkeys(patterns))
 
@@ -250,7 +254,7 @@ def _write_sidecar(repository: Repository, name: str, record: Mapping[str, Any])
     path = root / folder / name
     if not path.resolve().is_relative_to(root):
         raise UsageError(
-            "bad-dataset", "datalad.run.record-directory leads out of the dataset", about=str(root)
+            "bad-dataset", "datalad.run.record-directory leads out of the dataset", subject=str(root)
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":")) + "\n"

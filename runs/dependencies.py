@@ -8,8 +8,8 @@ from hibali.config.model import Site
 from hibali.errors import NotFoundError, RunFailedError, TryLaterError
 from hibali.text import printable
 from runs.containers.base import Container
-from runs.model import NOT_WELL, Run, State
-from runs.poll import failed_words, update
+from runs.model import UNSUCCESSFUL_STATES, Run, State
+from runs.poll import format_failure, update
 from runs.records import sweep_of, tasks_as_runs
 from runs.schedulers.base import Scheduler
 from runs.script import Need
@@ -55,22 +55,22 @@ def require_success(run: Run) -> None:
     if run.state in {State.FAILED, State.CANCELLED}:
         raise RunFailedError(
             "needed-run-failed",
-            f"{failed_words(run)}, and this one needs it",
-            about=run.id,
+            f"{format_failure(run)}, and this one needs it",
+            subject=run.id,
             hint=f"hibali runs show {run.id}",
         )
     if run.state is State.LOST:
         raise TryLaterError(
             "run-lost",
-            f"nobody knows how the run ended that this one needs: {run.reason}",
-            about=run.id,
+            f"nobody knows how the run ended that this one needs: {run.status.reason}",
+            subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )
     if run.state is not State.SUCCEEDED:
         raise TryLaterError(
             "not-ended",
             f"the run that this one needs is {run.state}, and has to have ended before",
-            about=run.id,
+            subject=run.id,
             hint=f"Add --wait, or type the same line again after: hibali runs wait {run.id}",
             transient=False,
         )
@@ -82,7 +82,7 @@ def find_jobs(runs: Sequence[Run], scheduler: str) -> tuple[str, ...]:
     for run in runs:
         if run.state is State.SUCCEEDED:
             continue
-        if run.state.ended or run.scheduler != scheduler:
+        if run.state.ended or run.placement.scheduler != scheduler:
             require_success(run)
         require_submitted(run)
         jobs.append(run.job)
@@ -101,7 +101,7 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
     still_open = {number for number in wanted if sweep.tasks[number].state is not State.SUCCEEDED}
     if not still_open:
         return ()
-    if run.scheduler != scheduler.name:
+    if run.placement.scheduler != scheduler.name:
         return None
     if sweep.pilot is not None:  # what its job leaves goes on in another one
         return None
@@ -121,7 +121,7 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
         else:
             jobs |= {task: None for task in tasks if task is not None}
         waited = chunk.tasks if job in jobs else [chunk.tasks[index - 1] for index in indices]
-        if any(sweep.tasks[number].state in NOT_WELL for number in waited):
+        if any(sweep.tasks[number].state in UNSUCCESSFUL_STATES for number in waited):
             return None
         still_open.difference_update(chunk.tasks)
     return None if still_open else tuple(jobs)
@@ -133,15 +133,15 @@ def require_submitted(run: Run) -> None:
         raise TryLaterError(
             "not-submitted",
             "the run that this one needs was not submitted yet",
-            about=run.id,
+            subject=run.id,
             hint="Type the `hibali run` line of that one again; it goes on from there.",
             transient=False,
         )
 
 
-def check_needs(far: RemoteHost, scheduler: Scheduler, book: RunStore, needs: Sequence[Need]) -> None:
+def check_needs(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Need]) -> None:
     """Raise `NotFoundError` where a run that succeeded did not leave what is taken of it, and for what nobody can wait for."""
-    runs = _ask(far, scheduler, book, needs)
+    runs = _ask(host, scheduler, run_store, needs)
     _jobs_of(needs, runs, scheduler)
     left = [need for need in needs if _state_of(runs[need.run], need) is State.SUCCEEDED]
     paths = [
@@ -150,14 +150,14 @@ def check_needs(far: RemoteHost, scheduler: Scheduler, book: RunStore, needs: Se
         for path in need.paths
     ]
     found = (
-        far.get_all([where for _, _, where in paths], maximum=1) if len(paths) > 1 else [None] * len(paths)
+        host.get_all([where for _, _, where in paths], maximum=1) if len(paths) > 1 else [None] * len(paths)
     )
     for (need, path, where), content in zip(paths, found, strict=True):
-        if content is None and far.stat(where) is None:
+        if content is None and host.stat(where) is None:
             raise NotFoundError(
                 "no-such-output",
                 f"the run did not leave it: {printable(path)}",
-                about=need.word,
+                subject=need.word,
                 hint=f"hibali runs logs {need.run}{f' --task {need.task}' if need.task else ''}",
             )
 
@@ -167,14 +167,14 @@ def _state_of(run: Run, need: Need) -> State:
 
 
 def jobs_to_come_after(
-    far: RemoteHost, scheduler: Scheduler, book: RunStore, run: Run, needs: Sequence[Need]
+    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run, needs: Sequence[Need]
 ) -> tuple[str, ...] | Run:
     """The jobs to come after, as they are now; or the run itself, ended, where one that it needs failed meanwhile."""
     try:
-        return _jobs_of(needs, _ask(far, scheduler, book, needs), scheduler)
+        return _jobs_of(needs, _ask(host, scheduler, run_store, needs), scheduler)
     except RunFailedError as failed:
         reason = failed.message.partition(",")[0]
-        return book.note(run.id, "seen", {"state": State.CANCELLED, "native": "", "reason": reason})
+        return run_store.note(run.id, "seen", {"state": State.CANCELLED, "native": "", "reason": reason})
 
 
 def _jobs_of(needs: Sequence[Need], runs: Mapping[str, Run], scheduler: Scheduler) -> tuple[str, ...]:
@@ -193,9 +193,13 @@ def _jobs_of(needs: Sequence[Need], runs: Mapping[str, Run], scheduler: Schedule
     return tuple(dict.fromkeys(jobs))
 
 
-def _ask(far: RemoteHost, scheduler: Scheduler, book: RunStore, needs: Sequence[Need]) -> dict[str, Run]:
+def _ask(
+    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Need]
+) -> dict[str, Run]:
     """The runs that are needed, by id; of those that have not ended the scheduler is asked once."""
-    runs = [book.load(each) for each in dict.fromkeys(need.run for need in needs)]
-    asked = [run for run in runs if run.job and not run.state.final and run.scheduler == scheduler.name]
-    now = {run.id: run for run in (update(far, scheduler, book, asked) if asked else ())}
+    runs = [run_store.load(each) for each in dict.fromkeys(need.run for need in needs)]
+    asked = [
+        run for run in runs if run.job and not run.state.final and run.placement.scheduler == scheduler.name
+    ]
+    now = {run.id: run for run in (update(host, scheduler, run_store, asked) if asked else ())}
     return {run.id: now.get(run.id, run) for run in runs}

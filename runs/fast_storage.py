@@ -102,13 +102,13 @@ def check_fast(container: Container) -> None:
         raise UsageError(
             "no-fast-storage",
             f"{container.name} cannot show a tool what lies on fast storage",
-            about=container.name,
+            subject=container.name,
             hint="Leave --fast and --fast-work away, or --no-fast where the site's configuration asks for it.",
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class FastOptions:
     """What a command line says: inputs as `INPUT` or `INPUT=TIER`, the tier for the work folder or "", or nothing fast at all."""
 
     inputs: tuple[str, ...] = ()
@@ -116,10 +116,12 @@ class Marks:
     none: bool = False
 
 
-NO_MARKS = Marks()
+NO_FAST_OPTIONS = FastOptions()
 
 
-def read_fast(site: Site, inputs: Sequence[Input], at_site: Sequence[bool], marks: Marks) -> Fast:
+def choose_fast_storage(
+    site: Site, inputs: Sequence[Input], at_site: Sequence[bool], marks: FastOptions
+) -> Fast:
     """What marks mean at a site, whose own default takes all inputs that come from elsewhere, and the work folder.
 
     `at_site` says of each input whether it lies there. Raises `UsageError` for an input or a tier that is not there.
@@ -138,20 +140,20 @@ def read_fast(site: Site, inputs: Sequence[Input], at_site: Sequence[bool], mark
             raise UsageError(
                 "no-such-input",
                 "no file of the answers belongs to an input of this name",
-                about=f"--fast {mark}",
+                subject=f"--fast {mark}",
                 hint=f"Inputs with files: {known}.",
             )
         found |= dict.fromkeys(numbers, _tier(site, name, f"--fast {mark}"))
     return Fast(found, _tier(site, work, "--fast-work") if work else "", site.tiers)
 
 
-def marks_of_task(marks: Marks, inputs: Sequence[Input]) -> Marks:
+def fast_options_of_task(marks: FastOptions, inputs: Sequence[Input]) -> FastOptions:
     """The marks that are about inputs which a task of a sweep has: not every task needs to answer everything."""
     there = {each.id for each in inputs}
     return replace(marks, inputs=tuple(each for each in marks.inputs if each.partition("=")[0] in there))
 
 
-def _tier(site: Site, name: str, about: str) -> str:
+def _tier(site: Site, name: str, subject: str) -> str:
     """The tier of that name, or the one that goes without saying."""
     only = next(iter(site.tiers)) if len(site.tiers) == 1 else ""
     chosen = name or site.fast or only
@@ -161,7 +163,7 @@ def _tier(site: Site, name: str, about: str) -> str:
             f"{site.name} has no fast storage of that name"
             if chosen
             else "it has to be said which fast storage",
-            about=about,
+            subject=subject,
             hint=f"Tiers of {site.name}: {', '.join(sorted(site.tiers)) or 'none'}; see [sites.{site.name}.tiers].",
         )
     return chosen

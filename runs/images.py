@@ -58,21 +58,21 @@ class SiteImages:
 
     def __init__(
         self,
-        far: RemoteHost,
+        host: RemoteHost,
         site: Site,
         container: Container,
         work: bytes,
         cache: Cache,
-        tell: Listener = ignore,
+        on_event: Listener = ignore,
     ) -> None:
         """`work` is the site's work folder, absolute, and ours alone."""
-        self._far = far
+        self._host = host
         self._site = site
-        self._commands = SiteCommands(far, site)
+        self._commands = SiteCommands(host, site)
         self._container = container
         self._folder = b"%b/images/%b" % (work, container.name.encode("ascii"))
         self._cache = cache
-        self._tell = tell
+        self._on_event = on_event
 
     @property
     def site(self) -> str:
@@ -100,7 +100,7 @@ class SiteImages:
         """The image of that id (`sha256:HEX`), from whichever archive."""
         if not self._container.form:
             return self.find_name(identifier)
-        for name in self._far.names(self._folder):
+        for name in self._host.names(self._folder):
             found_there = self._read_ready(self._folder + b"/" + name, identifier)
             if found_there is not None:
                 return found_there
@@ -117,14 +117,14 @@ class SiteImages:
             raise UsageError(
                 "wrong-image-kind",
                 f"{self._container.name} cannot take an image as {record.format}",
-                about=record.digest,
+                subject=record.digest,
                 hint="Run it at a site whose [container] can.",
             )
         found = self.find(record)
         if found is not None:
             return found
         folder = self._folder_of(record.hex)
-        with Turn(self._far, self._cache.location(folder), self._tell) as turn:
+        with Turn(self._host, self._cache.location(folder), self._on_event) as turn:
             found = turn.wait("stage", lambda: self.find(record)) or self.find(record)
             return found or self._make(record, folder, self._bring(record, archive()), turn)
 
@@ -139,17 +139,17 @@ class SiteImages:
             raise RefusedError(
                 "image-differs",
                 f"the archive here is sha256:{identity.digest}, its record says {record.digest}",
-                about=str(archive),
+                subject=str(archive),
             )
         place = Location(local_site(), text, text, typed_local=True)
-        return self._cache.bring_patiently(identity, place, self._tell)
+        return self._cache.stage_with_retries(identity, place, self._on_event)
 
     def _make(self, record: ImageRecord, folder: bytes, archive: bytes, turn: Turn) -> Staged:
-        for left in self._far.names(folder):
+        for left in self._host.names(folder):
             if left != b".hibali":  # the turn's own
-                self._far.remove_tree(folder + b"/" + left)
+                self._host.remove_tree(folder + b"/" + left)
         partial = folder + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
-        self._far.make_folder(partial, exclusive=True)
+        self._host.make_folder(partial, exclusive=True)
         try:
             if self._container.form:
                 return self._convert(record, folder, partial, archive, turn)
@@ -157,7 +157,7 @@ class SiteImages:
             found = self.find(record)
             if found is None:
                 raise RefusedError(
-                    "image-differs", "what was loaded is not the image of the archive", about=record.id
+                    "image-differs", "what was loaded is not the image of the archive", subject=record.id
                 )
             return replace(found, fresh=True)
         finally:
@@ -166,7 +166,7 @@ class SiteImages:
     def _leave(self, partial: bytes) -> None:
         """Whoever comes next removes what could not be removed now."""
         try:
-            self._far.remove_tree(partial)
+            self._host.remove_tree(partial)
         except HibaliError:
             return
 
@@ -176,23 +176,23 @@ class SiteImages:
         """The result with its record beside it, in a folder that appears by one rename."""
         form = self._container.form.encode("ascii")
         source, facts, digest = archive, {}, ""
-        self._tell(
+        self._on_event(
             Noted(f"{self._site.name}: converting the image for {self._container.name}, once for all runs")
         )
         if self._container.flattens:
             source = partial + b"/flat.tar"
             facts = self._flatten(archive, source, record)
-            digest = self._far.digest(source)
+            digest = self._host.digest(source)
         self._run_all(as_text(source), as_text(partial + b"/" + form), record)
         ready = partial + b"/" + _READY
         result = ready + b"/" + form
-        self._far.make_folder(ready)  # what a conversion left beside its result stays outside
-        self._far.move(partial + b"/" + form, result)
-        made, mark = self._far.stat(result), self._cache.mark(result)
+        self._host.make_folder(ready)  # what a conversion left beside its result stays outside
+        self._host.move(partial + b"/" + form, result)
+        made, mark = self._host.stat(result), self._cache.mark(result)
         if made is None or mark is None:
             raise not_staged("nothing came of it")
         if made.kind is Kind.FILE:
-            digest = self._far.digest(result)
+            digest = self._host.digest(result)
         known = {
             "schema": 1,
             "kind": "staged-image",
@@ -206,9 +206,9 @@ class SiteImages:
         self._commands.run(
             ("sync", "-f", as_text(ready))
         )  # the record must not outlive what it describes (S19)
-        self._far.put(ready + b"/" + _RECORD, canonical_json(known))
+        self._host.put(ready + b"/" + _RECORD, canonical_json(known))
         turn.check()
-        self._far.move(ready, folder + b"/" + _READY)
+        self._host.move(ready, folder + b"/" + _READY)
         found = self._read_ready(folder, record.id)
         if found is None:
             raise TryLaterError("image-not-staged", "the image was touched while it was put in place")
@@ -217,7 +217,7 @@ class SiteImages:
     def _read_ready(self, folder: bytes, identifier: str) -> Staged | None:
         """What was made of an archive, unless it is of another image, or anybody touched it since (S5)."""
         ready = folder + b"/" + _READY
-        content = self._far.get(ready + b"/" + _RECORD)
+        content = self._host.get(ready + b"/" + _RECORD)
         try:
             known: Any = read_json(content, as_text(ready)) if content else None
             if not isinstance(known, dict) or known["id"] != identifier:
@@ -251,12 +251,12 @@ class SiteImages:
 
 
 def open_images(
-    far: RemoteHost, site: Site, container: Container, carrier: Carrier, tell: Listener = ignore
+    host: RemoteHost, site: Site, container: Container, carrier: Carrier, on_event: Listener = ignore
 ) -> SiteImages:
     """The images of a site's runtime, in its work folder, which is made where it is not there."""
-    work = make_work_folder(far, site, b"cache", b"images")
-    cache = open_cache(far, site, work, carrier, tell)
-    return SiteImages(far, site, container, work, cache, tell)
+    work = make_work_folder(host, site, b"cache", b"images")
+    cache = open_cache(host, site, work, carrier, on_event)
+    return SiteImages(host, site, container, work, cache, on_event)
 
 
 def _environment(listed: Any) -> Mapping[str, str]:
@@ -293,7 +293,7 @@ def find_image(
     """
     if not container.isolates:
         if given:
-            raise UsageError("no-image", f"{container.name} runs without images", about=printable(given))
+            raise UsageError("no-image", f"{container.name} runs without images", subject=printable(given))
         return Staged("", Started(""))
     name = container.image_name(pipeline.container)
     wanted = read_image_id(given)
@@ -325,7 +325,7 @@ def stage_pinned(name: str, images: SiteImages, pinned: Pinned) -> Staged:
             raise RefusedError(
                 "image-differs",
                 f"{each} is {there.id} at the site, and the catalogue pins {pinned.record.id}",
-                about=images.site,
+                subject=images.site,
                 hint="Remove or rename that image there, or name the one to start: --image sha256:ID.",
             )
     return images.stage(pinned.record, pinned.file)
@@ -343,7 +343,7 @@ def _require(found: Staged | None, name: str) -> Staged:
         raise NotFoundError(
             "no-image",
             "the image is not at the site",
-            about=name,
+            subject=name,
             hint="Add it to the catalogue (pipelines image add), or bring it along: --image ARCHIVE (of `docker save`).",
         )
     return found
@@ -357,7 +357,7 @@ def _compare(pipeline: Pipeline, name: str, digests: Iterable[str]) -> None:
             raise RefusedError(
                 "image-differs",
                 f"the image is {known[0]}, the descriptor wants {wanted}",
-                about=name,
+                subject=name,
                 hint="Bring the right one along with --image ARCHIVE.",
             )
 
@@ -390,7 +390,7 @@ def _compare_pin(pipeline: Pipeline, site: str, name: str, image: str, *, accept
         raise RefusedError(
             "image-changed",
             f"{name} was sha256:{pinned} when this pipeline first ran there, and is now sha256:{image}",
-            about=site,
+            subject=site,
             hint=f"If that is meant: --image sha256:{image}",
         )
     with contextlib.closing(Journal(_pins_file())) as journal:

@@ -43,7 +43,7 @@ class LocalContent:
     def __init__(self) -> None:
         self._known: dict[str, str] = {
             record["mark"]: record["digest"]
-            for record in read_records(_book())
+            for record in read_records(_run_store())
             if isinstance(record.get("mark"), str) and isinstance(record.get("digest"), str)
         }
 
@@ -63,11 +63,11 @@ class LocalContent:
             raise unreadable(path, problem) from None
         if (after.st_size, after.st_mtime_ns) != (found.st_size, found.st_mtime_ns):
             raise IncompleteError(
-                "input-changed", "the input changed while it was read", about=printable(path)
+                "input-changed", "the input changed while it was read", subject=printable(path)
             )
         if time.time_ns() - found.st_ctime_ns > _FRESH_NS:
             self._known[mark] = digest
-            with contextlib.closing(Journal(_book())) as journal:
+            with contextlib.closing(Journal(_run_store())) as journal:
                 journal.append({"schema": 1, "kind": "digest", "mark": mark, "digest": digest})
         return digest
 
@@ -95,7 +95,7 @@ class LocalContent:
                 what = b"f " + files[path].encode("ascii")
             else:
                 raise UsageError(
-                    "bad-input", "a device, FIFO or socket cannot be staged", about=printable(path)
+                    "bad-input", "a device, FIFO or socket cannot be staged", subject=printable(path)
                 )
             whole.update(b"%d:%b%b\n" % (len(path), path, what))
         return whole.hexdigest(), files, size
@@ -115,14 +115,14 @@ def _walk(root: bytes, below: bytes) -> Iterable[tuple[bytes, os.stat_result]]:
         raise unreadable(root + b"/" + below, problem) from None
 
 
-def _book() -> Path:
+def _run_store() -> Path:
     return ledger_folder("runs", "cache") / "here.digests"
 
 
 def unreadable(path: bytes, problem: OSError) -> UsageError:
     """The error for an input that cannot be read."""
     return UsageError(
-        "unreadable-input", f"the input cannot be read: {reason_of(problem)}", about=printable(path)
+        "unreadable-input", f"the input cannot be read: {reason_of(problem)}", subject=printable(path)
     )
 
 
@@ -156,7 +156,7 @@ def identify_local(path: Path) -> Identity:
         raise NotFoundError(
             "no-such-input",
             "there is no such input file",
-            about=printable(os.fsencode(path)),
+            subject=printable(os.fsencode(path)),
             hint="Relative paths in an invocation are taken from the current folder.",
         ) from None
     except OSError as problem:
@@ -168,25 +168,25 @@ def identify_local(path: Path) -> Identity:
     if stat.S_ISDIR(found.st_mode):
         digest, files, size = content.of_tree(os.fsencode(path))
         return Identity(f"tree:{digest}", digest, files, size)
-    raise UsageError("bad-input", "an input is a file or a folder", about=printable(os.fsencode(path)))
+    raise UsageError("bad-input", "an input is a file or a folder", subject=printable(os.fsencode(path)))
 
 
 def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
     """An input at another site, by what its store says of it; raises `NotFoundError`."""
     if found is None:
-        raise NotFoundError("no-such-input", "there is no such input at that site", about=location.text)
+        raise NotFoundError("no-such-input", "there is no such input at that site", subject=location.text)
     mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.etag or ""))
     text = f"site:{location.site.name}:{location.bucket or ''}:{location.path}:{mark}"
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
     return Identity(text, digest, size=found.size if found.kind is Kind.FILE else None)
 
 
-def identify_at_site(far: RemoteHost, location: Location) -> tuple[Identity, bytes]:
+def identify_at_site(host: RemoteHost, location: Location) -> tuple[Identity, bytes]:
     """An input that is at the run's site already, and its absolute path there; raises `NotFoundError`."""
-    path = far.expand(location.path)
-    found = far.stat(path)
+    path = host.expand(location.path)
+    found = host.stat(path)
     if found is None:
-        raise NotFoundError("no-such-input", "there is no such input at the site", about=location.text)
+        raise NotFoundError("no-such-input", "there is no such input at the site", subject=location.text)
     mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.inode))
     return Identity(f"site:{location.site.name}:{printable(path)}:{mark}"), path
 
@@ -200,14 +200,16 @@ class Kept:
     size: int
 
 
-def find_kept(run: Run, book: RunStore) -> Kept | None:
+def find_collected_copy(run: Run, run_store: RunStore) -> Kept | None:
     """The latest folder into which all outputs were collected at once and where each still has its content; None without one."""
-    for record in reversed(book.records(run.id)):
+    for record in reversed(run_store.records(run.id)):
         moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
         if moved is None:
             continue
         folder = Path(str(record["target"]))
-        chosen = choose_outputs(run.outputs, [Entry(path, Kind.FILE, e.size) for path, e in moved.items()])
+        chosen = choose_outputs(
+            run.spec.outputs, [Entry(path, Kind.FILE, e.size) for path, e in moved.items()]
+        )
         if not chosen.problems and all(_holds(folder, path, moved[path]) for path in chosen.files):
             return Kept(folder, tuple(chosen.files), sum(moved[path].size for path in chosen.files))
     return None
@@ -220,7 +222,7 @@ def _holds(folder: Path, path: bytes, expected: Expected) -> bool:
         return False
 
 
-def bring_kept(kept: Kept, target: Location, saving: Saving, tell: Listener = ignore) -> Receipt:
+def copy_collected(kept: Kept, target: Location, saving: Saving, on_event: Listener = ignore) -> Receipt:
     """The outputs from there into another folder, verified; nothing moves where that is the same one."""
     source = Location(local_site(), str(kept.folder), str(kept.folder), typed_local=True)
     if target.typed_local and _same_folder(kept.folder, target):
@@ -229,7 +231,7 @@ def bring_kept(kept: Kept, target: Location, saving: Saving, tell: Listener = ig
         return Receipt(
             name, "collect", source.text, target.text, files=count, bytes=kept.size, files_kept=count
         )
-    return pull_files("collect", source, target, kept.files, saving, tell)
+    return pull_files("collect", source, target, kept.files, saving, on_event)
 
 
 def _same_folder(folder: Path, target: Location) -> bool:
@@ -276,7 +278,7 @@ def find_home(reference: Reference, settings: Settings) -> Location:
     return work_location(run, settings.site(run.site))
 
 
-def take_output(
+def resolve_output(
     each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, look: bool
 ) -> list[Taken]:
     """What an answer stands for: one file or folder, or with `several` all that a pattern takes, of each task of a sweep.
@@ -296,7 +298,7 @@ def take_output(
         raise UsageError(
             "several-files",
             f"the output is {len(found)} files, and this input takes one",
-            about=f"{each.id}: {printable(reference.text)}".removeprefix(": "),
+            subject=f"{each.id}: {printable(reference.text)}".removeprefix(": "),
             hint=f"Name one task of the sweep: {one}" if run.sweep is not None and not reference.task else "",
         )
     return found
@@ -343,7 +345,7 @@ def _told_apart(taken: Taken, reference: Reference) -> Taken:
     return replace(taken, identity=replace(taken.identity, text=text))
 
 
-def waiting_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *, hold: bool) -> Waiting:
+def dependencies_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *, hold: bool) -> Waiting:
     """What the job at this site has to look after: runs there whose outputs it takes, and runs there that come first.
 
     The jobs are those of the ledger; whoever submits asks again.
@@ -352,16 +354,16 @@ def waiting_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *, hold
     paths: dict[str, list[str]] = {}
     for each in taken:
         if each.run.site == site.name:
-            runs[each.run.word] = each.run
-            paths.setdefault(each.run.word, []).append(each.path)
+            runs[each.run.reference] = each.run
+            paths.setdefault(each.run.reference, []).append(each.path)
     for run in after:
         if run.site == site.name and not (run.sweep is not None and run.state is State.SUCCEEDED):
-            runs[run.word] = run
+            runs[run.reference] = run
     needs = (
         Need(
             run.id,
             run.folder.decode("utf-8", "surrogateescape"),
-            tuple(paths.get(run.word, ())),
+            tuple(paths.get(run.reference, ())),
             run.task,
             all_tasks=run.sweep is not None,
         )
@@ -469,7 +471,7 @@ def seen_from(located: Sequence[Located], site: Site, settings: Settings) -> lis
 def _take(
     each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, look: bool
 ) -> list[Located]:
-    taken = take_output(each, reference, settings, site, several=several, look=look)
+    taken = resolve_output(each, reference, settings, site, several=several, look=look)
     return [Located(one.input, one.place, one.identity, one) for one in taken]
 
 
@@ -497,7 +499,7 @@ def _all_of(missing: Sequence[NotFoundError]) -> NotFoundError:
     first = missing[0]
     if len(missing) == 1:
         return first
-    lines = [f"{problem.about}: {problem.message}" for problem in missing[:_MOST_NAMED]]
+    lines = [f"{problem.subject}: {problem.message}" for problem in missing[:_MOST_NAMED]]
     if len(missing) > len(lines):
         lines.append(f"and {len(missing) - len(lines)} more")
     return NotFoundError(

@@ -15,7 +15,7 @@ from hibali.events import Listener, Noted, ignore
 from hibali.ledger import new_identifier, not_started
 from hibali.locks import Claim
 from hibali.text import as_bytes, as_text, path_fields, printable
-from runs.adopt import put_card
+from runs.adopt import write_run_manifest
 from runs.cache.entries import expected_wait
 from runs.clean import make_work_folder
 from runs.containers.base import Started
@@ -31,30 +31,30 @@ from runs.script import FILE, PROXY
 from runs.send import send
 from runs.stage import Cache, Carrier, open_cache
 from runs.store import RunStore, runs_of
-from runs.submit import end_begun, end_unbegun
+from runs.submit import cancel_begun, cancel_unsubmitted
 from transfers.remote.host import RemoteHost
 
 Fields = list[dict[str, Any]]  # Asked.to_fields()
 
 
-def take_wishes(book: RunStore, run: Run, now: Fields, tell: Listener) -> None:
+def record_resources(run_store: RunStore, run: Run, now: Fields, on_event: Listener) -> None:
     """What a job asks for is no part of a run's key, so that a run is continued whatever is asked for now."""
-    before = recorded_wishes(book, run.id)
+    before = recorded_resources(run_store, run.id)
     if before is None or _values(before) == _values(now):
         return
     if run.job or run.state.ended:
-        tell(
+        on_event(
             Noted(
                 f"run {run.id} was submitted with {_shown(before)}, and goes on so; --new starts one with {_shown(now)}"
             )
         )
     else:
-        book.note(run.id, "resources", {"resources": now})
+        run_store.note(run.id, "resources", {"resources": now})
 
 
-def recorded_wishes(book: RunStore, run_id: str) -> Fields | None:
+def recorded_resources(run_store: RunStore, run_id: str) -> Fields | None:
     """What the job of a run was to ask for when that was said last; None for a run that an older version began."""
-    for record in reversed(book.records(run_id)):
+    for record in reversed(run_store.records(run_id)):
         found = record.get("resources")
         if isinstance(found, list):
             return found
@@ -71,51 +71,51 @@ def _shown(wishes: Sequence[dict[str, Any]]) -> str:
     return ", ".join(words) or "what the site gives"
 
 
-def put_files(far: RemoteHost, prepared: Prepared, proxy: bytes = b"") -> None:
+def write_run_files(host: RemoteHost, prepared: Prepared, proxy: bytes = b"") -> None:
     """Copies first, then what the job needs, the script last; all of it again is the same. `proxy` is that of the job."""
     folder = as_bytes(prepared.folder)
-    _put_copies(far, prepared, folder)
+    _write_copies(host, prepared, folder)
     for path, content in prepared.configuration_files.items():
         target = folder + b"/work/" + as_bytes(path)
-        far.make_folder(target.rpartition(b"/")[0])
-        far.put(target, as_bytes(content))
+        host.make_folder(target.rpartition(b"/")[0])
+        host.put(target, as_bytes(content))
     command = as_bytes(prepared.command_path)
-    far.make_folder(command.rpartition(b"/")[0])
-    far.put(command, as_bytes(prepared.command))
+    host.make_folder(command.rpartition(b"/")[0])
+    host.put(command, as_bytes(prepared.command))
     if prepared.fast:
-        far.put(folder + b"/fast.sh", as_bytes(prepared.fast))
+        host.put(folder + b"/fast.sh", as_bytes(prepared.fast))
     if prepared.required:
-        far.put(folder + f"/{FILE}".encode("ascii"), as_bytes(prepared.required))
+        host.put(folder + f"/{FILE}".encode("ascii"), as_bytes(prepared.required))
     if proxy:
-        far.put(folder + PROXY, proxy)  # 0600 from its creation, as all that is put
-    far.put(folder + b"/start", as_bytes(prepared.start))
-    far.put(folder + b"/job.sh", as_bytes(prepared.job_script), executable=True)
+        host.put(folder + PROXY, proxy)  # 0600 from its creation, as all that is put
+    host.put(folder + b"/start", as_bytes(prepared.start))
+    host.put(folder + b"/job.sh", as_bytes(prepared.job_script), executable=True)
 
 
-def _put_copies(far: RemoteHost, prepared: Prepared, folder: bytes) -> None:
+def _write_copies(host: RemoteHost, prepared: Prepared, folder: bytes) -> None:
     """All private copies of inputs or none: a copy that was cut short is never taken for one."""
     final = folder + b"/inputs"
-    if not prepared.copies or far.stat(final) is not None:
+    if not prepared.copies or host.stat(final) is not None:
         return
     partial = final + b"-" + secrets.token_hex(8).encode("ascii")
     for each in prepared.copies:
         target = partial + as_bytes(each.target).removeprefix(final)
-        far.make_folder(target.rpartition(b"/")[0])
-        far.copy(as_bytes(each.source), target)
-    far.move(partial, final)
-    if far.stat(final) is None:
-        raise IncompleteError("not-copied", "the inputs could not be put in place", about=printable(final))
+        host.make_folder(target.rpartition(b"/")[0])
+        host.copy(as_bytes(each.source), target)
+    host.move(partial, final)
+    if host.stat(final) is None:
+        raise IncompleteError("not-copied", "the inputs could not be put in place", subject=printable(final))
 
 
 def launch(
     request: Request,
-    far: RemoteHost,
-    book: RunStore,
+    host: RemoteHost,
+    run_store: RunStore,
     carrier: Carrier,
     *,
     reuse: Reuse | None = None,
     began: Callable[[Run], None] = ignore_run,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> Run:
     """The run of this request, submitted: a new one, or the one of the same line whose end nobody was told.
 
@@ -123,47 +123,53 @@ def launch(
     that already computed the same stands for it. `began` is called as soon as its identifier is known. Everything is in the ledger before it happens.
     """
     wishes = request.ask().to_fields()
-    placed, identities = _locate(request, far)
+    placed, identities = _locate(request, host)
     texts = [identity.text for identity in identities]
     key = _key(request, texts)
     with ExitStack() as turns:
         if request.line:
-            turns.enter_context(_claimed(book, request.line, tell))
-            _check_line(request, book)
-        turns.enter_context(_claimed(book, key, tell))
-        run = None if request.new else book.find_unreported(key)
+            turns.enter_context(_claimed(run_store, request.line, on_event))
+            _check_line(request, run_store)
+        turns.enter_context(_claimed(run_store, key, on_event))
+        run = None if request.new else run_store.find_unreported(key)
         if reuse is not None and (run is None or run.state is State.SUCCEEDED):
             run = reuse.find(request, identities) or run
-        pilot = _ask_for_pilot(request, far, run)
+        pilot = _ask_for_pilot(request, host, run)
         if run is None:
-            check_needs(far, request.scheduler, book, request.waiting.needs)
+            check_needs(host, request.scheduler, run_store, request.waiting.needs)
             contents = reuse.contents(request, identities) if reuse else map(known_content, identities)
-            run = _begin(request, placed, identities, contents, book, key)
+            run = _begin(request, placed, identities, contents, run_store, key)
         began(run)
-        if not run.reused:
-            take_wishes(book, run, wishes, tell)
+        if not run.results.reused:
+            record_resources(run_store, run, wishes, on_event)
         if run.sweep is not None:
-            from runs.pilot.setup import settle_pilot
+            from runs.pilot.setup import record_pilot
 
-            run = settle_pilot(book, run, pilot, tell, wanted=bool(request.allocations))
+            run = record_pilot(run_store, run, pilot, on_event, wanted=bool(request.allocations))
         if _is_sent(run) or run.state.ended:
             return run
-        if run.cancelled and run.sweep is None:
-            return end_begun(far, request.scheduler, book, run) if run.submitting else end_unbegun(book, run)
-        return _send(replace(request, inputs=tuple(placed)), identities, run, far, book, carrier, tell)
+        if run.submission.cancelled and run.sweep is None:
+            return (
+                cancel_begun(host, request.scheduler, run_store, run)
+                if run.submission.begun
+                else cancel_unsubmitted(run_store, run)
+            )
+        return _send(
+            replace(request, inputs=tuple(placed)), identities, run, host, run_store, carrier, on_event
+        )
 
 
-def _ask_for_pilot(request: Request, far: RemoteHost, run: Run | None) -> Pilot | None:
+def _ask_for_pilot(request: Request, host: RemoteHost, run: Run | None) -> Pilot | None:
     """The pilot that a sweep is to have, `run` where it was begun before. Raises where it cannot, before there is any trace of it."""
     if not request.allocations or (run is not None and run.sweep is not None and run.sweep.chunks):
         return None
     from runs.pilot.setup import prepare_pilot
 
-    return prepare_pilot(request, far)
+    return prepare_pilot(request, host)
 
 
 def _is_sent(run: Run) -> bool:
-    return bool(run.job) and (run.sweep is None or not run.sweep.unsent())
+    return bool(run.job) and (run.sweep is None or not run.sweep.unsubmitted())
 
 
 def _key(request: Request, identities: Sequence[str]) -> str:
@@ -176,39 +182,39 @@ def _key(request: Request, identities: Sequence[str]) -> str:
     )
 
 
-def request_key(request: Request, far: RemoteHost) -> str:
+def request_key(request: Request, host: RemoteHost) -> str:
     """The key of a request at its site, which is asked only where inputs lie there."""
-    return _key(request, [identity.text for identity in _locate(request, far)[1]])
+    return _key(request, [identity.text for identity in _locate(request, host)[1]])
 
 
-def _claimed(book: RunStore, key: str, tell: Listener) -> Claim:
+def _claimed(run_store: RunStore, key: str, on_event: Listener) -> Claim:
     """The turn of a key. Raises `RefusedError` where the ledger cannot be written: then nothing has begun."""
     try:
-        return book.claim(key, tell=tell)
+        return run_store.claim(key, on_event=on_event)
     except OSError as problem:
         raise not_started(problem, Path(str(problem.filename or "runs"))) from None
 
 
-def _check_line(request: Request, book: RunStore) -> None:
+def _check_line(request: Request, run_store: RunStore) -> None:
     """Between the choice of a site and now the same line may have been typed elsewhere, and another site chosen."""
-    run = None if request.new else book.find_unreported(request.line)
+    run = None if request.new else run_store.find_unreported(request.line)
     if run is not None and run.site != request.site.name:
         raise TryLaterError(
             "chosen-elsewhere",
             f"the same line was started at {run.site} at this moment",
-            about=run.id,
+            subject=run.id,
             hint="Type it again: it goes on there.",
             transient=False,
         )
 
 
-def _locate(request: Request, far: RemoteHost) -> tuple[list[Input], list[Identity]]:
+def _locate(request: Request, host: RemoteHost) -> tuple[list[Input], list[Identity]]:
     """Inputs that are at the site already get their path there; all get an identity."""
     placed: list[Input] = []
     identities: list[Identity] = []
     for each, place, known in zip(request.inputs, request.places, request.identities, strict=True):
         if known is None:
-            identity, path = identify_at_site(far, place)
+            identity, path = identify_at_site(host, place)
             source = path.decode("utf-8", "surrogateescape")
             placed.append(replace(each, in_place=True, source=source))
             identities.append(identity)
@@ -223,7 +229,7 @@ def _begin(
     placed: Sequence[Input],
     identities: Sequence[Identity],
     contents: Iterable[str],
-    book: RunStore,
+    run_store: RunStore,
     key: str,
 ) -> Run:
     """Decide everything once with no folder yet: what cannot be prepared must not be in the ledger."""
@@ -238,7 +244,7 @@ def _begin(
         more |= begin_tasks(request, placed, run_id)
     else:
         outputs = prepare_request(request, placed, run_id, f"/{run_id}", image=Started("")).outputs
-    return book.begin(
+    return run_store.begin(
         run_id,
         key,
         {
@@ -289,59 +295,61 @@ def _send(
     request: Request,
     identities: Sequence[Identity],
     run: Run,
-    far: RemoteHost,
-    book: RunStore,
+    host: RemoteHost,
+    run_store: RunStore,
     carrier: Carrier,
-    tell: Listener,
+    on_event: Listener,
 ) -> Run:
-    work = make_work_folder(far, request.site, b"runs", b"cache", b"images")
+    work = make_work_folder(host, request.site, b"runs", b"cache", b"images")
     folder = work + b"/runs/" + run.id.encode("ascii")
-    far.make_folder(folder if request.tasks else folder + b"/work")
+    host.make_folder(folder if request.tasks else folder + b"/work")
     request = replace(
-        request, proxy=run.proxy
+        request, proxy=run.submission.proxy
     )  # as it was begun, however the line that goes on with it was typed
     if run.state is State.PREPARED:
-        put_card(far, folder, book, run)
-    cache = open_cache(far, request.site, work, carrier, tell)
-    staged = _bring_inputs(request, identities, cache, run.id, tell)
-    images = SiteImages(far, request.site, request.container, work, cache, tell)
+        write_run_manifest(host, folder, run_store, run)
+    cache = open_cache(host, request.site, work, carrier, on_event)
+    staged = _bring_inputs(request, identities, cache, run.id, on_event)
+    images = SiteImages(host, request.site, request.container, work, cache, on_event)
     image = find_image(request.pipeline, request.container, images, request.image, request.pinned)
     if request.tasks:
         from runs.sweeps.launch import stage_tasks
         from runs.sweeps.send import send_chunks
 
         request = replace(request, inputs=tuple(staged))
-        run = stage_tasks(request, run, far, book, as_text(folder), image, cache)
-        return send_chunks(far, request.scheduler, book, run, request.site.limits, tell=tell)
-    jobs = jobs_to_come_after(far, request.scheduler, book, run, request.waiting.needs)
+        run = stage_tasks(request, run, host, run_store, as_text(folder), image, cache)
+        return send_chunks(host, request.scheduler, run_store, run, request.site.limits, on_event=on_event)
+    jobs = jobs_to_come_after(host, request.scheduler, run_store, run, request.waiting.needs)
     if isinstance(jobs, Run):
         return jobs
-    request = replace(request, waiting=replace(request.waiting, jobs=jobs, hold=run.hold))
+    request = replace(request, waiting=replace(request.waiting, jobs=jobs, hold=run.submission.hold))
     prepared = prepare_request(request, staged, run.id, as_text(folder), image=image.started)
     if image.id:
-        book.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
+        run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
     if run.state is State.PREPARED:
-        run = book.note(run.id, "staged", path_fields(folder, "folder"))
+        run = run_store.note(run.id, "staged", path_fields(folder, "folder"))
     return send(
-        far,
+        host,
         request.scheduler,
-        book,
+        run_store,
         run,
         words=prepared.submit,
-        put=lambda: put_files(far, prepared, job_proxy(request)),
+        put=lambda: write_run_files(host, prepared, job_proxy(request)),
         limits=request.site.limits,
-        tell=tell,
+        on_event=on_event,
     )
 
 
 def _bring_inputs(
-    request: Request, identities: Sequence[Identity], cache: Cache, run_id: str, tell: Listener
+    request: Request, identities: Sequence[Identity], cache: Cache, run_id: str, on_event: Listener
 ) -> list[Input]:
     """The inputs with their absolute paths at the site, where they lie when this returns, held there by the run."""
     cache.hold(run_id, identities)
     staged = []
     for each, place, identity in zip(request.inputs, request.places, identities, strict=True):
-        source = each.source if each.in_place else as_text(cache.bring_patiently(identity, place, tell))
+        source = (
+            each.source if each.in_place else as_text(cache.stage_with_retries(identity, place, on_event))
+        )
         staged.append(replace(each, source=source))
     if request.site.purge is not None:
         wait = expected_wait(runs_of(request.pipeline.digest), request.site.name)

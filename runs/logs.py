@@ -27,12 +27,12 @@ _SHORTEST_SECONDS = 0.25  # between two looks while something comes
 _LONGEST_SECONDS = 10.0
 
 
-def read_log(far: RemoteHost, run: Run, stream: Stream) -> Iterator[bytes]:
+def read_log(host: RemoteHost, run: Run, stream: Stream) -> Iterator[bytes]:
     """The stream as far as it is written now; raises `NotFoundError` where nothing was written yet."""
     path = run.folder + b"/" + stream.encode("ascii")
     offset = 0
     while run.folder:
-        piece = far.get(path, maximum=_PIECE, offset=offset)
+        piece = host.get(path, maximum=_PIECE, offset=offset)
         if piece is None:
             break
         if not piece and offset:
@@ -45,35 +45,37 @@ def read_log(far: RemoteHost, run: Run, stream: Stream) -> Iterator[bytes]:
 
 
 def follow_logs(
-    open_far: Callable[[], RemoteHost],
+    open_host: Callable[[], RemoteHost],
     scheduler: Scheduler,
-    book: RunStore,
+    run_store: RunStore,
     run: Run,
     streams: Sequence[Stream],
     show: Show,
     *,
     limits: Limits,
     task: int | None = None,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> Run:
     """Show what is written as it comes, until the run has ended and all of it was shown; the run as it is then.
 
     Of a sweep, `run` is its `task` as a run by itself, and the end is that of this task. The scheduler is asked as often as by whoever waits, and when the job has left its exit record. Raises what
     `wait_for_end` does, and `NotFoundError` where nothing was ever written.
     """
-    tail = _Tail(run.folder, streams, show, tell)
+    tail = _Tail(run.folder, streams, show, on_event)
 
-    def follow(far: RemoteHost, seconds: float) -> None:
-        if task is not None and choose_task(book.load(run.id), task).state.ended:
-            tail.follow(far, 0.0)
+    def follow(host: RemoteHost, seconds: float) -> None:
+        if task is not None and choose_task(run_store.load(run.id), task).state.ended:
+            tail.follow(host, 0.0)
             raise _TaskIsOverError
-        tail.follow(far, seconds)
+        tail.follow(host, seconds)
 
     with contextlib.suppress(_TaskIsOverError):
-        wait_for_end(open_far, scheduler, book, [run.id], limits=limits, tell=tell, meanwhile=follow)
+        wait_for_end(
+            open_host, scheduler, run_store, [run.id], limits=limits, on_event=on_event, meanwhile=follow
+        )
     if not tail.found:
         raise _no_log(run, streams[0])
-    return choose_task(book.load(run.id), task)
+    return choose_task(run_store.load(run.id), task)
 
 
 class _TaskIsOverError(Exception):
@@ -94,11 +96,11 @@ class _File:
 class _Tail:
     """The files of a run's folder, looked at again and again; only what is new is asked for."""
 
-    def __init__(self, folder: bytes, streams: Sequence[Stream], show: Show, tell: Listener) -> None:
+    def __init__(self, folder: bytes, streams: Sequence[Stream], show: Show, on_event: Listener) -> None:
         self._files = [_File(stream, folder + b"/" + stream.encode("ascii")) for stream in streams]
         self._record = folder + b"/exit.json"
         self._show = show
-        self._tell = tell
+        self._on_event = on_event
         self._intervals = growing_intervals(_SHORTEST_SECONDS, _LONGEST_SECONDS)
         self._job_is_over = False
 
@@ -107,45 +109,45 @@ class _Tail:
         """Whether there ever was one of the files."""
         return any(each.there for each in self._files)
 
-    def follow(self, far: RemoteHost, seconds: float) -> None:
+    def follow(self, host: RemoteHost, seconds: float) -> None:
         """Pass so many seconds with looking, fewer when the job is over; with 0 show all that there is."""
         if not seconds:
-            self._show_rest(far)
+            self._show_rest(host)
             return
         until = time.monotonic() + seconds
         while True:
-            most = max(self._look(far, each) for each in self._files)
+            most = max(self._look(host, each) for each in self._files)
             if most:
                 self._intervals.restart()
             left = until - time.monotonic()
-            if left <= 0 or self._has_just_ended(far):
+            if left <= 0 or self._has_just_ended(host):
                 return
             if most < _PIECE:
                 pause(min(left, self._intervals.next_pause()))
 
-    def _show_rest(self, far: RemoteHost) -> None:
+    def _show_rest(self, host: RemoteHost) -> None:
         """What stands there now, and no more: something that outlived the job may go on writing."""
         for each in self._files:
-            entry = far.stat(each.path)
-            while self._look(far, each) and entry is not None and each.shown < entry.size:
+            entry = host.stat(each.path)
+            while self._look(host, each) and entry is not None and each.shown < entry.size:
                 pass
 
-    def _has_just_ended(self, far: RemoteHost) -> bool:
+    def _has_just_ended(self, host: RemoteHost) -> bool:
         """True once, when the job left its exit record: from then on the scheduler's own word is waited for."""
-        if self._job_is_over or far.stat(self._record) is None:
+        if self._job_is_over or host.stat(self._record) is None:
             return False
         self._job_is_over = True
         return True
 
-    def _look(self, far: RemoteHost, each: _File) -> int:
+    def _look(self, host: RemoteHost, each: _File) -> int:
         """Show one more piece, if there is one; how long it is."""
-        entry = far.stat(each.path)
+        entry = host.stat(each.path)
         if entry is None or entry.kind is not Kind.FILE:
             return 0
         each.there = True
         self._notice_another(each, entry)
         most = min(_PIECE, entry.size - each.shown)
-        piece = far.get(each.path, maximum=most, offset=each.shown) if most > 0 else None
+        piece = host.get(each.path, maximum=most, offset=each.shown) if most > 0 else None
         if not piece:
             return 0
         each.shown += len(piece)
@@ -156,12 +158,12 @@ class _Tail:
         """A file that was cut, or stands in another one's place, is shown from its beginning."""
         is_another = bool(each.inode and entry.inode) and each.inode != entry.inode
         if each.shown and (is_another or entry.size < each.shown):
-            self._tell(Noted(f"{each.stream} was {'replaced' if is_another else 'cut'}; it begins anew"))
+            self._on_event(Noted(f"{each.stream} was {'replaced' if is_another else 'cut'}; it begins anew"))
             each.shown = 0
         each.inode = entry.inode
 
 
 def _no_log(run: Run, stream: Stream) -> NotFoundError:
     return NotFoundError(
-        "no-log", f"the run has no {stream} yet", about=run.id, hint=f"hibali runs show {run.id}"
+        "no-log", f"the run has no {stream} yet", subject=run.id, hint=f"hibali runs show {run.id}"
     )

@@ -14,37 +14,37 @@ from hibali.retry import Intervals, growing_intervals, pause
 from runs.model import Key, Run, State, Sweep, ignore_run
 from runs.poll import ask, explain_all, names_of_task, note_seen, seen_of, update
 from runs.rate_limits import SharedPolling
-from runs.records import folder_of, sweep_of
+from runs.records import sweep_of, task_folder
 from runs.schedulers.base import NotSubmitted, Phase, Scheduler, Status, Unclear, check_job_id
 from runs.send import send_waiting
 from runs.status import Observation
 from runs.store import RunStore
 from runs.submit import find_job, find_submission, remove_proxies
-from runs.sweeps.send import go_on, goes_on
+from runs.sweeps.send import can_submit_more, submit_more
 from transfers.remote.host import RemoteHost
 
 _PATIENCE_SECONDS = 20.0  # nobody's end is told later for want of a number
 _UNDER_WAY = frozenset({Phase.WAITING, Phase.RUNNING})
 
 
-def note_usage(far: RemoteHost, scheduler: Scheduler, book: RunStore, runs: Iterable[Run]) -> None:
+def note_usage(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs: Iterable[Run]) -> None:
     """Note what accounting says of those that ended and were not accounted for; raises nothing of the site's.
 
     Of a job that accounting does not know as ended yet nothing is noted: whoever asks next asks again. Where there is no
     accounting, that is noted.
     """
-    asked = [run for run in runs if run.state.final and run.job and not run.accounted]
+    asked = [run for run in runs if run.state.final and run.job and not run.results.accounted]
     jobs = sorted({job for run in asked for job in _jobs_of(run)})
     words = scheduler.accounting_words(jobs, "", _since(asked)) if jobs else ()
     if not words:
         return
     with contextlib.suppress(HibaliError):
-        known = scheduler.read_accounting(far.run(words, timeout=_PATIENCE_SECONDS))
+        known = scheduler.read_accounting(host.run(words, timeout=_PATIENCE_SECONDS))
         for run in asked:
             tasks = dict(pair for job in _jobs_of(run) for pair in _tasks_of(job, known or {}))
             if known is None or (tasks and not any(task.phase in _UNDER_WAY for task in tasks.values())):
                 each = {} if run.sweep is None else _each_task(run.sweep, tasks)
-                book.note(run.id, "usage", {**_together(list(tasks.values())), **each})
+                run_store.note(run.id, "usage", {**_together(list(tasks.values())), **each})
 
 
 def _since(runs: Sequence[Run]) -> str:
@@ -65,7 +65,7 @@ def _tasks_of(job: str, known: Mapping[str, Status]) -> list[tuple[str, Status]]
 def _each_task(sweep: Sweep, known: Mapping[str, Status]) -> dict[str, list[list[float | int | None]]]:
     """What each task used, as its number, seconds and bytes; of one that several jobs had, whoever used most ran it."""
     found: dict[int, tuple[float | None, int | None]] = {}
-    for number, (chunk, index) in sweep.places().items():
+    for number, (chunk, index) in sweep.positions().items():
         told = [each for job in chunk.jobs for name in names_of_task(job, index) if (each := known.get(name))]
         if told:
             best = max(told, key=lambda each: each.cpu_seconds or 0.0)
@@ -95,22 +95,22 @@ _SWEEP_LONGEST_SECONDS = 100.0
 _NOT_SUBMITTED = "not-submitted"
 
 
-def only_pause(far: RemoteHost, seconds: float) -> None:
+def only_pause(host: RemoteHost, seconds: float) -> None:
     """Nothing is done between two questions."""
-    del far
+    del host
     pause(seconds)
 
 
 def wait_for_end(
-    open_far: Callable[[], RemoteHost],
+    open_host: Callable[[], RemoteHost],
     scheduler: Scheduler,
-    book: RunStore,
+    run_store: RunStore,
     run_ids: Sequence[str],
     *,
     limits: Limits,
     grace: float = GRACE_SECONDS,
     patience: float = PATIENCE_SECONDS,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     changed: Callable[[Run], None] = ignore_run,
     meanwhile: Callable[[RemoteHost, float], None] = only_pause,
 ) -> list[Run]:
@@ -120,34 +120,34 @@ def wait_for_end(
     for `patience` seconds; then its error is raised. Between two questions `meanwhile` passes so many seconds, or fewer, with
     the site at hand; with 0 it is called when all have ended.
     """
-    watch = _Watch(scheduler, book, grace, changed, limits, tell)
-    intervals = pauses([book.load(each) for each in run_ids], limits.poll_seconds)
-    far: RemoteHost | None = None
+    watch = _Watch(scheduler, run_store, grace, changed, limits, on_event)
+    intervals = pauses([run_store.load(each) for each in run_ids], limits.poll_seconds)
+    host: RemoteHost | None = None
     silent = 0.0
     try:
         while True:
             try:
-                far = far or open_far()
-                waiting = watch.look(far, [book.load(each) for each in run_ids], intervals)
+                host = host or open_host()
+                waiting = watch.look(host, [run_store.load(each) for each in run_ids], intervals)
                 if waiting is None:
-                    note_usage(far, scheduler, book, [book.load(each) for each in run_ids])
-                meanwhile(far, waiting or 0.0)
+                    note_usage(host, scheduler, run_store, [run_store.load(each) for each in run_ids])
+                meanwhile(host, waiting or 0.0)
                 silent = 0.0
                 if waiting is None:
-                    return [book.load(each) for each in run_ids]
+                    return [run_store.load(each) for each in run_ids]
             except TryLaterError as problem:
                 if silent >= patience or problem.code == _NOT_SUBMITTED:
                     raise
-                if far is not None:
-                    far.close()
-                    far = None
+                if host is not None:
+                    host.close()
+                    host = None
                 waiting = intervals.next_pause()
                 silent += waiting
-                tell(Retried(problem.about, 1, waiting, problem.message))
+                on_event(Retried(problem.subject, 1, waiting, problem.message))
                 pause(waiting)
     finally:
-        if far is not None:
-            far.close()
+        if host is not None:
+            host.close()
 
 
 def pauses(runs: Sequence[Run], poll_seconds: float) -> Intervals:
@@ -166,27 +166,27 @@ class _Watch:
     def __init__(
         self,
         scheduler: Scheduler,
-        book: RunStore,
+        run_store: RunStore,
         grace: float,
         changed: Callable[[Run], None],
         limits: Limits,
-        tell: Listener,
+        on_event: Listener,
     ) -> None:
         self._scheduler = scheduler
-        self._book = book
+        self._run_store = run_store
         self._grace = grace
         self._changed = changed
         self._limits = limits
-        self._tell = tell
+        self._on_event = on_event
         self._waited: dict[str, float] = {}
         self._doubts: dict[Key, float] = {}
         self._over: set[str] = set()
         self._last: dict[str, Run] = {}
         self._looked = False
 
-    def look(self, far: RemoteHost, runs: Sequence[Run], intervals: Intervals) -> float | None:
+    def look(self, host: RemoteHost, runs: Sequence[Run], intervals: Intervals) -> float | None:
         """Look once; the pause until the next look, None when all are over."""
-        runs = [self._find(far, run) for run in runs]
+        runs = [self._find(host, run) for run in runs]
         open_runs = [run for run in runs if not run.state.final and run.id not in self._over]
         step = intervals.next_pause()
         moved = False
@@ -195,13 +195,13 @@ class _Watch:
             if self._looked and asking.seconds_ago() < step / 2:
                 moved = self._read(open_runs)  # somebody else has asked for all
             else:
-                moved = self._ask(far, asking, open_runs, step)
+                moved = self._ask(host, asking, open_runs, step)
                 asking.note()
             for run in open_runs:
-                now = self._book.load(run.id)
-                if now.waits or goes_on(now):
-                    moved = self._send(far, now) or moved
-        runs = [self._book.load(run.id) for run in runs]
+                now = self._run_store.load(run.id)
+                if now.waits or can_submit_more(now):
+                    moved = self._send(host, now) or moved
+        runs = [self._run_store.load(run.id) for run in runs]
         self._last = {run.id: run for run in runs}
         if all(run.state.final or run.id in self._over for run in runs):
             return None
@@ -209,30 +209,30 @@ class _Watch:
             intervals.restart()
         return min(step, 2.0) if self._waited else step
 
-    def _find(self, far: RemoteHost, run: Run) -> Run:
+    def _find(self, host: RemoteHost, run: Run) -> Run:
         """The run, with its job where somebody submitted it and died before he could note that.
 
         Raises `TryLaterError` for one that only its own line can go on with.
         """
         if run.job or run.state.final or run.waits or (run.sweep is not None and run.sweep.chunks):
             return run
-        if not run.submitting:
+        if not run.submission.begun:
             raise _not_submitted(run)
-        found = find_submission(far, self._scheduler, run.id, run.folder, run.created[:10])
+        found = find_submission(host, self._scheduler, run.id, run.folder, run.created[:10])
         if isinstance(found, Unclear):
             raise _unclear(run, found)
         if isinstance(found, NotSubmitted):
             raise _not_submitted(run)
-        return self._book.note(run.id, "submitted", {"job": found.job})
+        return self._run_store.note(run.id, "submitted", {"job": found.job})
 
-    def _ask(self, far: RemoteHost, asking: SharedPolling, open_runs: Sequence[Run], step: float) -> bool:
+    def _ask(self, host: RemoteHost, asking: SharedPolling, open_runs: Sequence[Run], step: float) -> bool:
         """Ask for these and for all others there that have jobs; whether one of these is in another state now."""
         asked = [run for run in open_runs if run.job]
-        others = asking.others(self._book, {run.id for run in open_runs})
-        seen = ask(far, self._scheduler, asked, thorough=not self._looked, others=others)
-        look = partial(update, far, self._scheduler, self._book)
-        seen |= explain_all([*asked, *others], seen, far, self._book, look)
-        remove_proxies(far, [*asked, *others], seen)
+        others = asking.others(self._run_store, {run.id for run in open_runs})
+        seen = ask(host, self._scheduler, asked, thorough=not self._looked, others=others)
+        look = partial(update, host, self._scheduler, self._run_store)
+        seen |= explain_all([*asked, *others], seen, host, self._run_store, look)
+        remove_proxies(host, [*asked, *others], seen)
         self._looked = True
         for run in others:
             # whether they are LOST is for those to say who wait for them
@@ -242,13 +242,13 @@ class _Watch:
                 if found.state is not State.LOST or found.record is not None
             }
             if sure:
-                note_seen(self._book, run, sure)
+                note_seen(self._run_store, run, sure)
         moved = False
         for run in open_runs:
             if run.sweep is not None:
-                self._take_sweep(far, run, seen_of(run, seen), step)
+                self._take_sweep(host, run, seen_of(run, seen), step)
             elif run.job:
-                moved = self._take_run(far, run, seen[run.id, 0], step) or moved
+                moved = self._take_run(host, run, seen[run.id, 0], step) or moved
         return moved
 
     def _read(self, open_runs: Sequence[Run]) -> bool:
@@ -263,47 +263,51 @@ class _Watch:
                 self._over.add(run.id)
         return moved
 
-    def _send(self, far: RemoteHost, run: Run) -> bool:
+    def _send(self, host: RemoteHost, run: Run) -> bool:
         """Submit what waits for room, if there is some by now; whether a single run was."""
         if run.waits:
-            after = send_waiting(far, self._scheduler, self._book, run, self._limits, self._tell, look=False)
+            after = send_waiting(
+                host, self._scheduler, self._run_store, run, self._limits, self._on_event, look=False
+            )
             if after.state is not run.state:
                 self._changed(after)
             return after.state is not run.state
-        go_on(far, self._scheduler, self._book, run, self._limits, self._tell, look=False)
+        submit_more(host, self._scheduler, self._run_store, run, self._limits, self._on_event, look=False)
         return False
 
-    def _take_run(self, far: RemoteHost, run: Run, found: Observation, step: float) -> bool:
+    def _take_run(self, host: RemoteHost, run: Run, found: Observation, step: float) -> bool:
         """Note what was seen of a run; whether its state is another one now."""
-        if found.state is State.LOST and found.record is None and self._may_turn_up(far, run, step):
+        if found.state is State.LOST and found.record is None and self._may_turn_up(host, run, step):
             return False
-        after = note_seen(self._book, run, {0: found})
+        after = note_seen(self._run_store, run, {0: found})
         if after.state is not run.state:
             self._changed(after)
         if after.state.ended:
             self._over.add(run.id)
         return after.state is not run.state
 
-    def _may_turn_up(self, far: RemoteHost, run: Run, step: float) -> bool:
+    def _may_turn_up(self, host: RemoteHost, run: Run, step: float) -> bool:
         """Whether to look again before a run is called LOST: the record may be late, or another job has the turn."""
-        job = find_job(far, run.folder)
+        job = find_job(host, run.folder)
         if job is not None and job != run.job:
-            self._book.note(run.id, "submitted", {"job": job})
+            self._run_store.note(run.id, "submitted", {"job": job})
             return True
         waited = self._waited.get(run.id, 0.0)
         self._waited[run.id] = waited + min(step, 2.0)
         return waited < self._grace
 
-    def _take_sweep(self, far: RemoteHost, run: Run, found: Mapping[int, Observation], step: float) -> None:
+    def _take_sweep(self, host: RemoteHost, run: Run, found: Mapping[int, Observation], step: float) -> None:
         """Note what was seen of the tasks."""
-        doubtful = self._doubtful(far, run, found, step)
-        after = note_seen(self._book, run, {n: each for n, each in found.items() if n not in doubtful})
+        doubtful = self._doubtful(host, run, found, step)
+        after = note_seen(self._run_store, run, {n: each for n, each in found.items() if n not in doubtful})
         if after is not run:
             self._changed(after)
         if after.state.ended:
             self._over.add(run.id)
 
-    def _doubtful(self, far: RemoteHost, run: Run, found: Mapping[int, Observation], step: float) -> set[int]:
+    def _doubtful(
+        self, host: RemoteHost, run: Run, found: Mapping[int, Observation], step: float
+    ) -> set[int]:
         """The tasks that seem lost, and may yet turn up: their record may be late, or another job of the chunk has their turn."""
         sweep = sweep_of(run)
         lost = {
@@ -316,18 +320,20 @@ class _Watch:
         young = {number for number in lost if self._doubts.get((run.id, number), 0.0) < self._grace}
         for number in lost:
             self._doubts[run.id, number] = self._doubts.get((run.id, number), 0.0) + step
-        return young | self._run_by_others(far, run, sorted(lost - young))
+        return young | self._run_by_others(host, run, sorted(lost - young))
 
-    def _run_by_others(self, far: RemoteHost, run: Run, numbers: Sequence[int]) -> set[int]:
+    def _run_by_others(self, host: RemoteHost, run: Run, numbers: Sequence[int]) -> set[int]:
         """Of these tasks, those that a job has begun which we did not know."""
-        places = sweep_of(run).places()
-        contents = far.get_all([folder_of(run, number) + b"/started/job" for number in numbers], maximum=256)
+        places = sweep_of(run).positions()
+        contents = host.get_all(
+            [task_folder(run, number) + b"/started/job" for number in numbers], maximum=256
+        )
         found = set()
         for number, content in zip(numbers, contents, strict=True):
             chunk = places[number][0]
             job = check_job_id((content or b"").decode("ascii", "replace").strip())
             if job is not None and job not in chunk.jobs:
-                self._book.note(run.id, "chunk", {"chunk": chunk.number, "job": job})
+                self._run_store.note(run.id, "chunk", {"chunk": chunk.number, "job": job})
                 found.add(number)
         return found
 
@@ -336,7 +342,7 @@ def _unclear(run: Run, found: Unclear) -> TryLaterError:
     return TryLaterError(
         "submission-unclear",
         f"it is not known yet whether the scheduler took the job: {found.reason}",
-        about=run.id,
+        subject=run.id,
         hint="Its `hibali run` line, typed again, finds out.",
     )
 
@@ -345,7 +351,7 @@ def _not_submitted(run: Run) -> TryLaterError:
     return TryLaterError(
         _NOT_SUBMITTED,
         "this run was never submitted: what launched it ended before",
-        about=run.id,
+        subject=run.id,
         hint="Type its `hibali run` line again; it goes on from there.",
         transient=False,
     )
@@ -360,9 +366,9 @@ class Watching:
     Whoever else notes something of them in the ledger (a `runs wait` in another window) is seen, too.
     """
 
-    def __init__(self, book: RunStore, run_ids: Sequence[str], follow: Iterable[Follow]) -> None:
+    def __init__(self, run_store: RunStore, run_ids: Sequence[str], follow: Iterable[Follow]) -> None:
         """Start all of `follow`, each of which returns when the runs of one site are over."""
-        self._book = book
+        self._run_store = run_store
         self._lengths = dict.fromkeys(run_ids, -1)
         self._problems: list[BaseException] = []
         self._threads = [
@@ -394,8 +400,8 @@ class Watching:
         """The runs of which something was noted since the last call, at first all of them."""
         found = []
         for run_id, before in self._lengths.items():
-            length = self._book.length(run_id)
+            length = self._run_store.length(run_id)
             if length != before:
                 self._lengths[run_id] = length
-                found.append(self._book.load(run_id))
+                found.append(self._run_store.load(run_id))
         return found

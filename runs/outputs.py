@@ -69,7 +69,7 @@ def look_at(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) ->
             raise NotFoundError(
                 "outputs-gone",
                 "what the run left is not at its site any more",
-                about=f"{site.name}:{printable(run.folder)}",
+                subject=f"{site.name}:{printable(run.folder)}",
                 hint="Run it again.",
             )
         standing = RunOutputs()
@@ -113,12 +113,12 @@ def _moment(entry: Entry) -> int:
     return entry.ctime_ns or entry.mtime_ns
 
 
-def _hash(store: Store, about: Sequence[str | None], standing: RunOutputs, below: bytes = b"") -> None:
-    """Hash what was listed `below` a store's root; `about` names what the digests are kept of."""
-    with contextlib.closing(DigestBook("contents", list(about), keep=True)) as book:
+def _hash(store: Store, subject: Sequence[str | None], standing: RunOutputs, below: bytes = b"") -> None:
+    """Hash what was listed `below` a store's root; `subject` names what the digests are kept of."""
+    with contextlib.closing(DigestBook("contents", list(subject), keep=True)) as run_store:
         unknown = []
         for path, entry in standing.files.items():
-            known = book.find([entry])
+            known = run_store.find([entry])
             if known is None:
                 unknown.append(entry._replace(path=below + path))
             else:
@@ -129,7 +129,7 @@ def _hash(store: Store, about: Sequence[str | None], standing: RunOutputs, below
                 reason = problem or Problem("unreadable", "no digest came")
                 standing.problems.append(Failed(path, reason.code, reason.message))
             else:
-                book.add([standing.files[path]], digest)
+                run_store.add([standing.files[path]], digest)
                 standing.digests[path] = digest
 
 
@@ -151,7 +151,7 @@ def content_of_place(place: Location) -> Content | None:
     with contextlib.closing(open_store(place.parent)) as store:
         found = store.stat(place.name)
         if found is None:
-            raise NotFoundError("no-such-input", "there is no such input at the site", about=place.text)
+            raise NotFoundError("no-such-input", "there is no such input at the site", subject=place.text)
         return _content(store, place, RunOutputs({place.name: found}), place.name)
 
 
@@ -177,13 +177,13 @@ def find_content(run: Run, site: Site, named: Named) -> Content | None:
     return content_at(wanted[0], standing) if len(wanted) == 1 else None
 
 
-def require_whole(standing: RunOutputs, about: str) -> None:
+def require_whole(standing: RunOutputs, subject: str) -> None:
     """Raise `IncompleteError` for what is missing, no regular file, or could not be read."""
     if standing.problems:
         first = standing.problems[0]
         more = f" (and {len(standing.problems) - 1} more)" if len(standing.problems) > 1 else ""
         raise IncompleteError(
-            first.code, f"{printable(first.path) or '.'}: {first.message}{more}", about=about
+            first.code, f"{printable(first.path) or '.'}: {first.message}{more}", subject=subject
         )
 
 
@@ -241,15 +241,15 @@ class Left:
         return {path: digest for path, (digest, _) in self.files.items()}
 
 
-def recorded_outputs(run: Run, book: RunStore) -> Left | None:
+def recorded_outputs(run: Run, run_store: RunStore) -> Left | None:
     """What one `runs collect` moved whole, with the digests that both ends had then; None where no call did by itself."""
-    for record in reversed(book.records(run.id)):
+    for record in reversed(run_store.records(run.id)):
         if record.get("kind") != "collected":
             continue
         moved = moved_by(str(record.get("receipt")))
         if moved is not None:
             entries = [Entry(path, Kind.FILE, each.size) for path, each in moved.items()]
-            chosen = choose_outputs(run.outputs, entries)
+            chosen = choose_outputs(run.spec.outputs, entries)
             files = {path: (moved[path].digest, moved[path].size) for path in chosen.files}
             return Left(files, chosen.problems)
     return None
@@ -263,7 +263,7 @@ def hash_outputs(run: Run, site: Site) -> Left:
             raise NotFoundError(
                 "outputs-gone",
                 "the run's folder is not at the site any more, and no record says what it held",
-                about=f"{site.name}:{printable(run.folder)}",
+                subject=f"{site.name}:{printable(run.folder)}",
                 hint="Run it again, and bundle that run.",
             )
         return _hash_at_site(run, store)
@@ -273,7 +273,7 @@ def hash_outputs(run: Run, site: Site) -> Left:
 
 def _hash_at_site(run: Run, store: Store) -> Left:
     listed: dict[bytes, Entry] = {}
-    chosen = choose_outputs(run.outputs, _noting_recorded(store.list(), listed))
+    chosen = choose_outputs(run.spec.outputs, _noting_recorded(store.list(), listed))
     left = Left(problems=chosen.problems)
     for entry, digest, problem in store.digest([listed[path] for path in chosen.files]):
         if digest is None:

@@ -10,9 +10,9 @@ from typing import Any
 from hibali.documents import read_json
 from hibali.errors import HibaliError, NotFoundError
 from hibali.text import printable, write_ranges
-from runs.model import Key, Run, State, Sweep, task_word
-from runs.rate_limits import courteous
-from runs.records import chunk_folder, folder_of, one_task, sweep_of
+from runs.model import Key, Run, State, Sweep, task_record_id
+from runs.rate_limits import rate_limited
+from runs.records import chunk_folder, one_task, sweep_of, task_folder
 from runs.schedulers.base import GONE, Phase, Scheduler, Status
 from runs.script import EXIT_NOT_RUN
 from runs.status import ASKED, ExitRecord, Observation, read_exit_record, resolve_status
@@ -167,7 +167,7 @@ class Subject:
 
 
 def ask(
-    far: RemoteHost,
+    host: RemoteHost,
     scheduler: Scheduler,
     runs: Sequence[Run],
     *,
@@ -182,20 +182,20 @@ def ask(
     """
     if not runs and not others:
         return {}
-    with courteous(next(iter((*runs, *others))).site):
-        subjects = _find_subjects(far, scheduler, runs, others, thorough=thorough)
+    with rate_limited(next(iter((*runs, *others))).site):
+        subjects = _find_subjects(host, scheduler, runs, others, thorough=thorough)
     wanted = [each for each in subjects if each.thorough or not each.queued or each.fell_back]
-    contents = far.get_all([each.folder + b"/exit.json" for each in wanted], maximum=_RECORD_BYTES)
+    contents = host.get_all([each.folder + b"/exit.json" for each in wanted], maximum=_RECORD_BYTES)
     records: dict[Key, ExitRecord] = {}
     for each, content in zip(wanted, contents, strict=True):
         record = read_exit_record(content, each.word)
         if record is not None:
             records[each.key] = record
     stopped = [each for each in wanted if each.key in records and records[each.key].signal not in {"", ASKED}]
-    started = far.get_all([each.folder + b"/again" for each in stopped], maximum=1) if stopped else []
+    started = host.get_all([each.folder + b"/again" for each in stopped], maximum=1) if stopped else []
     again = {each.key for each, content in zip(stopped, started, strict=True) if content is not None}
     unclear = [each for each in subjects if each.key not in records and _is_unclear(each)]
-    accounted = _ask_accounts(far, scheduler, unclear)
+    accounted = _ask_accounts(host, scheduler, unclear)
     return {
         each.key: _judge(each, records.get(each.key), accounted.get(each.key), again=each.key in again)
         for each in subjects
@@ -210,9 +210,9 @@ def _judge(
         subject.status,
         record,
         accounted,
-        cancelled=run.cancelled,
-        marked=run.marked,
-        told=run.told,
+        cancelled=run.submission.cancelled,
+        marked=run.submission.cancel_marked,
+        told=run.submission.cancel_accepted,
         again=again,
     )
     if run.sweep is None or run.sweep.pilot is None:
@@ -221,14 +221,14 @@ def _judge(
         seen,
         subject.status,
         record,
-        cancelled=run.cancelled,
+        cancelled=run.submission.cancelled,
         allocation=len(run.sweep.chunks),
         more=run.sweep.may_continue,
     )
 
 
 def _find_subjects(
-    far: RemoteHost, scheduler: Scheduler, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
+    host: RemoteHost, scheduler: Scheduler, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
 ) -> list[Subject]:
     asked = [(run, thorough) for run in runs] + [(run, False) for run in others]
     single = [(run, closely) for run, closely in asked if run.sweep is None]
@@ -240,12 +240,12 @@ def _find_subjects(
     pilots, arrays = wanted[True], wanted[False]
     if not jobs and not arrays and not pilots:
         return []
-    finished = far.run(scheduler.status_words(sorted(jobs | arrays | pilots)))
+    finished = host.run(scheduler.status_words(sorted(jobs | arrays | pilots)))
     statuses = scheduler.read_status(finished, sorted(jobs | pilots)) if jobs or pilots else {}
     told = dict(scheduler.read_tasks(finished, sorted(arrays))) if arrays else {}
     for run, sweep, _ in sweeps:
         if sweep.pilot is not None:
-            told |= _told_by_pilot(far, run, sweep, statuses)
+            told |= _told_by_pilot(host, run, sweep, statuses)
     subjects = [
         Subject(
             (run.id, 0),
@@ -272,14 +272,14 @@ def _is_open(sweep: Sweep, number: int, *, thorough: bool) -> bool:
 
 
 def _told_by_pilot(
-    far: RemoteHost, run: Run, sweep: Sweep, statuses: Mapping[str, Status]
+    host: RemoteHost, run: Run, sweep: Sweep, statuses: Mapping[str, Status]
 ) -> dict[str, dict[int, Status]]:
     """The tasks of the last allocation, from its own journal, in the form of `Scheduler.read_tasks`."""
     chunk = sweep.chunks[-1]
     jobs = [job for job in chunk.jobs if job in statuses]
     if not jobs:
         return {}
-    told = read_journal(_read_whole(far, chunk_folder(run, chunk) + b"/journal.jsonl"))
+    told = read_journal(_read_whole(host, chunk_folder(run, chunk) + b"/journal.jsonl"))
     return {
         job: {
             index: status_of(number, statuses[job], told) for index, number in enumerate(chunk.tasks, start=1)
@@ -288,10 +288,10 @@ def _told_by_pilot(
     }
 
 
-def _read_whole(far: RemoteHost, path: bytes) -> bytes:
+def _read_whole(host: RemoteHost, path: bytes) -> bytes:
     """A file that others append to, as far as it is written; nothing where it is not there."""
     found = b""
-    while piece := far.get(path, maximum=_PIECE_BYTES, offset=len(found)):
+    while piece := host.get(path, maximum=_PIECE_BYTES, offset=len(found)):
         found += piece
     return found
 
@@ -310,15 +310,15 @@ def _tasks_of(
     run: Run, sweep: Sweep, told: Mapping[str, Mapping[int, Status]], *, thorough: bool
 ) -> list[Subject]:
     found = []
-    for number, (chunk, index) in sweep.places().items():
+    for number, (chunk, index) in sweep.positions().items():
         if not chunk.jobs or not _is_open(sweep, number, thorough=thorough):
             continue
         status = _best([told.get(job, {}).get(index, GONE) for job in chunk.jobs])
         accounts = tuple(name for job in chunk.jobs for name in names_of_task(job, index))
         accounts = accounts if sweep.pilot is None else chunk.jobs
         state = sweep.tasks[number].state
-        word = task_word(run.id, number)
-        folder = folder_of(run, number)
+        word = task_record_id(run.id, number)
+        folder = task_folder(run, number)
         found.append(
             Subject((run.id, number), run, folder, word, state, status, chunk.jobs, accounts, thorough)
         )
@@ -342,13 +342,13 @@ def _is_unclear(subject: Subject) -> bool:
     return subject.status.phase is Phase.GONE if subject.key[1] else not subject.queued
 
 
-def _ask_accounts(far: RemoteHost, scheduler: Scheduler, unclear: Sequence[Subject]) -> Mapping[Key, Status]:
+def _ask_accounts(host: RemoteHost, scheduler: Scheduler, unclear: Sequence[Subject]) -> Mapping[Key, Status]:
     if not unclear:
         return {}
     since = min(each.run.created for each in unclear)[:10]
     jobs = {job for each in unclear for job in each.jobs}
     words = scheduler.accounting_words(sorted(jobs), "", since)
-    told = (scheduler.read_accounting(far.run(words)) or {}) if words else {}
+    told = (scheduler.read_accounting(host.run(words)) or {}) if words else {}
     return {each.key: told[name] for each in unclear for name in each.accounts if name in told}
 
 
@@ -358,20 +358,20 @@ _FAILED = {State.FAILED: "failed", State.CANCELLED: "was cancelled"}
 def explain_all(
     runs: Sequence[Run],
     seen: Mapping[Key, Observation],
-    far: RemoteHost,
-    book: RunStore,
+    host: RemoteHost,
+    run_store: RunStore,
     look: Callable[[Sequence[Run]], Sequence[Run]],
 ) -> dict[Key, Observation]:
     """The same of each of these runs that was seen, but for sweeps."""
     keys = {(run.id, 0): run for run in runs if run.sweep is None}
-    return {key: explain(run, seen[key], far, book, look) for key, run in keys.items() if key in seen}
+    return {key: explain(run, seen[key], host, run_store, look) for key, run in keys.items() if key in seen}
 
 
 def explain(
     run: Run,
     seen: Observation,
-    far: RemoteHost,
-    book: RunStore,
+    host: RemoteHost,
+    run_store: RunStore,
     look: Callable[[Sequence[Run]], Sequence[Run]],
 ) -> Observation:
     """The same with what people understand; `look` asks the site about runs that have not ended by the ledger.
@@ -386,19 +386,19 @@ def explain(
     if seen.record is not None:
         started = seen.record.code != EXIT_NOT_RUN
     else:
-        gone = seen.state in {State.LOST, State.CANCELLED} and not run.cancelled
-        started = not gone or find_job(far, run.folder) is not None
-    failed = None if started else _find_failed(run, book, look)
+        gone = seen.state in {State.LOST, State.CANCELLED} and not run.submission.cancelled
+        started = not gone or find_job(host, run.folder) is not None
+    failed = None if started else _find_failed(run, run_store, look)
     if failed is not None:
-        return replace(seen, state=State.CANCELLED, reason=failed_words(failed))
-    unmet = "" if started else _unmet(far, run)
+        return replace(seen, state=State.CANCELLED, reason=format_failure(failed))
+    unmet = "" if started else _unmet(host, run)
     return replace(seen, reason=f"not started: {unmet}") if unmet else seen
 
 
-def failed_words(run: Run) -> str:
+def format_failure(run: Run) -> str:
     """How a run ended that another one needs, as that one's reason; of a sweep the first task that did not end well."""
     failed = _failed_part(run) or run
-    return f"run {failed.word} {_FAILED.get(failed.state, f'is {failed.state}')}"
+    return f"run {failed.reference} {_FAILED.get(failed.state, f'is {failed.state}')}"
 
 
 def _failed_part(run: Run) -> Run | None:
@@ -408,33 +408,37 @@ def _failed_part(run: Run) -> Run | None:
     return next((one_task(run, number) for number in run.sweep.in_state(*_FAILED)), None)
 
 
-def _unmet(far: RemoteHost, run: Run) -> str:
-    return printable((far.get(run.folder + b"/unmet", maximum=1000) or b"").strip())
+def _unmet(host: RemoteHost, run: Run) -> str:
+    return printable((host.get(run.folder + b"/unmet", maximum=1000) or b"").strip())
 
 
-def _find_failed(run: Run, book: RunStore, look: Callable[[Sequence[Run]], Sequence[Run]]) -> Run | None:
+def _find_failed(run: Run, run_store: RunStore, look: Callable[[Sequence[Run]], Sequence[Run]]) -> Run | None:
     needed = []
     for each in run.needs:
         try:
-            needed.append(book.load(each))
+            needed.append(run_store.load(each))
         except NotFoundError:
             continue
-    same = [each for each in needed if (each.site, each.scheduler) == (run.site, run.scheduler)]
+    same = [
+        each
+        for each in needed
+        if (each.site, each.placement.scheduler) == (run.site, run.placement.scheduler)
+    ]
     open_runs = [each for each in same if each.job and not each.state.final]
     asked = {each.id: each for each in (look(open_runs) if open_runs else ())}
     parts = (_failed_part(asked.get(each.id, each)) for each in needed)
     return next((part for part in parts if part is not None), None)
 
 
-def update(far: RemoteHost, scheduler: Scheduler, book: RunStore, runs: Sequence[Run]) -> list[Run]:
+def update(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs: Sequence[Run]) -> list[Run]:
     """Ask once and note what changed; the runs as they are now. LOST is noted as is, without waiting."""
     asked = [run for run in runs if run.job]
     if not asked:
         return list(runs)
-    seen = ask(far, scheduler, asked)
-    seen |= explain_all(asked, seen, far, book, partial(update, far, scheduler, book))
-    remove_proxies(far, asked, seen)
-    return [note_seen(book, run, seen_of(run, seen)) if run.job else run for run in runs]
+    seen = ask(host, scheduler, asked)
+    seen |= explain_all(asked, seen, host, run_store, partial(update, host, scheduler, run_store))
+    remove_proxies(host, asked, seen)
+    return [note_seen(run_store, run, seen_of(run, seen)) if run.job else run for run in runs]
 
 
 def seen_of(run: Run, seen: Mapping[Key, Observation]) -> dict[int, Observation]:
@@ -442,15 +446,15 @@ def seen_of(run: Run, seen: Mapping[Key, Observation]) -> dict[int, Observation]
     return {number: found for (run_id, number), found in seen.items() if run_id == run.id}
 
 
-def note_seen(book: RunStore, run: Run, found: Mapping[int, Observation]) -> Run:
+def note_seen(run_store: RunStore, run: Run, found: Mapping[int, Observation]) -> Run:
     """The run after what was seen of it is in the ledger, if it is news."""
     if run.sweep is not None:
         fields = change_fields(run.sweep, found)
-        return run if fields is None else _with_places(book.note(run.id, "tasks", fields))
+        return run if fields is None else _with_places(run_store.note(run.id, "tasks", fields))
     seen = found[0]
-    if (run.state, run.native, run.reason) == (seen.state, seen.native, seen.reason):
+    if (run.state, run.status.native, run.status.reason) == (seen.state, seen.native, seen.reason):
         return run
-    return book.note(run.id, "seen", seen.to_fields())
+    return run_store.note(run.id, "seen", seen.to_fields())
 
 
 def _with_places(run: Run) -> Run:

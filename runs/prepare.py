@@ -174,7 +174,7 @@ def _seen_work(pipeline: Pipeline, work: str) -> str:
         raise UsageError(
             "bad-working-directory",
             "the container's working directory must be a plain absolute path",
-            about=ascii(wanted),
+            subject=ascii(wanted),
             hint="Correct `working-directory` in the descriptor.",
         )
     return wanted
@@ -189,7 +189,7 @@ def _with_image_options(pipeline: Pipeline, line: CommandLine, task: Task) -> Ta
     return replace(task, environment={**environment, **line.environment}, memory=memory, words=words)
 
 
-def _plain_words(script: str, about: str) -> tuple[str, ...]:
+def _plain_words(script: str, subject: str) -> tuple[str, ...]:
     """The words of a command without any shell; raises `UsageError` where it needs one."""
     lexer = shlex.shlex(script, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
@@ -202,7 +202,7 @@ def _plain_words(script: str, about: str) -> tuple[str, ...]:
         raise UsageError(
             "bad-entrypoint",
             "an image with an entry point takes plain words, and this command line needs a shell",
-            about=about,
+            subject=subject,
             hint="Set `entrypoint` to false in the descriptor.",
         )
     return words

@@ -27,20 +27,20 @@ from transfers.remote.host import Finished, Once, RemoteHost
 _REFUSALS = frozenset({"scheduler-busy", "scheduler-silent"})
 
 
-def reach(site: Site, tell: Listener = ignore) -> RemoteHost:
+def reach(site: Site, on_event: Listener = ignore) -> RemoteHost:
     """The machine at a site, with each command there counted; close it."""
     from transfers.stores.open_store import open_host
 
-    return counted(open_host(site, tell=tell), site.name)
+    return counted(open_host(site, on_event=on_event), site.name)
 
 
-def counted(far: RemoteHost, site: str) -> RemoteHost:
+def counted(host: RemoteHost, site: str) -> RemoteHost:
     """The same machine, with each command there counted."""
-    return cast("RemoteHost", _Counted(far, site))
+    return cast("RemoteHost", _Counted(host, site))
 
 
 @contextlib.contextmanager
-def courteous(site: str) -> Iterator[None]:
+def rate_limited(site: str) -> Iterator[None]:
     """While a site's scheduler is asked. Raises `TryLaterError` where it refused too often, and remembers what comes."""
     refusals = scheduler_refusals(site)
     refusals.check()
@@ -55,7 +55,7 @@ def courteous(site: str) -> Iterator[None]:
 
 def scheduler_refusals(site: str) -> Refusals:
     """What is remembered of a site's scheduler."""
-    return Refusals("sites", site, about=f"the scheduler of {site}")
+    return Refusals("sites", site, subject=f"the scheduler of {site}")
 
 
 def start_afresh(site: Site) -> None:
@@ -69,21 +69,21 @@ def start_afresh(site: Site) -> None:
 class _Counted:
     """A RemoteHost whose commands are counted by the program's name."""
 
-    def __init__(self, far: RemoteHost, site: str) -> None:
-        self._far = far
+    def __init__(self, host: RemoteHost, site: str) -> None:
+        self._host = host
         self._site = site
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._far, name)
+        return getattr(self._host, name)
 
     def run(self, argv: Sequence[bytes | str], **how: Any) -> Finished:
         """See RemoteHost."""
         self._count(argv)
-        return self._far.run(argv, **how)
+        return self._host.run(argv, **how)
 
     def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
         """See RemoteHost; only who really ran it has asked for anything."""
-        once = self._far.run_once(marker, argv, folder=folder)
+        once = self._host.run_once(marker, argv, folder=folder)
         if once.fresh:
             self._count(argv)
         return once
@@ -112,14 +112,18 @@ class SharedPolling:
         with contextlib.suppress(OSError):
             self._stamp.touch(mode=0o600)
 
-    def others(self, book: RunStore, known: Collection[str]) -> list[Run]:
+    def others(self, run_store: RunStore, known: Collection[str]) -> list[Run]:
         """The runs that have jobs there, but for those that are `known`."""
         found = []
         for run_id in Queued(self._site).runs():
             if run_id not in known:
                 with contextlib.suppress(NotFoundError):
-                    found.append(book.load(run_id))
-        return [run for run in found if run.job and run.scheduler == self._scheduler and not run.state.ended]
+                    found.append(run_store.load(run_id))
+        return [
+            run
+            for run in found
+            if run.job and run.placement.scheduler == self._scheduler and not run.state.ended
+        ]
 
 
 _TAIL = 64 * 1024  # a receipt is the last line of its journal, and shorter than that

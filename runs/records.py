@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from hibali.errors import NotFoundError, UsageError
 from hibali.text import path_from_fields, printable, read_ranges, write_ranges
 from runs.model import (
-    _BEFORE,
-    BY_OTHERS,
+    DAEMON_CONTAINERS,
     FROM_RUN,
     RUN_ID,
     Chunk,
     Output,
+    Placement,
     Run,
+    RunSpec,
+    RunStatus,
     State,
+    Submission,
     Sweep,
-    Task,
     read_pilot,
     state_of,
 )
 
+_OUTPUT_FIELDS = tuple(each.name for each in fields(Output))
+
 
 def check_run_id(text: str) -> str:
-    """The text, if a run can be called so: it names a file of the ledger. Raises `NotFoundError`."""
+    """Return the text if it can be the id of a run, and so name a file of the ledger; raises `NotFoundError`."""
     if not RUN_ID.fullmatch(text):
         raise _no_such_run(text)
     return text
 
 
 def fold_records(run_id: str, records: Iterable[Mapping[str, Any]]) -> Run:
-    """The run that these records tell of, oldest first; raises `NotFoundError` where none of them begins it."""
+    """Build a run from its records, oldest first; raises `NotFoundError` if none of them begins it."""
     run: Run | None = None
     for record in records:
         kind = record.get("kind")
@@ -46,33 +50,36 @@ def fold_records(run_id: str, records: Iterable[Mapping[str, Any]]) -> Run:
 
 
 def _begin(record: Mapping[str, Any]) -> Run:
-    sweep = None
-    if record.get("sweep"):
-        sweep = begin_sweep(record)
-    return Run(
-        id=record["id"],
-        key=record["key"],
+    spec = RunSpec(
         pipeline=record["pipeline"],
         pipeline_digest=record["pipeline_digest"],
-        site=record["site"],
         name=record["name"],
-        scheduler=record["scheduler"],
-        container=record["container"],
-        created=record["at"],
-        outputs=tuple(
-            Output(each["id"], each["path"], each["optional"], each["is_list"], each["is_pattern"])
-            for each in record["outputs"]
-        ),
-        after=tuple(record.get("after", ())),
-        sources=_sources(record.get("inputs", ())),
-        hold=bool(record.get("hold")),
-        proxy=bool(record.get("proxy")),
-        hibali=record.get("hibali", ""),
         invocation=record.get("invocation", {}),
         inputs=tuple(record.get("inputs", ())),
-        sweep=sweep,
+        outputs=_read_outputs(record["outputs"]),
+        after=tuple(record.get("after", ())),
+        sources=_sources(record.get("inputs", ())),
         origin=record.get("origin", ""),
+        version=record.get("hibali", ""),
     )
+    return Run(
+        record["id"],
+        record["key"],
+        record["at"],
+        spec,
+        Placement(record["site"], record["scheduler"], record["container"]),
+        Submission(hold=bool(record.get("hold")), proxy=bool(record.get("proxy"))),
+        sweep=_read_sweep(record["sweep"]) if record.get("sweep") else None,
+    )
+
+
+def _read_outputs(outputs: Iterable[Mapping[str, Any]]) -> tuple[Output, ...]:
+    return tuple(Output(**{name: each[name] for name in _OUTPUT_FIELDS}) for each in outputs)
+
+
+def output_fields(outputs: Iterable[Output]) -> list[dict[str, Any]]:
+    """Return the declared outputs as the ledger has them."""
+    return [asdict(each) for each in outputs]
 
 
 def _sources(inputs: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
@@ -81,188 +88,219 @@ def _sources(inputs: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]
 
 
 def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
-    """One more thing that happened; a state never goes back behind an end that is known."""
+    """Return the run after one more record; a known end is never replaced by an earlier state."""
     if run.sweep is not None and kind in {"staged", "chunk", "tasks", "pilot", "allocation"}:
-        return apply_record(run, run.sweep, kind, record)
+        return _apply_to_sweep(run, run.sweep, kind, record)
+    results = run.results
     match kind:
         case "staged":
-            return replace(run, state=State.STAGED, folder=path_from_fields(dict(record), "folder"))
+            return _with_folder(_with_status(run, state=State.STAGED), record)
         case "submitted":
             # the job may have been found again under another id
             state = run.state if run.state.ended else State.SUBMITTED
-            return replace(run, state=state, job=record["job"])
+            return _with_submission(_with_status(run, state=state), job=record["job"])
         case "seen":
-            if run.state.final:
-                return run
-            return replace(
-                run,
-                state=State(record["state"]),
-                native=record["native"],
-                reason=record["reason"],
-                exit_code=record.get("exit_code"),
-                host=record.get("host") or run.host,
-                started=record.get("started") or run.started,
-                ended=record.get("ended") or run.ended,
-                missing=tuple(record.get("missing", ())),
-                **_used(run, record),
-            )
-        case "released":
-            return replace(run, released=True)
+            return run if run.state.final else _apply_observation(run, record)
         case "image":
-            return replace(run, image=f"sha256:{record['id']}")
+            return replace(run, placement=replace(run.placement, image=f"sha256:{record['id']}"))
         case "usage":
             if run.sweep is not None:
-                run = apply_record(run, run.sweep, kind, record)
-            return replace(run, accounted=True, **_used(run, record))
+                run = _apply_to_sweep(run, run.sweep, kind, record)
+            return _with_results(_with_status(run, **_usage(run, record)), accounted=True)
         case "reported":
-            return replace(run, reported=run.state.final)
+            return _with_results(run, reported=run.state.final)
         case "collected":
-            receipts = (*run.receipts, record["receipt"]) if record.get("receipt") else run.receipts
-            return replace(run, collected=(*run.collected, record["target"]), receipts=receipts)
+            receipts = (*results.receipts, record["receipt"]) if record.get("receipt") else results.receipts
+            return _with_results(run, collected=(*results.collected, record["target"]), receipts=receipts)
+        case "cleaned":
+            return _with_results(run, cleaned=record["at"])
         case _:
             return _apply_to_submission(run, kind, record)
 
 
+def _apply_observation(run: Run, record: Mapping[str, Any]) -> Run:
+    status = run.status
+    return _with_status(
+        run,
+        state=State(record["state"]),
+        native=record["native"],
+        reason=record["reason"],
+        exit_code=record.get("exit_code"),
+        host=record.get("host") or status.host,
+        started=record.get("started") or status.started,
+        ended=record.get("ended") or status.ended,
+        missing=tuple(record.get("missing", ())),
+        **_usage(run, record),
+    )
+
+
 def _apply_to_submission(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
-    """What happened to it before it had a job, what was wished, and what became of its folder."""
     match kind:
         case "waits":
-            return replace(run, reason=record["reason"], words=tuple(record["words"]))
+            run = _with_status(run, reason=record["reason"])
+            return _with_submission(run, argv=tuple(record["words"]))
         case "submitting":
-            return replace(run, submitting=True, words=(), reason="")
+            return _with_submission(_with_status(run, reason=""), begun=True, argv=())
+        case "released":
+            return _with_submission(run, released=True)
         case "cancel":
-            return replace(run, cancelled=True, marked=run.marked or bool(record.get("marked")))
+            marked = run.submission.cancel_marked or bool(record.get("marked"))
+            return _with_submission(run, cancelled=True, cancel_marked=marked)
         case "cancel-told":
-            return replace(run, told=True)
-        case "cleaned":
-            return replace(run, cleaned=record["at"])
+            return _with_submission(run, cancel_accepted=True)
         case _:
             return run
 
 
-def _used(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a tool used, as far as it is told; what was known before stays."""
+def _usage(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the tool used, as far as the record says it; earlier values stay."""
     memory = record.get("memory_bytes")
     seconds = record.get("cpu_seconds")
-    if record.get("kind") == "seen" and "exit_code" in record and run.container in BY_OTHERS:
+    if (
+        record.get("kind") == "seen"
+        and "exit_code" in record
+        and run.placement.container in DAEMON_CONTAINERS
+    ):
         seconds = None
     return {
-        "cpu_seconds": run.cpu_seconds if seconds is None else seconds,
-        "memory_bytes": run.memory_bytes if memory is None else memory,
+        "cpu_seconds": run.status.cpu_seconds if seconds is None else seconds,
+        "memory_bytes": run.status.memory_bytes if memory is None else memory,
     }
+
+
+def _with_status(run: Run, **changes: Any) -> Run:
+    return replace(run, status=replace(run.status, **changes))
+
+
+def _with_submission(run: Run, **changes: Any) -> Run:
+    return replace(run, submission=replace(run.submission, **changes))
+
+
+def _with_results(run: Run, **changes: Any) -> Run:
+    return replace(run, results=replace(run.results, **changes))
+
+
+def _with_folder(run: Run, record: Mapping[str, Any]) -> Run:
+    folder = path_from_fields(dict(record), "folder")
+    return replace(run, placement=replace(run.placement, folder=folder))
 
 
 def _no_such_run(text: str) -> NotFoundError:
     return NotFoundError(
-        "no-such-run", "there is no run of this id", about=printable(text), hint="hibali runs list"
+        "no-such-run",
+        "there is no run with this id",
+        subject=printable(text),
+        hint="`hibali runs list` shows all runs.",
     )
 
 
-def folder_of(run: Run, number: int) -> bytes:
-    """Where at its site a task has what a single run has in its own folder."""
+def task_folder(run: Run, number: int) -> bytes:
+    """Return the folder of a task at the site, which is like that of a single run."""
     return run.folder + b"/tasks/%d" % number
 
 
 def chunk_folder(run: Run, chunk: Chunk) -> bytes:
-    """Where the job array of a chunk has its script, its marker and its log."""
+    """Return the folder of a chunk's job array at the site, with its script, marker and log."""
     return run.folder + b"/chunks/%d" % chunk.number
 
 
 def sweep_of(run: Run) -> Sweep:
-    """The tasks of a run of many; raises `UsageError` for one that is no sweep."""
+    """Return the tasks of a sweep; raises `UsageError` for a single run."""
     if run.sweep is None:
-        raise UsageError("no-sweep", "this run has no tasks: it is no sweep", about=run.id)
+        raise UsageError("no-sweep", "this run is not a sweep and has no tasks", subject=run.id)
     return run.sweep
 
 
 def one_task(run: Run, number: int, *, log_of_job: bool = False) -> Run:
-    """A task as a run by itself, for whoever reads what it left; `log_of_job` where that is the job's own, which its chunk has.
+    """Return a task as a run by itself.
 
-    Raises `NotFoundError` where the sweep has no such task.
+    Args:
+        run: The sweep.
+        number: The number of the task.
+        log_of_job: Return the folder of the task's chunk instead of its own, because the log of the job is there.
+
+    Raises:
+        NotFoundError: The sweep has no such task.
     """
     [found] = tasks_as_runs(run, [number])
-    place = sweep_of(run).places().get(number)
-    if log_of_job and found.folder and place is not None:
-        return replace(found, folder=chunk_folder(run, place[0]))
+    position = sweep_of(run).positions().get(number)
+    if log_of_job and found.folder and position is not None:
+        return _in_folder(found, chunk_folder(run, position[0]))
     return found
 
 
 def tasks_as_runs(run: Run, numbers: Iterable[int]) -> list[Run]:
-    """The same of several tasks."""
+    """Return several tasks as runs by themselves; raises `NotFoundError` like `one_task`."""
     sweep = sweep_of(run)
     wanted = list(numbers)
     missing = next((number for number in wanted if number not in sweep.tasks), None)
     if missing is not None:
         known = write_ranges(sweep.tasks)
         raise NotFoundError(
-            "no-such-task", f"there is no task {missing}", about=run.id, hint=f"There are: {known}"
+            "no-such-task", f"the sweep has no task {missing}", subject=run.id, hint=f"Its tasks: {known}."
         )
-    places, outputs = sweep.places(), sweep.outputs()
-    return [
-        _as_run(run, number, sweep.tasks[number], places.get(number), outputs[number]) for number in wanted
-    ]
+    positions, outputs = sweep.positions(), sweep.outputs()
+    found = []
+    for number in wanted:
+        chunk, _ = positions.get(number, (None, 0))
+        job = chunk.jobs[0] if chunk and chunk.jobs else ""
+        task = replace(
+            run,
+            sweep=None,
+            task=number,
+            spec=replace(run.spec, outputs=outputs[number]),
+            submission=replace(run.submission, job=job),
+            status=sweep.tasks[number],
+        )
+        found.append(_in_folder(task, task_folder(run, number) if run.folder else b""))
+    return found
 
 
-def _as_run(
-    run: Run, number: int, task: Task, place: tuple[Chunk, int] | None, outputs: tuple[Output, ...]
-) -> Run:
-    return replace(
-        run,
-        sweep=None,
-        task=number,
-        folder=folder_of(run, number) if run.folder else b"",
-        outputs=outputs,
-        job=place[0].jobs[0] if place and place[0].jobs else "",
-        state=task.state,
-        native=task.native,
-        reason=task.reason,
-        exit_code=task.exit_code,
-        host=task.host,
-        started=task.started,
-        ended=task.ended,
-        cpu_seconds=task.cpu_seconds,
-        memory_bytes=task.memory_bytes,
-        missing=task.missing,
-    )
+def _in_folder(run: Run, folder: bytes) -> Run:
+    return replace(run, placement=replace(run.placement, folder=folder))
 
 
 def part_of(run: Run, task: int) -> Run:
-    """The run itself, or with a number that task of it."""
+    """Return the run itself, or its task of this number if that is not 0."""
     return one_task(run, task) if task else run
 
 
 def choose_task(run: Run, number: int | None, *, log_of_job: bool = False) -> Run:
-    """The run itself, or of a sweep the task that was named, as `one_task` has it. Raises `UsageError` where that does not fit."""
+    """Return the run itself, or of a sweep the task that `--task` names, like `one_task`.
+
+    Raises `UsageError` for a sweep without a number, and for a number without a sweep.
+    """
     if run.sweep is None and number is None:
         return run
     if number is None:
         raise UsageError(
             "usage",
-            "this is a sweep: which task?",
-            about=run.id,
-            hint=f"Add --task N, of {write_ranges(sweep_of(run).tasks)}.",
+            "this run is a sweep, and the command needs one of its tasks",
+            subject=run.id,
+            hint=f"Add --task N; its tasks: {write_ranges(sweep_of(run).tasks)}.",
         )
     return one_task(run, number, log_of_job=log_of_job)
 
 
-def begin_sweep(record: Mapping[str, Any]) -> Sweep | None:
-    """The tasks that the first record of a run tells of; None where it is a single run."""
-    told = record.get("sweep")
-    if told is None:
-        return None
+def _read_sweep(record: Mapping[str, Any]) -> Sweep:
     return Sweep(
-        tasks={number: Task() for number in read_ranges(told["tasks"])},
-        columns=tuple(told["columns"]),
-        rows=tuple(tuple(row) for row in told["rows"]),
-        sets=tuple(tuple(Output(**each) for each in outputs) for outputs in told["sets"]),
-        set_of=tuple(told["set_of"]),
+        tasks={number: RunStatus() for number in read_ranges(record["tasks"])},
+        columns=tuple(record["columns"]),
+        rows=tuple(tuple(row) for row in record["rows"]),
+        sets=tuple(_read_outputs(outputs) for outputs in record["sets"]),
+        set_of=tuple(record["set_of"]),
     )
 
 
 def sweep_fields(
     values: Mapping[int, Mapping[str, Any]], outputs: Mapping[int, Sequence[Output]]
 ) -> dict[str, Any]:
-    """What `begin_sweep` reads."""
+    """Return the field `sweep` of a run's first record.
+
+    Args:
+        values: The answers that only this task has, by the task's number.
+        outputs: The declared outputs, by the task's number.
+    """
     numbers = sorted(values)
     columns = list(dict.fromkeys(name for number in numbers for name in values[number]))
     known: dict[tuple[Output, ...], int] = {}
@@ -271,34 +309,23 @@ def sweep_fields(
         "tasks": write_ranges(numbers),
         "columns": columns,
         "rows": [[values[number].get(name) for name in columns] for number in numbers],
-        "sets": [
-            [
-                {
-                    "id": each.id,
-                    "path": each.path,
-                    "optional": each.optional,
-                    "is_list": each.is_list,
-                    "is_pattern": each.is_pattern,
-                }
-                for each in some
-            ]
-            for some in known
-        ],
+        "sets": [output_fields(each) for each in known],
         "set_of": set_of,
     }
 
 
-def apply_record(run: Run, sweep: Sweep, kind: str, record: Mapping[str, Any]) -> Run:
-    """The run after one more thing that happened to its tasks; a state never goes back behind an end that is known."""
+def _apply_to_sweep(run: Run, sweep: Sweep, kind: str, record: Mapping[str, Any]) -> Run:
+    """Return the run after one more record of its tasks; a known end is never replaced by an earlier state."""
     match kind:
         case "staged":
             chunks = tuple(
                 Chunk(number, read_ranges(text)) for number, text in enumerate(record["chunks"], start=1)
             )
-            run = replace(run, folder=path_from_fields(dict(record), "folder"))
-            tasks = _moved(sweep, sweep.tasks, State.STAGED)
+            tasks = _advanced(sweep, sweep.tasks, State.STAGED)
             pilot = read_pilot(record.get("pilot"))
-            return _with(run, replace(sweep, chunks=chunks, tasks=tasks, pilot=pilot))
+            return _with_sweep(
+                _with_folder(run, record), replace(sweep, chunks=chunks, tasks=tasks, pilot=pilot)
+            )
         case "pilot":
             return replace(run, sweep=replace(sweep, pilot=read_pilot(record["pilot"])))
         case "allocation":
@@ -308,35 +335,35 @@ def apply_record(run: Run, sweep: Sweep, kind: str, record: Mapping[str, Any]) -
             known = sweep.chunks[record["chunk"] - 1]
             chunk = replace(known, jobs=tuple(dict.fromkeys((*known.jobs, record["job"]))))
             chunks = tuple(chunk if each.number == chunk.number else each for each in sweep.chunks)
-            tasks = _moved(sweep, chunk.tasks, State.SUBMITTED)
-            return _with(replace(run, job=record["job"]), replace(sweep, chunks=chunks, tasks=tasks))
+            tasks = _advanced(sweep, chunk.tasks, State.SUBMITTED)
+            run = _with_submission(run, job=record["job"])
+            return _with_sweep(run, replace(sweep, chunks=chunks, tasks=tasks))
         case "tasks":
-            return _with(
-                run, replace(sweep, tasks=_changed(sweep, record, counts=run.container not in BY_OTHERS))
-            )
+            measured = run.placement.container not in DAEMON_CONTAINERS
+            return _with_sweep(run, replace(sweep, tasks=_observed(sweep, record, measured=measured)))
         case "usage":
-            return replace(run, sweep=replace(sweep, tasks=_used_by_tasks(sweep, record.get("tasks", ()))))
+            return replace(run, sweep=replace(sweep, tasks=_tasks_usage(sweep, record.get("tasks", ()))))
         case _:
             return run
 
 
-def _with(run: Run, sweep: Sweep) -> Run:
-    return replace(run, sweep=sweep, state=state_of(sweep.tasks.values()))
+def _with_sweep(run: Run, sweep: Sweep) -> Run:
+    return _with_status(replace(run, sweep=sweep), state=state_of(sweep.tasks.values()))
 
 
-def _moved(sweep: Sweep, numbers: Iterable[int], state: State) -> dict[int, Task]:
-    """These tasks a step further, but for those of which the scheduler has told more."""
+def _advanced(sweep: Sweep, numbers: Iterable[int], state: State) -> dict[int, RunStatus]:
+    """Return all tasks, these in the next state unless the scheduler reported a later one."""
     tasks = dict(sweep.tasks)
     for number in numbers:
-        if tasks[number].state in _BEFORE:
+        if tasks[number].state in {State.PREPARED, State.STAGED}:
             tasks[number] = replace(tasks[number], state=state)
     return tasks
 
 
-def _used_by_tasks(sweep: Sweep, used: Iterable[Sequence[Any]]) -> dict[int, Task]:
-    """The tasks with what accounting says that each of them used."""
+def _tasks_usage(sweep: Sweep, usage: Iterable[Sequence[Any]]) -> dict[int, RunStatus]:
+    """Return all tasks with what accounting says that they used."""
     tasks = dict(sweep.tasks)
-    for number, seconds, memory in used:
+    for number, seconds, memory in usage:
         before = tasks[number].cpu_seconds
         tasks[number] = replace(
             tasks[number], cpu_seconds=before if seconds is None else seconds, memory_bytes=memory
@@ -344,8 +371,8 @@ def _used_by_tasks(sweep: Sweep, used: Iterable[Sequence[Any]]) -> dict[int, Tas
     return tasks
 
 
-def _changed(sweep: Sweep, record: Mapping[str, Any], *, counts: bool) -> dict[int, Task]:
-    """The tasks after what was told of them; whether the time that a job `counts` is its tool's depends on the container."""
+def _observed(sweep: Sweep, record: Mapping[str, Any], *, measured: bool) -> dict[int, RunStatus]:
+    """Return all tasks after an observation; `measured`: the CPU time of a job is that of its tool."""
     tasks = dict(sweep.tasks)
     ends = {number: rest for number, *rest in record["ends"]}
     for change in record["changes"]:
@@ -353,8 +380,8 @@ def _changed(sweep: Sweep, record: Mapping[str, Any], *, counts: bool) -> dict[i
             before = tasks[number]
             if before.state.final:
                 continue
-            code, started, ended, host, *used = ends.get(number, (None, "", "", ""))
-            tasks[number] = Task(
+            code, started, ended, host, *usage = ends.get(number, (None, "", "", ""))
+            tasks[number] = RunStatus(
                 State(change["state"]),
                 change["native"],
                 change["reason"],
@@ -362,8 +389,8 @@ def _changed(sweep: Sweep, record: Mapping[str, Any], *, counts: bool) -> dict[i
                 host or before.host,
                 started or before.started,
                 ended or before.ended,
-                used[0] if used and counts else before.cpu_seconds,
+                usage[0] if usage and measured else before.cpu_seconds,
                 before.memory_bytes,
-                tuple(used[1]) if len(used) > 1 else (),
+                tuple(usage[1]) if len(usage) > 1 else (),
             )
     return tasks

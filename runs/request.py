@@ -13,7 +13,7 @@ from hibali.locations import Location, work_path
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from runs.containers.base import Container, Started
-from runs.fast_storage import NO_MARKS, NOTHING_FAST, Fast, Marks
+from runs.fast_storage import NO_FAST_OPTIONS, NOTHING_FAST, Fast, FastOptions
 from runs.images import Pinned
 from runs.inputs import Identity
 from runs.model import Input
@@ -35,7 +35,7 @@ def with_job_proxy(request: Request) -> Request:
         raise UsageError(
             "not-in-a-pilot",
             "the tasks of a pilot, which go from one job to the next, cannot have a proxy",
-            about="--pilot",
+            subject="--pilot",
             hint="Leave out --pilot: job arrays give each task its own. --no-proxy goes without.",
         )
     return replace(request, proxy_content=_make(request))
@@ -53,11 +53,11 @@ def _make(request: Request) -> bytes:
     asked = request.ask().resources.seconds
     needed = settings.least_seconds if asked is None else float(asked)
     life = max(needed, settings.life_seconds) + settings.queue_seconds
-    about = request.site.name
+    subject = request.site.name
     if settings.make != "no":
-        return make_proxy(settings, life, needed, about=about)
-    users = ready_proxy(settings, about=about, seconds=needed)
-    return derive_proxy(users.path, life, needed, about=about)
+        return make_proxy(settings, life, needed, subject=subject)
+    users = ready_proxy(settings, subject=subject, seconds=needed)
+    return derive_proxy(users.path, life, needed, subject=subject)
 
 
 def run_key(
@@ -121,7 +121,7 @@ class Request:
     pinned: Pinned | None = None
     new: bool = False
     fast: Fast = NOTHING_FAST
-    marks: Marks = NO_MARKS
+    marks: FastOptions = NO_FAST_OPTIONS
     line: str = ""
     asked: Mapping[str, Any] = field(default_factory=dict)
     wanted: Resources = field(default_factory=Resources)

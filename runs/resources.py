@@ -124,7 +124,7 @@ def find_launcher(asked: Resources, words: tuple[str, ...]) -> tuple[str, ...]:
         raise UsageError(
             "no-launcher",
             f"the job asks for {asked.tasks} tasks, and the site names nothing that starts them",
-            about="tasks",
+            subject="tasks",
             hint='Add mpi = "mpirun", or what starts MPI programs there, to the site\'s [scheduler] table.',
         )
     if not any("{tasks}" in word for word in words):
@@ -143,21 +143,21 @@ def check_gpus(asked: Resources, gpus: Gpus | None, container: Container, site: 
         raise RefusedError(
             "no-gpus",
             f"the job asks for {asked.gpus} GPUs of a node, and the site has none",
-            about=site,
+            subject=site,
             hint=f"Choose another site; or say what it has: per_node in [sites.{site}.gpus]. --gpus 0 asks for none.",
         )
     if asked.gpus > gpus.per_node:
         raise RefusedError(
             "too-many-gpus",
             f"the job asks for {asked.gpus} GPUs of a node, and a node of the site has {gpus.per_node}",
-            about=site,
+            subject=site,
             hint="Ask for fewer: --gpus N, and --nodes for more nodes.",
         )
     if gpus.kind not in container.gpus:
         raise RefusedError(
             "gpus-not-shown",
             f"{container.name} cannot show GPUs of the kind {gpus.kind} to what runs in it",
-            about=site,
+            subject=site,
             hint="Run it at a site with another [container], or ask for none: --gpus 0.",
         )
 
@@ -195,7 +195,7 @@ def _site_resources(settings: SchedulerSettings) -> Resources:
     try:
         seconds = None if settings.time is None else read_job_time(settings.time)
     except ValueError as problem:
-        raise UsageError("bad-time", str(problem), about="time") from None
+        raise UsageError("bad-time", str(problem), subject="time") from None
     return Resources(
         cores=settings.cores,
         memory_megabytes=None if settings.memory is None else settings.memory // _MIB,
@@ -217,7 +217,7 @@ def _whole(value: float | None, what: str) -> int | None:
         raise UsageError(
             "bad-resources",
             f"the descriptor suggests a {what} of {printable(str(value)[:40])}",
-            about=what,
+            subject=what,
             hint="Correct `suggested-resources` in the descriptor.",
         )
     return math.ceil(value)

@@ -15,7 +15,7 @@ from hibali.text import printable
 from registry.invocation import Invocation, check_invocation
 from registry.pipeline import Pipeline
 from runs.containers.base import load_container
-from runs.inputs import Identity, find_kept
+from runs.inputs import Identity, find_collected_copy
 from runs.model import FROM_RUN, Run, State
 from runs.outputs import content_of_place, find_content, look_at
 from runs.records import part_of
@@ -37,10 +37,10 @@ def known_content(identity: Identity) -> str:
 class Reuse:
     """One look through the ledger. Whoever cannot be asked now is told of and passed over."""
 
-    def __init__(self, settings: Settings, book: RunStore, tell: Listener = ignore) -> None:
+    def __init__(self, settings: Settings, run_store: RunStore, on_event: Listener = ignore) -> None:
         self._settings = settings
-        self._book = book
-        self._tell = tell
+        self._run_store = run_store
+        self._on_event = on_event
         self._contents: dict[str, str] = {}
 
     def find(self, request: Request, identities: Sequence[Identity]) -> Run | None:
@@ -49,9 +49,9 @@ class Reuse:
             same = self._same_inputs(request, identities, record)
             if same and self._same_tool(request, run, record):
                 if self._stands(run):
-                    return replace(run, reused=True)
-                if find_kept(run, self._book) is not None:
-                    return replace(run, reused=True, kept=True)
+                    return replace(run, results=replace(run.results, reused=True))
+                if find_collected_copy(run, self._run_store) is not None:
+                    return replace(run, results=replace(run.results, reused=True, from_copy=True))
         return None
 
     def contents(self, request: Request, identities: Sequence[Identity]) -> list[str]:
@@ -62,12 +62,12 @@ class Reuse:
         """By the ledger alone, the latest first."""
         values = _values_digest(request.invocation)
         names = [[each.id, each.name] for each in request.inputs]
-        for run in reversed(self._book.all()):
+        for run in reversed(self._run_store.all()):
             if run.sweep is not None or run.state is not State.SUCCEEDED:
                 continue
-            if run.pipeline_digest != request.pipeline.digest:
+            if run.spec.pipeline_digest != request.pipeline.digest:
                 continue
-            record = self._book.records(run.id)[0]
+            record = self._run_store.records(run.id)[0]
             inputs = record.get("inputs", ())
             if [[each["id"], each["name"]] for each in inputs] != names:
                 continue
@@ -116,7 +116,7 @@ class Reuse:
     def _hash_output(self, text: str) -> str:
         """What is in an output of a run now, if that is as the run left it."""
         named = read_named(text)
-        run = part_of(self._book.load(named.reference.run), named.reference.task) if named else None
+        run = part_of(self._run_store.load(named.reference.run), named.reference.task) if named else None
         if named is None or run is None or run.state is not State.SUCCEEDED:
             return ""
         content = find_content(run, self._settings.site(run.site), named)
@@ -125,29 +125,29 @@ class Reuse:
     def _same_tool(self, request: Request, run: Run, record: Mapping[str, Any]) -> bool:
         """The image, where one is known; what runs bare is known by its site and prologue alone, and reused only there."""
         if not request.container.isolates:
-            same_place = (run.site, run.container) == (request.site.name, request.container.name)
+            same_place = (run.site, run.placement.container) == (request.site.name, request.container.name)
             return same_place and record.get("prologue", []) == list(request.settings.prologue)
-        if not load_container(run.container).isolates:
+        if not load_container(run.placement.container).isolates:
             return False
         from runs.bundles.create import image_of
 
         wanted = _wanted_image(request)
-        return not wanted or wanted == image_of(run, self._book)
+        return not wanted or wanted == image_of(run, self._run_store)
 
     def _stands(self, run: Run) -> bool:
         """Whether all outputs are at the site of the run, as it left them."""
         standing = self._try(
-            run.id, lambda: look_at(run, self._settings.site(run.site), run.outputs, hashed=False)
+            run.id, lambda: look_at(run, self._settings.site(run.site), run.spec.outputs, hashed=False)
         )
         return standing is not None and not standing.problems and not standing.changed
 
-    def _try(self, about: str, ask: Callable[[], _Answer]) -> _Answer | None:
+    def _try(self, subject: str, ask: Callable[[], _Answer]) -> _Answer | None:
         try:
             return ask()
         except NotFoundError:
             return None
         except HibaliError as problem:
-            self._tell(Noted(f"not reused, {printable(about)}: {problem.message}"))
+            self._on_event(Noted(f"not reused, {printable(subject)}: {problem.message}"))
             return None
 
 

@@ -206,7 +206,7 @@ def _first_set(names: Sequence[str]) -> str:
 def script_head(run: str, directives: Sequence[str]) -> str:
     """How each script of a job begins, up to the run's id and a function that looks for those before."""
     if not _RUN.fullmatch(run):
-        raise UsageError("bad-run-id", "this is not the identifier of a run", about=ascii(run))
+        raise UsageError("bad-run-id", "this is not the identifier of a run", subject=ascii(run))
     return "\n".join(["#!/bin/sh", *directives, f"run={run}"]) + THOSE_BEFORE
 
 
@@ -217,7 +217,7 @@ def start_script(prologue: Sequence[str], start: str) -> str:
             raise UsageError(
                 "bad-prologue",
                 "a line of the prologue holds a line break",
-                about=ascii(line),
+                subject=ascii(line),
                 hint="Correct `prologue` in the site's [scheduler] table.",
             )
     # `module` and its like are functions that login shells define
@@ -416,7 +416,7 @@ def with_proxy(task: Task, inside: Inside, container: Container) -> Task:
         raise UsageError(
             "no-proxy-inside",
             f"{container.name} cannot show a tool a proxy",
-            about=container.name,
+            subject=container.name,
             hint="Run it at a site with another [container], or without it: --no-proxy.",
         )
     binds = (*task.binds, Bind(inside.proxy, inside.sees_proxy)) if container.isolates else task.binds

@@ -37,13 +37,13 @@ def programs_of(site: Site) -> list[str]:
 class SiteCommands:
     """Words to a site's login node, which say what went wrong when they end badly."""
 
-    def __init__(self, far: RemoteHost, site: Site) -> None:
-        self._far = far
+    def __init__(self, host: RemoteHost, site: Site) -> None:
+        self._host = host
         self._site = site
 
     def ask(self, words: Sequence[str]) -> Finished:
         """How a question ended, whichever way."""
-        return self._far.run(self._after_prologue(words))
+        return self._host.run(self._after_prologue(words))
 
     def run(self, words: Sequence[str], stdin: bytes = b"") -> Finished:
         """One step of a conversion, done. In the C locale, so that its complaints are known.
@@ -51,7 +51,7 @@ class SiteCommands:
         Raises `UsageError` where there is no such program, `IncompleteError` where it fails or there is no room,
         `TryLaterError` where it was ended.
         """
-        finished = self._far.run(
+        finished = self._host.run(
             self._after_prologue(("env", "LC_ALL=C", *words)), stdin=stdin, timeout=_CONVERT_SECONDS
         )
         if finished.exit_code == 0:
@@ -63,14 +63,14 @@ class SiteCommands:
             raise IncompleteError(
                 "no-space",
                 f"there is no room to convert the image: {said}",
-                about=f"{self._site.name}:{self._site.work}",
+                subject=f"{self._site.name}:{self._site.work}",
                 hint="Make room there, or move `work` of the site, and type the same line again.",
             )
         if finished.exit_code < 0:
             raise TryLaterError(
                 "image-not-staged",
                 f"{program} was ended by signal {-finished.exit_code} (an hour is the limit here): {said}",
-                about=self._site.name,
+                subject=self._site.name,
             )
         raise not_staged(f"{program}: {said}")
 
@@ -96,13 +96,13 @@ _PATIENCE = 2 * 3600.0
 class Turn:
     """Held from `wait` to the end of its `with`; a holder that is gone gives way as with any target (S6)."""
 
-    def __init__(self, far: RemoteHost, location: Location, tell: Listener = ignore) -> None:
+    def __init__(self, host: RemoteHost, location: Location, on_event: Listener = ignore) -> None:
         """`location` is a folder of the site that `far` reaches; it is made when the turn is taken."""
-        self._far = far
+        self._host = host
         self._lock_file = location.path.encode("utf-8", "surrogateescape") + b"/.hibali/lock"
-        self._about = location.text
-        self._tell = tell
-        self._store = open_store(location, tell=tell)
+        self._subject = location.text
+        self._on_event = on_event
+        self._store = open_store(location, on_event=on_event)
         self._lock: Lock | None = None
         self._token: object = None
 
@@ -117,7 +117,7 @@ class Turn:
                 if problem.code != "locked" or waited > _PATIENCE:
                     raise
                 if not waited:
-                    self._tell(Noted(f"{self._about}: {problem.message}; waiting for it"))
+                    self._on_event(Noted(f"{self._subject}: {problem.message}; waiting for it"))
             else:
                 self._token = self._read()
                 return None
@@ -134,13 +134,13 @@ class Turn:
             raise TryLaterError(
                 "lock-lost",
                 "the lock was lost; nothing more is written",
-                about=self._about,
+                subject=self._subject,
                 hint="Type the same line again.",
                 transient=False,
             )
 
     def _read(self) -> object:
-        return record_of(self._far.get(self._lock_file) or b"").get("token")
+        return record_of(self._host.get(self._lock_file) or b"").get("token")
 
     def __enter__(self) -> Self:
         return self

@@ -17,7 +17,8 @@ from registry.remotes.base import LARGEST_FILE, Offer, Parcel, Reference, gather
 from transfers.entry import Entry, Kind
 from transfers.operation import synchronise
 from transfers.request import Request
-from transfers.single_files import SmallFiles, content_mark, open_small_files
+from transfers.single_files import content_mark, open_small_files
+from transfers.stores.base import SmallFiles
 from transfers.stores.open_store import open_store
 
 _MOST_BYTES = 1024 * 1024 * 1024  # of contents at once; all of them are judged before any is kept
@@ -28,16 +29,16 @@ _REPOSITORY = {b"HEAD", b"config"}  # what every bare git repository has, and no
 class PlaceRemote:
     """The Remote protocol (registry.remotes.base.Remote). It has no history: what was there before is known by pins alone."""
 
-    def __init__(self, location: Location, *, tell: Listener = ignore) -> None:
+    def __init__(self, location: Location, *, on_event: Listener = ignore) -> None:
         self._location = location
-        self._tell = tell
+        self._on_event = on_event
         self._files: SmallFiles | None = None
 
     def look(self, *, accept_rewritten: bool = False, make: bool = False) -> PlaceLook:
         """See Remote; connects the first time."""
         del accept_rewritten, make
         if self._files is None:
-            self._files = open_small_files(self._location, tell=self._tell)
+            self._files = open_small_files(self._location, on_event=self._on_event)
         return PlaceLook(self._files, self._location)
 
     def close(self) -> None:
@@ -73,14 +74,14 @@ class PlaceLook:
                 self._entries[content] = entry
                 if len(self._entries) > _MOST_FILES:
                     raise RefusedError(
-                        "too-many", f"more than {_MOST_FILES} files", about=self._location.text
+                        "too-many", f"more than {_MOST_FILES} files", subject=self._location.text
                     )
                 yield path, content
         if seen == _REPOSITORY:
             raise UsageError(
                 "git-repository",
                 "a git repository lies there, which is reached as git does it",
-                about=self._location.text,
+                subject=self._location.text,
                 hint="Name it by its git URL: hibali pipelines remotes add NAME ssh://HOST/PATH --replace",
             )
 
@@ -91,7 +92,7 @@ class PlaceLook:
             raise RefusedError(
                 "too-large",
                 f"the descriptors asked for have more than {_MOST_BYTES} bytes",
-                about=self._location.text,
+                subject=self._location.text,
                 hint="Fetch by name: hibali pipelines fetch NAME --from REMOTE",
             )
         return self._files.read(entries)
@@ -131,23 +132,23 @@ _CORRUPT = "corrupt"  # a bucket's own record of digests tells before ours does
 Listening = Callable[[str], AbstractContextManager[Listener]]
 
 
-def in_silence(title: str) -> AbstractContextManager[Listener]:
+def quiet_listener(title: str) -> AbstractContextManager[Listener]:
     """Nobody is told how it goes."""
     del title
     return nullcontext(ignore)
 
 
-class SiteShelf:
+class SiteFolder:
     """The ImageShelf protocol (registry.exchange.ImageShelf) at a site of any kind.
 
     What was interrupted goes on inside the file, in both directions, as every transfer does.
     """
 
-    def __init__(self, location: Location, listening: Listening = in_silence) -> None:
+    def __init__(self, location: Location, listening: Listening = quiet_listener) -> None:
         """`listening` gives, for the title of a transfer, whom to tell how it goes."""
         self._location = location
         self._listening = listening
-        self.about = location.text
+        self.subject = location.text
 
     def present(self, records: Iterable[ImageRecord]) -> set[str]:
         """See ImageShelf; one connection for all."""
@@ -162,7 +163,7 @@ class SiteShelf:
         """See ImageShelf."""
         size = self._sizes([record])[record]
         if size is None:
-            raise not_there(record, self.about)
+            raise not_there(record, self.subject)
         if size != record.size:
             raise self._tampered(f"what lies there has {size} bytes, but {record.size} were published")
         self._move("get", record, self._place(record), _here(target))
@@ -171,7 +172,7 @@ class SiteShelf:
         return RefusedError(
             "image-tampered",
             reason,
-            about=self.about,
+            subject=self.subject,
             hint="Ask whoever published it to publish it again; nothing was kept.",
         )
 
@@ -193,19 +194,19 @@ class SiteShelf:
         return place
 
     def _move(self, operation: str, record: ImageRecord, source: Location, target: Location) -> None:
-        with self._listening(f"{operation} image {record.hex[:12]} {source.text} {target.text}") as tell:
+        with self._listening(f"{operation} image {record.hex[:12]} {source.text} {target.text}") as on_event:
             try:
-                receipt = synchronise(Request(operation, source, target), tell)
+                receipt = synchronise(Request(operation, source, target), on_event)
             except NotFoundError:
                 if operation == "get":
-                    raise not_there(record, self.about) from None
+                    raise not_there(record, self.subject) from None
                 raise
         if receipt.exit is not Exit.DONE:
             said = "; ".join(failed.message for failed in receipt.failures[:3])
             if operation == "get" and any(failed.code == _CORRUPT for failed in receipt.failures):
                 raise self._tampered(f"what lies there is not what was put there: {said}")
             raise IncompleteError(
-                "image-not-moved", f"the image did not arrive whole: {said}", about=self.about
+                "image-not-moved", f"the image did not arrive whole: {said}", subject=self.subject
             )
 
 

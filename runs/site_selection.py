@@ -151,28 +151,28 @@ class Looked:
 
 def look_at(
     request: Request,
-    open_far: Callable[[], RemoteHost],
+    open_host: Callable[[], RemoteHost],
     sizes: Sizes,
-    book: RunStore,
-    tell: Listener = ignore,
+    run_store: RunStore,
+    on_event: Listener = ignore,
 ) -> Looked:
     """The site of a request as a candidate. What it cannot do is said in the candidate, never raised."""
     site = request.site
     try:
         _shown(request)  # refuses what can never be there, before anybody is asked
-        far = open_far()
+        host = open_host()
     except HibaliError as problem:
         return Looked(_unable(site, problem))
     try:
-        run = None if request.new else book.find_unreported(request_key(request, far))
+        run = None if request.new else run_store.find_unreported(request_key(request, host))
         if run is not None:
             return Looked(Candidate(site.name), run)
-        moving = _bytes_to_move(request, far, sizes, tell)
-        return Looked(Candidate(site.name, moving, _waiting(request, far)))
+        moving = _bytes_to_move(request, host, sizes, on_event)
+        return Looked(Candidate(site.name, moving, _waiting(request, host)))
     except HibaliError as problem:
         return Looked(_unable(site, problem))
     finally:
-        far.close()
+        host.close()
 
 
 def _shown(request: Request) -> Prepared:
@@ -181,44 +181,44 @@ def _shown(request: Request) -> Prepared:
 
 
 def _unable(site: Site, problem: HibaliError) -> Candidate:
-    words = f"{problem.message} ({problem.about})" if problem.about else problem.message
+    words = f"{problem.message} ({problem.subject})" if problem.subject else problem.message
     later = isinstance(problem, TryLaterError)
     return Candidate(site.name, why_not=" ".join(words.split()), later=later)
 
 
-def _bytes_to_move(request: Request, far: RemoteHost, sizes: Sizes, tell: Listener) -> int:
+def _bytes_to_move(request: Request, host: RemoteHost, sizes: Sizes, on_event: Listener) -> int:
     """Of inputs and image. Nothing is made there: a work folder that is not there holds nothing."""
-    work = far.expand(work_path(request.site))
-    cache = open_cache(far, request.site, work, Synchroniser(), tell)
+    work = host.expand(work_path(request.site))
+    cache = open_cache(host, request.site, work, Synchroniser(), on_event)
     total = 0
     for each, place, identity in zip(request.inputs, request.places, request.identities, strict=True):
         if each.in_place:
             continue  # what a run leaves there, perhaps later
         if identity is None:
-            identify_at_site(far, place)
+            identify_at_site(host, place)
         else:
             size = sizes.of(place, identity)
-            total += max(0, size - cache.size_there(replace(identity, size=size)))
-    return total + _image_bytes(request, far, work, cache, tell)
+            total += max(0, size - cache.size_at_site(replace(identity, size=size)))
+    return total + _image_bytes(request, host, work, cache, on_event)
 
 
-def _image_bytes(request: Request, far: RemoteHost, work: bytes, cache: Cache, tell: Listener) -> int:
+def _image_bytes(request: Request, host: RemoteHost, work: bytes, cache: Cache, on_event: Listener) -> int:
     """Of the image that the catalogue pins, where the site has not got it."""
     if request.pinned is None:
         return 0
     record = request.pinned.record
-    images = SiteImages(far, request.site, request.container, work, cache, tell)
+    images = SiteImages(host, request.site, request.container, work, cache, on_event)
     if images.find(record) is not None:
         return 0
     archive = Identity(record.digest, record.hex, {b"": record.hex}, record.size)
-    return max(0, record.size - cache.size_there(archive))
+    return max(0, record.size - cache.size_at_site(archive))
 
 
-def _waiting(request: Request, far: RemoteHost) -> float | None:
+def _waiting(request: Request, host: RemoteHost) -> float | None:
     """Seconds until a job such as this would start, as the scheduler foretells it when it is asked once."""
     scheduler = request.scheduler
     words = scheduler.start_words()
     if not words:
         return None if words is None else 0.0
     script = _shown(request).job_script.encode("utf-8", "surrogateescape")
-    return scheduler.read_start(far.run(words, stdin=script), datetime.now(UTC))
+    return scheduler.read_start(host.run(words, stdin=script), datetime.now(UTC))

@@ -26,7 +26,7 @@ _PATIENCE_SECONDS = 150.0  # a lease lasts 120, and a little more is left to loo
 class Carrier(Protocol):
     """How files get from one location to another; `runs.stage.Synchroniser`, unless a test counts."""
 
-    def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
+    def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
         """Bring a file or folder there, verified, or raise; with `checksum` what stands there is hashed."""
 
     def entries(self, location: Location) -> Iterable[Entry]:
@@ -48,7 +48,7 @@ class Cache:
 
     def __init__(
         self,
-        far: RemoteHost,
+        host: RemoteHost,
         site: str,
         work: bytes,
         target: Callable[[bytes], Location],
@@ -59,9 +59,9 @@ class Cache:
 
         `times` are those of a site that deletes by itself.
         """
-        self._far = far
+        self._host = host
         self._work = work
-        self._book = CacheRecords(site)
+        self._run_store = CacheRecords(site)
         self._target = target
         self._carrier = carrier
         self._times = times
@@ -73,7 +73,7 @@ class Cache:
 
     def hold(self, run: str, identities: Iterable[Identity]) -> None:
         """From now on whatever is used here is held for that run, and these before anybody looks whether they are there."""
-        self._hold = Hold(self._far, self._work, run)
+        self._hold = Hold(self._host, self._work, run)
         self._hold.take(*(each.name for each in identities if each.digest))
 
     def use(self, name: Name) -> bytes:
@@ -82,17 +82,20 @@ class Cache:
             self._hold.take(name)
         return self._work + b"/" + name.path
 
-    def bring_patiently(self, identity: Identity, source: Location, tell: Listener = ignore) -> bytes:
+    def stage_with_retries(self, identity: Identity, source: Location, on_event: Listener = ignore) -> bytes:
         """The same, where somebody else may be at it: whoever comes second waits until the lease of a dead one would be over."""
 
         def bring() -> bytes:
             return with_retries(
-                lambda: self.bring(identity, source, tell), about=source.text, attempts=6, tell=tell
+                lambda: self.bring(identity, source, on_event),
+                subject=source.text,
+                attempts=6,
+                on_event=on_event,
             )
 
-        return when_free(bring, about=source.text, patience=_PATIENCE_SECONDS, tell=tell)
+        return when_free(bring, subject=source.text, patience=_PATIENCE_SECONDS, on_event=on_event)
 
-    def bring(self, identity: Identity, source: Location, tell: Listener = ignore) -> bytes:
+    def bring(self, identity: Identity, source: Location, on_event: Listener = ignore) -> bytes:
         """The absolute path at the site of a verified copy of `source`; nothing moves where there is one.
 
         Raises `IncompleteError` when the input is no longer what was identified.
@@ -106,16 +109,19 @@ class Cache:
         path = self.use(identity.name)
         there = self.mark(path) is not None
         if there and self._has_more(path, identity):
-            self._far.remove_tree(path)
+            self._host.remove_tree(path)
             there = False
-        self._far.make_folder(path.rpartition(b"/")[0])
-        moved = _MovedDigests(tell)
+        self._host.make_folder(path.rpartition(b"/")[0])
+        moved = _MovedDigests(on_event)
         self._carrier.copy(source, self._target(path), moved, checksum=there)
         if self._times is not None and moved.digests:
             below = [path + b"/" + each for each in moved.digests]
             self._times.begin([path] if self._is_file(path) else below)
         if single:
-            if set(moved.digests.values()) != {identity.digest} and self._far.digest(path) != identity.digest:
+            if (
+                set(moved.digests.values()) != {identity.digest}
+                and self._host.digest(path) != identity.digest
+            ):
                 raise _changed(source)
         elif identity.files is not None:
             if not moved.digests.items() <= identity.files.items():
@@ -125,12 +131,12 @@ class Cache:
         self._remember(path, source.text)
         return path
 
-    def size_there(self, identity: Identity) -> int:
+    def size_at_site(self, identity: Identity) -> int:
         """How many bytes of an input need not move, as far as this account's own book and a look at the site tell."""
         known = self._content_of(identity)
         name = identity.name if known is None else Name(CONTENT, known)
         path = self._work + b"/" + name.path
-        found = self._far.stat(path)
+        found = self._host.stat(path)
         if found is None:
             return 0
         if found.kind is Kind.FILE:
@@ -139,7 +145,7 @@ class Cache:
 
     def mark(self, path: bytes) -> str | None:
         """What would change if anybody touched a file or tree there; None where there is nothing."""
-        entry = self._far.stat(path)
+        entry = self._host.stat(path)
         if entry is None or entry.kind is Kind.FILE:
             return None if entry is None else _mark(entry)
         whole = hashlib.sha256()
@@ -161,22 +167,22 @@ class Cache:
         if times is not None and times.may_refresh(path) and times.is_due(self._oldest(path)):
             times.refresh(path)  # and then it is looked at anew
         mark = self.mark(path)
-        if mark is None or self._book.mark_of(path) == mark:
+        if mark is None or self._run_store.mark_of(path) == mark:
             return mark is not None
-        if digest is None or not self._is_file(path) or self._far.digest(path) != digest:
+        if digest is None or not self._is_file(path) or self._host.digest(path) != digest:
             return False
         if self.mark(path) != mark:  # it changed while it was read
             return False
-        self._book.note_mark(path, mark)
+        self._run_store.note_mark(path, mark)
         return True
 
     def _is_file(self, path: bytes) -> bool:
-        found = self._far.stat(path)
+        found = self._host.stat(path)
         return found is not None and found.kind is Kind.FILE
 
     def _has_more(self, path: bytes, identity: Identity) -> bool:
         """Whether something stands there that no copy would take away: of another kind, or more files than the input has."""
-        found = self._far.stat(path)
+        found = self._host.stat(path)
         if found is None or identity.files is None:
             return False
         single = b"" in identity.files
@@ -189,9 +195,9 @@ class Cache:
         """The content of a file from elsewhere, as it was when it was staged; None where nobody knows."""
         if identity.files is not None:
             return None
-        known = self._book.content_of(identity.digest)
+        known = self._run_store.content_of(identity.digest)
         if known is None:
-            said = (self._far.get(self._pointer(identity), maximum=64) or b"").decode("ascii", "replace")
+            said = (self._host.get(self._pointer(identity), maximum=64) or b"").decode("ascii", "replace")
             name = read_name(f"{CONTENT}:{said}")
             known = name.digest if name is not None else None
         return known
@@ -209,24 +215,24 @@ class Cache:
         if not self._is_file(path):
             return path
         digests = set(moved.digests.values())
-        digest = digests.pop() if len(digests) == 1 else self._far.digest(path)
+        digest = digests.pop() if len(digests) == 1 else self._host.digest(path)
         name = Name(CONTENT, digest)
         final, pointer = self.use(name), self._pointer(identity)
-        self._far.make_folder(pointer.rpartition(b"/")[0])
-        self._far.put(pointer, digest.encode("ascii"))
+        self._host.make_folder(pointer.rpartition(b"/")[0])
+        self._host.put(pointer, digest.encode("ascii"))
         if self._stands(name, digest):
-            self._far.remove_tree(path)
+            self._host.remove_tree(path)
         else:
-            self._far.make_folder(final.rpartition(b"/")[0])
-            self._far.remove_tree(final)
-            self._far.move(path, final)
+            self._host.make_folder(final.rpartition(b"/")[0])
+            self._host.remove_tree(final)
+            self._host.move(path, final)
         if not self._is_file(final):
-            raise IncompleteError("not-staged", "the input could not be put in place", about=identity.text)
-        self._book.note_content(identity.digest, digest)
+            raise IncompleteError("not-staged", "the input could not be put in place", subject=identity.text)
+        self._run_store.note_content(identity.digest, digest)
         return final
 
     def _oldest(self, path: bytes) -> int | None:
-        found = self._far.stat(path)
+        found = self._host.stat(path)
         if found is None or self._times is None:
             return None
         one = found.kind is Kind.FILE
@@ -235,20 +241,20 @@ class Cache:
     def _remember(self, path: bytes, source: str) -> None:
         mark = self.mark(path)
         if mark is not None:
-            self._book.note_mark(path, mark, source)
+            self._run_store.note_mark(path, mark, source)
 
 
 class _MovedDigests:
     """A listener that keeps the digests of what moved, and passes everything on."""
 
-    def __init__(self, tell: Listener) -> None:
+    def __init__(self, on_event: Listener) -> None:
         self.digests: dict[bytes, str] = {}
-        self._tell = tell
+        self._on_event = on_event
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Moved) and event.digest is not None:
             self.digests[event.path] = event.digest
-        self._tell(event)
+        self._on_event(event)
 
 
 def _mark(entry: Entry) -> str:
@@ -259,16 +265,18 @@ def _mark(entry: Entry) -> str:
     return ":".join(str(part) for part in parts)
 
 
-def open_cache(far: RemoteHost, site: Site, work: bytes, carrier: Carrier, tell: Listener = ignore) -> Cache:
+def open_cache(
+    host: RemoteHost, site: Site, work: bytes, carrier: Carrier, on_event: Listener = ignore
+) -> Cache:
     """The cache in a site's work folder, which is there and ours alone."""
-    return Cache(far, site.name, work, at_site(site), carrier, times_at(far, site, tell))
+    return Cache(host, site.name, work, at_site(site), carrier, times_at(host, site, on_event))
 
 
 def _changed(source: Location) -> IncompleteError:
     return IncompleteError(
         "input-changed",
         "the input changed while it was staged",
-        about=source.text,
+        subject=source.text,
         hint="Nothing was submitted. Let it come to rest and type the same line again.",
     )
 
@@ -276,15 +284,15 @@ def _changed(source: Location) -> IncompleteError:
 class Synchroniser:
     """A `runs.stage.Carrier` over stores."""
 
-    def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
+    def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
         """Raises `IncompleteError` where anything of it did not arrive."""
         # a cache that lies in somebody's dataset is not part of it
         request = Request("stage", source, target, Rules(checksum=checksum), saving=Saving(save=False))
-        receipt = synchronise(request, tell)
+        receipt = synchronise(request, on_event)
         if receipt.exit is not Exit.DONE:
             said = "; ".join(failed.message for failed in receipt.failures[:3])
             raise IncompleteError(
-                "not-staged", f"the input could not be staged whole: {said}", about=source.text
+                "not-staged", f"the input could not be staged whole: {said}", subject=source.text
             )
 
     def entries(self, location: Location) -> Iterator[Entry]:

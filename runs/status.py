@@ -156,7 +156,7 @@ def _judge_undisturbed(
     if record.is_success:
         return Observation(State.SUCCEEDED, best.native, "", record)
     if record.missing and best.phase is not Phase.KILLED:
-        return Observation(State.FAILED, best.native, missing_words(record.missing), record)
+        return Observation(State.FAILED, best.native, format_missing_outputs(record.missing), record)
     return Observation(State.FAILED, best.native, _why(best), record)
 
 
@@ -178,7 +178,7 @@ def _judge_stopped(best: Status, record: ExitRecord, *, cancelled: bool, again: 
     return Observation(State.FAILED, best.native, reason, record)
 
 
-def missing_words(missing: Sequence[str]) -> str:
+def format_missing_outputs(missing: Sequence[str]) -> str:
     """Name the required outputs that a tool did not leave, the first few of many."""
     if len(missing) == 1:
         return f"the required output {missing[0]} is missing"
@@ -231,7 +231,7 @@ class Span:
     until: float | None = None
 
 
-def course_of(records: Iterable[Mapping[str, Any]]) -> list[Span]:
+def timeline_of(records: Iterable[Mapping[str, Any]]) -> list[Span]:
     """The states that a run went through, oldest first, without a gap; the last one lasts.
 
     Where the job itself says when it began and ended, that counts, as far as its clock agrees with ours.
@@ -249,12 +249,12 @@ def course_of(records: Iterable[Mapping[str, Any]]) -> list[Span]:
     return spans
 
 
-def course_of_run(run: Run, records: Iterable[Mapping[str, Any]]) -> list[Span]:
+def run_timeline(run: Run, records: Iterable[Mapping[str, Any]]) -> list[Span]:
     """The same of a run that may be a sweep: that is submitted with its first job, runs from its first task on, and ends with its last."""
     if run.sweep is None:
-        return course_of(records)
+        return timeline_of(records)
     told = list(_as_one_job(records))
-    spans = course_of(told)
+    spans = timeline_of(told)
     if spans and run.state.ended:
         _enter(spans, run.state, read_moment(told[-1].get("at")) or spans[-1].since)
     return spans

@@ -33,7 +33,7 @@ def room(limit: int, queued: int) -> int:
     return max(0, limit - queued)
 
 
-def say_full(limit: int, queued: int) -> str:
+def format_queue_full(limit: int, queued: int) -> str:
     """Why a run waits with us."""
     return f"waits for room: {queued} of {limit} jobs in the queue"
 
@@ -154,7 +154,7 @@ class RunStore:
                     raise IncompleteError(
                         "ledger-unwritable",
                         f"the ledger cannot be written: {reason_of(problem)}",
-                        about=str(self._path(run_id)),
+                        subject=str(self._path(run_id)),
                     ) from None
         return self.load(run_id)
 
@@ -196,13 +196,13 @@ class RunStore:
         for record in reversed(index):
             with contextlib.suppress(NotFoundError):
                 run = self.load(str(record.get("id")))
-                return None if run.reported else run
+                return None if run.results.reported else run
         return None
 
-    def claim(self, key: str, *, tell: Listener = ignore, longest_wait: float = 600.0) -> Claim:
+    def claim(self, key: str, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> Claim:
         """The turn of a key: two same lines typed at once are one run. Waits while another one launches it."""
         folder = ledger_folder("runs", "keys", key, "turns")
-        return wait_for_claim(folder, tell=tell, longest_wait=longest_wait)
+        return wait_for_claim(folder, on_event=on_event, longest_wait=longest_wait)
 
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{check_run_id(run_id)}.jsonl"
@@ -269,12 +269,12 @@ def read_reference(text: str, sites: Container[str]) -> Reference | None:
             "bad-reference",
             "the output of a run is written run:ID/OUTPUT-ID, or run:ID/OUTPUT-ID/PATH for what is below a folder;"
             " of one task of a sweep run:ID.TASK/OUTPUT-ID",
-            about=printable(text),
+            subject=printable(text),
             hint="`hibali runs show ID --json` lists its outputs. A local file of that name: ./run:...",
         )
     below = (found[4] or "").removesuffix("/")
     if (below and not {"", ".", ".."}.isdisjoint(below.split("/"))) or "\0" in below:
-        raise UsageError("bad-reference", "a path below an output cannot climb", about=printable(text))
+        raise UsageError("bad-reference", "a path below an output cannot climb", subject=printable(text))
     return Reference(found[1], found[3], below, int(found[2] or 0))
 
 
@@ -293,14 +293,14 @@ def find_output(run: Run, reference: Reference) -> Output:
 
     It has to be there, optional or not. Raises `NotFoundError` where there is no such output, `UsageError` for a path below a pattern.
     """
-    found = next((each for each in run.outputs if each.id == reference.output), None)
+    found = next((each for each in run.spec.outputs if each.id == reference.output), None)
     if found is None:
-        known = [each.id for each in run.outputs]
+        known = [each.id for each in run.spec.outputs]
         near = nearest(reference.output, known)
         raise NotFoundError(
             "no-such-output",
             "the run has no output of this id",
-            about=printable(reference.text),
+            subject=printable(reference.text),
             hint=f"Is it {near}?" if near else f"It has: {', '.join(known) or 'none'}",
         )
     if not reference.below:
@@ -309,7 +309,7 @@ def find_output(run: Run, reference: Reference) -> Output:
         raise UsageError(
             "bad-reference",
             "this output is a pattern, and all that it matches is taken together",
-            about=printable(reference.text),
+            subject=printable(reference.text),
             hint=f"Write {replace(reference, below='').text} as an item of a list.",
         )
     path = reference.below if found.path == "." else f"{found.path}/{reference.below}"
@@ -334,7 +334,7 @@ class SiteRuns:
             "site": self.site,
             "count": sum(self.states.values()),
             "states": {str(state): count for state, count in self.states.items()},
-            "last": {**last, "ended": self.last.ended or None},
+            "last": {**last, "ended": self.last.status.ended or None},
         }
 
 
@@ -348,7 +348,7 @@ def runs_of(digest: str) -> list[Run]:
         if name.endswith(_FORMAT) and RUN_ID.fullmatch(run_id) and told in _content(folder / name):
             with contextlib.suppress(NotFoundError, KeyError, ValueError, TypeError):
                 run = fold_records(run_id, read_records(folder / name))
-                if run.pipeline_digest == digest:
+                if run.spec.pipeline_digest == digest:
                     runs.append(run)
     return runs
 

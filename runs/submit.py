@@ -13,7 +13,7 @@ from hibali.events import Listener, Noted, ignore
 from hibali.retry import growing_intervals, pause
 from hibali.text import write_ranges
 from runs.model import Run, State
-from runs.records import folder_of, sweep_of
+from runs.records import sweep_of, task_folder
 from runs.schedulers.base import Answer, NotSubmitted, Scheduler, Submitted, Unclear, check_job_id
 from runs.script import PROXY
 from runs.status import Observation
@@ -35,7 +35,7 @@ _MARKER = re.compile(rb"submit(?:-([0-9]{1,4}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class SubmitRequest:
     """What is to be submitted once: the run, its folder, the words for it, the date it was made, and how it is laid ready.
 
     `begun` says that an earlier call had begun to submit it.
@@ -50,12 +50,12 @@ class Submission:
 
 
 def submit_once(
-    far: RemoteHost,
+    host: RemoteHost,
     scheduler: Scheduler,
-    submission: Submission,
+    submission: SubmitRequest,
     *,
     settling: float = SETTLING_SECONDS,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> Submitted | NotSubmitted:
     """The one job of this run, or why the scheduler refuses it.
 
@@ -64,20 +64,20 @@ def submit_once(
     be found out now.
     """
     folder = submission.folder
-    if submission.begun and far.stat(_marker(folder, 1)) is None:
+    if submission.begun and host.stat(_marker(folder, 1)) is None:
         # the marker may never have been made, or have gone with the folder, and its job not
-        job = _find(far, scheduler, submission.run, folder, submission.since)
+        job = _find(host, scheduler, submission.run, folder, submission.since)
         if job is not None:
             return Submitted(job)
     guessed = False
     for attempt in range(1, _ATTEMPTS):
         marker = _marker(folder, attempt)
-        if far.stat(marker) is None:  # from then on the job may be at work there
+        if host.stat(marker) is None:  # from then on the job may be at work there
             submission.put()
-        once = far.run_once(marker, submission.words, folder=folder)
+        once = host.run_once(marker, submission.words, folder=folder)
         answer: Answer | None = _read(scheduler, once)
         if isinstance(answer, Unclear):
-            answer = _look_up(far, scheduler, submission, marker, answer, settling, tell)
+            answer = _look_up(host, scheduler, submission, marker, answer, settling, on_event)
         if isinstance(answer, Submitted):
             return answer
         if isinstance(answer, NotSubmitted):
@@ -90,22 +90,24 @@ def submit_once(
     raise _unclear(submission)
 
 
-def find_submission(far: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str) -> Answer:
+def find_submission(host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str) -> Answer:
     """What became of a submission that somebody began, as far as it can be known without submitting anything."""
-    numbers = _attempts(far, folder)
+    numbers = _attempts(host, folder)
     answer: Answer | None = None
     if numbers:
-        content = far.get(_marker(folder, max(numbers)) + b"/answer.json", maximum=32 << 20)
+        content = host.get(_marker(folder, max(numbers)) + b"/answer.json", maximum=32 << 20)
         said = read_answer(content) if content is not None else None
         answer = scheduler.read_submit(said) if said is not None else None
     if isinstance(answer, Submitted | NotSubmitted):
         return answer
-    job = _find(far, scheduler, run, folder, since)
+    job = _find(host, scheduler, run, folder, since)
     if job is not None:
         return Submitted(job)
-    if numbers or has_started(far, folder):
+    if numbers or has_started(host, folder):
         return answer or Unclear("it was begun, and no job of it is to be seen")
-    return NotSubmitted(TryLaterError("not-submitted", "it was never submitted", about=run, transient=False))
+    return NotSubmitted(
+        TryLaterError("not-submitted", "it was never submitted", subject=run, transient=False)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,33 +118,33 @@ class BegunSubmission:
     answered: bool
 
 
-def submitted_at(far: RemoteHost, folder: bytes) -> BegunSubmission:
+def submitted_at(host: RemoteHost, folder: bytes) -> BegunSubmission:
     """When a run's submission was last begun; where the site tells no time, it was now."""
-    numbers = _attempts(far, folder)
+    numbers = _attempts(host, folder)
     if not numbers:
         return BegunSubmission(math.inf, answered=False)
     marker = _marker(folder, max(numbers))
-    found = far.stat(marker)
-    clock = far.facts().get("clock", "")
+    found = host.stat(marker)
+    clock = host.facts().get("clock", "")
     age = float(clock) - found.mtime_ns / 1e9 if found is not None and clock else 0.0
     return BegunSubmission(
-        age, answered=far.stat(marker + b"/answer.json") is not None or has_started(far, folder)
+        age, answered=host.stat(marker + b"/answer.json") is not None or has_started(host, folder)
     )
 
 
-def find_job(far: RemoteHost, folder: bytes) -> str | None:
+def find_job(host: RemoteHost, folder: bytes) -> str | None:
     """The job that took the run's one turn, as it wrote itself; None where none has started."""
-    found = far.get(folder + b"/started/job", maximum=256)
+    found = host.get(folder + b"/started/job", maximum=256)
     return check_job_id(found.decode("ascii", "replace").strip()) if found else None
 
 
-def has_started(far: RemoteHost, folder: bytes) -> bool:
+def has_started(host: RemoteHost, folder: bytes) -> bool:
     """Whether the run's one turn is taken: then no other job of it will ever run the tool."""
-    return far.stat(folder + b"/started") is not None
+    return host.stat(folder + b"/started") is not None
 
 
-def _attempts(far: RemoteHost, folder: bytes) -> list[int]:
-    return [int(found[1] or 1) for name in far.names(folder) if (found := _MARKER.fullmatch(name))]
+def _attempts(host: RemoteHost, folder: bytes) -> list[int]:
+    return [int(found[1] or 1) for name in host.names(folder) if (found := _MARKER.fullmatch(name))]
 
 
 def _marker(folder: bytes, attempt: int) -> bytes:
@@ -156,20 +158,20 @@ def _read(scheduler: Scheduler, once: Once) -> Answer:
 
 
 def _look_up(
-    far: RemoteHost,
+    host: RemoteHost,
     scheduler: Scheduler,
-    submission: Submission,
+    submission: SubmitRequest,
     marker: bytes,
     unclear: Unclear,
     settling: float,
-    tell: Listener,
+    on_event: Listener,
 ) -> Answer | None:
     """Where the job is, or that it was refused after all; None when it certainly left no trace.
 
     Raises `TryLaterError` where a job has begun that does not come to say which it is: then no other one is of any use.
     """
     patience = settling if scheduler.lookup_words(submission.run) else min(settling, _START_SECONDS)
-    tell(
+    on_event(
         Noted(
             f"the answer to the submission is unclear ({unclear.reason}); "
             f"looking for the job, {patience:.0f} s from its submission at most"
@@ -179,15 +181,15 @@ def _look_up(
     begun = 0.0
     while True:
         # the answer may have come meanwhile
-        once = far.run_once(marker, submission.words, folder=submission.folder)
+        once = host.run_once(marker, submission.words, folder=submission.folder)
         settled = once.age_seconds >= patience
         answer = _read(scheduler, once)
         if not isinstance(answer, Unclear):
             return answer
-        job = _find(far, scheduler, submission.run, submission.folder, submission.since)
+        job = _find(host, scheduler, submission.run, submission.folder, submission.since)
         if job is not None:
             return Submitted(job)
-        if settled and not has_started(far, submission.folder):
+        if settled and not has_started(host, submission.folder):
             return None
         if begun >= _WRITING_SECONDS:
             raise _unclear(submission)
@@ -196,60 +198,62 @@ def _look_up(
         pause(seconds)
 
 
-def _unclear(submission: Submission) -> TryLaterError:
+def _unclear(submission: SubmitRequest) -> TryLaterError:
     return TryLaterError(
         "submission-unclear",
         "it cannot be found out whether the scheduler took the job",
-        about=submission.run,
+        subject=submission.run,
         hint="The same line again goes on from here.",
     )
 
 
-def _find(far: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str) -> str | None:
+def _find(host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str) -> str | None:
     """A job of this run, wherever there is a trace of one."""
     return (
-        find_job(far, folder) or _ask_queue(far, scheduler, run) or _ask_accounts(far, scheduler, run, since)
+        find_job(host, folder)
+        or _ask_queue(host, scheduler, run)
+        or _ask_accounts(host, scheduler, run, since)
     )
 
 
-def _ask_queue(far: RemoteHost, scheduler: Scheduler, run: str) -> str | None:
+def _ask_queue(host: RemoteHost, scheduler: Scheduler, run: str) -> str | None:
     words = scheduler.lookup_words(run)
-    return scheduler.read_lookup(far.run(words), far.facts()["user"]) if words else None
+    return scheduler.read_lookup(host.run(words), host.facts()["user"]) if words else None
 
 
-def _ask_accounts(far: RemoteHost, scheduler: Scheduler, run: str, since: str) -> str | None:
+def _ask_accounts(host: RemoteHost, scheduler: Scheduler, run: str, since: str) -> str | None:
     words = scheduler.accounting_words((), run, since)
-    found = scheduler.read_accounting(far.run(words)) if words else None
+    found = scheduler.read_accounting(host.run(words)) if words else None
     return next(iter(found), None) if found else None
 
 
-def remove_proxies(far: RemoteHost, runs: Iterable[Run], seen: Mapping[Key, Observation]) -> None:
+def remove_proxies(host: RemoteHost, runs: Iterable[Run], seen: Mapping[Key, Observation]) -> None:
     """Remove what a job left that was killed: before its end is noted, so that a lost line does not forget it."""
-    known = {run.id: run for run in runs if run.proxy and not run.state.final}
+    known = {run.id: run for run in runs if run.submission.proxy and not run.state.final}
     for (run_id, number), found in seen.items():
         run = known.get(run_id)
         # a task that told of its end has removed it
         if run is not None and found.state.final and (not number or _is_news(run, number, found)):
-            remove_proxy(far, run, number)
+            remove_proxy(host, run, number)
 
 
 def _is_news(run: Run, number: int, found: Observation) -> bool:
     return found.record is None and run.sweep is not None and not run.sweep.tasks[number].state.final
 
 
-def remove_proxy(far: RemoteHost, run: Run, number: int = 0) -> None:
+def remove_proxy(host: RemoteHost, run: Run, number: int = 0) -> None:
     """Remove the proxy of a run or task that is over, if it is there still. Raises `TryLaterError`; other problems are left to `runs clean`."""
-    if not (run.proxy and run.folder):
+    if not (run.submission.proxy and run.folder):
         return
     try:
-        far.remove_tree((folder_of(run, number) if number else run.folder) + PROXY)
+        host.remove_tree((task_folder(run, number) if number else run.folder) + PROXY)
     except TryLaterError:
         raise
     except HibaliError:
         return
 
 
-def give_up(book: RunStore, run: Run, numbers: Iterable[int]) -> Run:
+def cancel_tasks(run_store: RunStore, run: Run, numbers: Iterable[int]) -> Run:
     """The sweep after these tasks of it were never submitted."""
     doomed = sorted(numbers)
     if not doomed:
@@ -260,7 +264,7 @@ def give_up(book: RunStore, run: Run, numbers: Iterable[int]) -> Run:
         "reason": "it was never submitted",
         "tasks": write_ranges(doomed),
     }
-    run = book.note(run.id, "tasks", {"changes": [change], "ends": []})
+    run = run_store.note(run.id, "tasks", {"changes": [change], "ends": []})
     for chunk in sweep_of(run).chunks:
         if not chunk.jobs:
             Queued(run.site).keep(holder_of(run.id, chunk.number), 0)
@@ -270,35 +274,35 @@ def give_up(book: RunStore, run: Run, numbers: Iterable[int]) -> Run:
 _PATIENCE_SECONDS = 5.0
 
 
-def end_unbegun(book: RunStore, run: Run) -> Run:
+def cancel_unsubmitted(run_store: RunStore, run: Run) -> Run:
     """The run, CANCELLED: nobody had begun to submit it. Whoever calls has its turn (Book.claim)."""
     if run.sweep is not None:
-        return give_up(book, run, run.sweep.tasks)
+        return cancel_tasks(run_store, run, run.sweep.tasks)
     seen = Observation(State.CANCELLED, "", "cancelled before it was submitted")
-    return book.note(run.id, "seen", seen.to_fields())
+    return run_store.note(run.id, "seen", seen.to_fields())
 
 
-def end_begun(far: RemoteHost, scheduler: Scheduler, book: RunStore, run: Run) -> Run:
+def cancel_begun(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run) -> Run:
     """The run whose submission was begun and not answered: with its job, where it has one, else CANCELLED.
 
     A job may still turn up: so its one turn is taken from here, and it will do nothing. Raises `TryLaterError` where a job
     took the turn first and does not say which it is. Whoever calls has the run's turn (Book.claim).
     """
-    found = find_submission(far, scheduler, run.id, run.folder, run.created[:10])
+    found = find_submission(host, scheduler, run.id, run.folder, run.created[:10])
     if isinstance(found, Submitted):
-        return book.note(run.id, "submitted", {"job": found.job})
-    if far.make_folder(run.folder + b"/started", exclusive=True):
-        remove_proxy(far, run)
+        return run_store.note(run.id, "submitted", {"job": found.job})
+    if host.make_folder(run.folder + b"/started", exclusive=True):
+        remove_proxy(host, run)
         seen = Observation(State.CANCELLED, "", "cancelled before a job of it began")
-        return book.note(run.id, "seen", seen.to_fields())
+        return run_store.note(run.id, "seen", seen.to_fields())
     intervals = growing_intervals(0.1, 1.0)
     waited = 0.0
-    while (job := find_job(far, run.folder)) is None:
+    while (job := find_job(host, run.folder)) is None:
         if waited >= _PATIENCE_SECONDS:
             raise TryLaterError(
-                "submission-unclear", "a job of this run began, and does not say which it is", about=run.id
+                "submission-unclear", "a job of this run began, and does not say which it is", subject=run.id
             )
         seconds = intervals.next_pause()
         pause(seconds)
         waited += seconds
-    return book.note(run.id, "submitted", {"job": job})
+    return run_store.note(run.id, "submitted", {"job": job})

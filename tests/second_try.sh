@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the few tests that failed once more, by themselves, and names them: `sh tests/second_try.sh FOLDER [PYTEST WORDS]`.
-# Why, and what it does not excuse: docs/decisions/0006-a-second-try.md.
+# Why, and what it does not excuse: docs/decisions/44-tests.md.
 set -eu
 cd "$(dirname "$0")/.."
 folder=$1

@@ -1,6 +1,6 @@
 """Ends a long run of tests in time: what is not begun by then is skipped by name, and every commit begins elsewhere.
 
-Why, and what it does not excuse: docs/decisions/0206-tests-end-in-time.md.
+Why, and what it does not excuse: docs/decisions/44-tests.md.
 """
 
 from __future__ import annotations

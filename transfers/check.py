@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site, SshSettings
@@ -25,14 +24,14 @@ from transfers.pipeline.channel_pool import count_lines
 from transfers.remote.agent_host import AgentHost
 from transfers.remote.host import RemoteHost
 from transfers.remote.transport import open_either
-from transfers.stores import local, ssh
-from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import PACK_BYTES, Item, Landed, Leftover, Payload, Problem, Store, Unit
+from transfers.stores import ssh
+from transfers.stores.agent_store import AGENT_FACTS, PosixStore
+from transfers.stores.base import PACK_BYTES, Item, Landed, Leftover, Payload, Problem, Source, Store, Unit
 from transfers.stores.sftp.client import Client
 
 
 def clean_site(
-    site: Site, *, older_than: float, everybody: bool, dry: bool, tell: Listener = ignore
+    site: Site, *, older_than: float, everybody: bool, dry: bool, on_event: Listener = ignore
 ) -> Iterator[Leftover]:
     """Abort uploads older than that many seconds, and tell of each that there is; `dry` only tells.
 
@@ -44,11 +43,11 @@ def clean_site(
         raise UsageError(
             "nothing-to-clean",
             f"a site of kind {site.kind} keeps nothing that has to be cleaned by hand",
-            about=site.name,
+            subject=site.name,
             hint="What an interrupted push left in a folder, the next push to it takes away.",
         )
     found: Iterator[Leftover] = module.clean(
-        site, older_than=older_than, everybody=everybody, dry=dry, tell=tell
+        site, older_than=older_than, everybody=everybody, dry=dry, on_event=on_event
     )
     return found
 
@@ -61,46 +60,44 @@ class SiteReport:
     problems: list[HibaliError] = field(default_factory=list)
 
 
-def check_site(site: Site, programs: Sequence[str] = (), tell: Listener = ignore) -> SiteReport:
+def check_site(site: Site, programs: Sequence[str] = (), on_event: Listener = ignore) -> SiteReport:
     """Reach the site and check what its configuration says of it, and that it has these programs; raises nothing but a bug."""
     report = SiteReport()
     try:
         if site.ssh is not None and site.ssh.auth == "gsi":
             report.facts["proxy"] = _look_at_proxy(site, site.ssh)
         if kind_of(site).has_machine:
-            far, logins = reach_machine(site, report, tell)
+            far, logins = reach_machine(site, report, on_event)
             try:
                 _check_machine(site, programs, far, report)
             finally:
                 far.close()
             report.facts["logins"] = logins
         else:
-            check_store(site, report.facts, tell=tell)
+            check_store(site, report.facts, on_event=on_event)
     except HibaliError as problem:
         report.problems.append(problem)
     if site.kind != "globus" and site.globus is not None and site.globus.client is not None:
-        _check_collection(site, report, tell)
+        _check_collection(site, report, on_event)
     return report
 
 
-def check_store(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
+def check_store(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
     """Reach the store of a site; fills `facts`. Raises the errors of reaching it."""
     module = load("transfers.stores", site.kind)
     if hasattr(module, "check"):
-        module.check(site, facts, tell=tell)
+        module.check(site, facts, on_event=on_event)
         return
-    store = module.open_store(root_location(site), tell=tell)
-    try:
+    store: Store = module.open_store(root_location(site), on_event=on_event)
+    with closing(store):
         facts["writable"] = store.facts.writable
         store.stat()
-    finally:
-        store.close()
 
 
-def _check_collection(site: Site, report: SiteReport, tell: Listener) -> None:
+def _check_collection(site: Site, report: SiteReport, on_event: Listener) -> None:
     """The collection of a site that is reached in another way, too."""
     try:
-        load("transfers.stores", "globus").check(site, report.facts, tell=tell)
+        load("transfers.stores", "globus").check(site, report.facts, on_event=on_event)
     except HibaliError as problem:
         report.problems.append(problem)
 
@@ -109,15 +106,15 @@ def _look_at_proxy(site: Site, settings: SshSettings) -> str:
     """How long it is valid; looked at even where a kept login needs none."""
     from hibali.ssh.gsi import ready_proxy, seconds_left, show_time
 
-    return f"valid for {show_time(seconds_left(ready_proxy(settings.proxy, about=site.name).path))}"
+    return f"valid for {show_time(seconds_left(ready_proxy(settings.proxy, subject=site.name).path))}"
 
 
-def reach_machine(site: Site, report: SiteReport, tell: Listener) -> tuple[RemoteHost, int]:
+def reach_machine(site: Site, report: SiteReport, on_event: Listener) -> tuple[RemoteHost, int]:
     """The machine there, and how many logins it took; where `auto` found only SFTP, the agent is tried again."""
     module = load("transfers.stores", site.kind)
 
     def with_agent() -> tuple[RemoteHost, int]:
-        connection, logins = module.connect(site, tell=tell)
+        connection, logins = module.connect(site, on_event=on_event)
         return AgentHost(connection), logins
 
     if site.ssh is None:
@@ -130,7 +127,7 @@ def reach_machine(site: Site, report: SiteReport, tell: Listener) -> tuple[Remot
         return sftp_host(site, client), logins
 
     forget(site)
-    return open_either(site, bulk=False, with_agent=with_agent, with_sftp=with_sftp, tell=tell)
+    return open_either(site, bulk=False, with_agent=with_agent, with_sftp=with_sftp, on_event=on_event)
 
 
 def _check_machine(site: Site, programs: Sequence[str], far: RemoteHost, report: SiteReport) -> None:
@@ -147,7 +144,7 @@ def _check_machine(site: Site, programs: Sequence[str], far: RemoteHost, report:
                 NotFoundError(
                     "no-such-program",
                     f"{program} is not found there in a login without a terminal",
-                    about=site.name,
+                    subject=site.name,
                     hint="Set PATH in the account's start-up file that non-interactive shells read.",
                 )
             )
@@ -163,7 +160,7 @@ def _check_folder(
         expanded = far.expand(path)
         report.facts[what] = expanded.decode("utf-8", "replace")
         if needed and far.stat(expanded) is None:
-            raise NotFoundError("no-such-folder", f"the {what} is not there", about=f"{site.name}:{path}")
+            raise NotFoundError("no-such-folder", f"the {what} is not there", subject=f"{site.name}:{path}")
     except AccessError as problem:
         report.problems.append(problem)
     except NotFoundError as problem:
@@ -171,7 +168,7 @@ def _check_folder(
             NotFoundError(
                 problem.code,
                 f"the {what} is not there",
-                about=f"{site.name}:{path}",
+                subject=f"{site.name}:{path}",
                 hint="Correct config.toml.",
             )
         )
@@ -239,7 +236,9 @@ def propose(trials: Iterable[Trial]) -> Trial | None:
     return max(found, key=goodness)  # the first of equals
 
 
-def tune(site: Site, place: Location | None, logins: int | None = None, tell: Listener = ignore) -> Tuning:
+def tune(
+    site: Site, place: Location | None, logins: int | None = None, on_event: Listener = ignore
+) -> Tuning:
     """Measure with random data in a folder of its own below `place`, which is removed again; None where there is nothing to set.
 
     Up to `logins` logins are tried, by default as many as the site's settings allow, and none that would ask for
@@ -251,19 +250,19 @@ def tune(site: Site, place: Location | None, logins: int | None = None, tell: Li
         tuning.because = _NOTHING_TO_SET
         return tuning
     check_writable(place)
-    login = Login(settings, site.limits, host=settings.data_host, tell=tell)
+    login = Login(settings, site.limits, host=settings.data_host, on_event=on_event)
     login.ensure()
     tuning.login_seconds = login.seconds
 
     def with_agent() -> AgentHost | None:
-        return AgentHost(ssh.connect(site, bulk=True, tell=tell)[0])
+        return AgentHost(ssh.connect(site, bulk=True, on_event=on_event)[0])
 
     def with_sftp(client: Client, logins: int) -> AgentHost | None:
         del logins
         client.close()
         return None
 
-    far = open_either(site, bulk=True, with_agent=with_agent, with_sftp=with_sftp, tell=tell)
+    far = open_either(site, bulk=True, with_agent=with_agent, with_sftp=with_sftp, on_event=on_event)
     if far is None:
         tuning.because = "SFTP uses one channel, whatever the settings are"
         return tuning
@@ -276,13 +275,13 @@ def tune(site: Site, place: Location | None, logins: int | None = None, tell: Li
         far.make_folder(own, exclusive=True)
         try:
             there = replace(place, path=own.decode("utf-8", "surrogateescape"))
-            _try_all(tuning, site, there, logins or settings.logins, tell)
+            _try_all(tuning, site, there, logins or settings.logins, on_event)
         finally:
             far.remove_tree(own)
     return tuning
 
 
-def _try_all(tuning: Tuning, site: Site, there: Location, logins: int, tell: Listener) -> None:
+def _try_all(tuning: Tuning, site: Site, there: Location, logins: int, on_event: Listener) -> None:
     assert tuning.round_trip is not None
     series = settings_to_try(tuning.round_trip, logins, site.limits.bandwidth)
     if len(series) == 1:
@@ -290,20 +289,20 @@ def _try_all(tuning: Tuning, site: Site, there: Location, logins: int, tell: Lis
     elif logins == 1:
         tuning.because = "several logins were not tried, because one is all that the site's settings allow"
     for number, (some, channels) in enumerate(series):
-        trial = _try(site, there, number, some, channels, tell)
+        trial = _try(site, there, number, some, channels, on_event)
         if some > 1 and trial.lines < channels:
             tuning.because = f"{some} logins were not to be had"
             return
         tuning.trials.append(trial)
 
 
-def _try(site: Site, there: Location, number: int, logins: int, channels: int, tell: Listener) -> Trial:
+def _try(site: Site, there: Location, number: int, logins: int, channels: int, on_event: Listener) -> Trial:
     """One setting: up, and the same back down."""
     assert site.ssh is not None
     tried = replace(site, ssh=replace(site.ssh, logins=logins, channels=channels))
     with ExitStack() as stack:
         path = f"{there.path}/{number}"
-        store = ssh.open_store(replace(there, site=tried, path=path), tell=tell)
+        store = ssh.open_store(replace(there, site=tried, path=path), on_event=on_event)
         stack.callback(store.close)
         store.make_root()
         lock = store.lock("tune")
@@ -325,11 +324,11 @@ def _send(store: PosixStore, rate: int, where: str) -> tuple[int, int]:
             if time.monotonic() - began < _TRIAL_SECONDS:
                 yield Item(number, Entry(b"%d" % number, Kind.FILE, PACK_BYTES, 1, 0o600))
 
-    with closing(StreamMover(rate).carry(_Noise(), cast("Store", store), items())) as events:
+    with closing(StreamMover(rate).carry(_Noise(), store, items())) as events:
         for event in events:
             if isinstance(event, Landed):
                 if event.problem is not None:
-                    raise IncompleteError(event.problem.code, event.problem.message, about=where)
+                    raise IncompleteError(event.problem.code, event.problem.message, subject=where)
                 sent += event.item.entry.size
     return sent, int(sent / (time.monotonic() - began))
 
@@ -347,10 +346,10 @@ def _fetch(store: PosixStore) -> int:
     return int(come / (time.monotonic() - began))
 
 
-class _Noise:
+class _Noise(Source):
     """A source of random files of one pack each, which nothing on the way can make smaller."""
 
-    facts = local.FACTS
+    facts = AGENT_FACTS
 
     def __init__(self) -> None:
         self._content = secrets.token_bytes(PACK_BYTES)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import cast
 
-from hibali.config.kinds import kind_of
 from hibali.errors import Exit, RefusedError, UsageError
 from hibali.events import Ended, Event, Listener, Listing, Noted
 from hibali.ledger import new_identifier, now, scheduled_by
@@ -27,20 +25,16 @@ from transfers.journal import (
     place_line,
     recorded_digests,
 )
-from transfers.movers.base import ListsAhead, Side, Source
 from transfers.movers.direct import DirectMover, Way, agent_store, check_direct, open_way
 from transfers.movers.globus import GlobusMover
 from transfers.movers.globus_route import globus_between, open_globus
 from transfers.movers.stream import StreamMover
 from transfers.overlap import (
-    Identifies,
     KnownRoots,
-    KnowsRoot,
     check_another_file,
     check_apart,
     check_backup_apart,
     check_real_file,
-    identities_of,
 )
 from transfers.packs.view import PackedStore, Seeing, refuse_packed
 from transfers.packs.writing import PackMover, open_target
@@ -50,11 +44,11 @@ from transfers.plan_file import Header, PlanEndpoint, typed_anywhere
 from transfers.planner import RememberingSide, TransferPlan, UnprovenSide, missing_source, survey
 from transfers.protected_roots import check_guarded
 from transfers.recheck import check_same_ends, drift, recheck
-from transfers.reconnect import Reconnectable, Reconnection
+from transfers.reconnect import Reconnection
 from transfers.record_repair import MissingRecords, find_cut_off
 from transfers.request import Request, check_backup, check_fidelity, take_attributes
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import ChecksAbove, Store, ThirdPartyTarget
+from transfers.stores.base import Side, Source, Store
 from transfers.stores.globus.paths import identity_at
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
@@ -63,17 +57,17 @@ from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 class Call:
     """Both ends of it, once they are found, and what became of it so far."""
 
-    def __init__(self, request: Request, tell: Listener, stack: ExitStack, *, dry: bool = False) -> None:
+    def __init__(self, request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False) -> None:
         self._request = request
-        self._tell_others = tell
+        self._on_event = on_event
         self._stack = stack
         self._began = time.monotonic()
         self.receipt = Receipt(new_identifier(), request.operation, request.source.text, request.target.text)
         self._journal = None if dry else open_journal(self.receipt, stack)
         self._stores: list[Store] = []
         self._answered = Answered()
-        self._going_on = Reconnection(self._stores, self._done, self.tell)
-        self._stream = _stream_of(request, tell)
+        self._going_on = Reconnection(self._stores, self._done, self.record_event)
+        self._stream = _stream_of(request, on_event)
         self._way: Way | None = None
         self._globus: GlobusMover | None = None
         self._source: Source
@@ -84,16 +78,16 @@ class Call:
         """Be as before anything was opened; what is in the receipt stays."""
         self._stores.clear()  # others hold this very list
         self._answered.clear()
-        self._stream = _stream_of(self._request, self._tell_others)
+        self._stream = _stream_of(self._request, self._on_event)
         self._way = self._globus = None
 
-    def tell(self, event: Event) -> None:
+    def record_event(self, event: Event) -> None:
         """Fold, record and pass on one event."""
         self.receipt.take(event)
         line = journal_line(event)
         if self._journal is not None and line is not None:
             self._journal.append(line)
-        self._tell_others(event)
+        self._on_event(event)
 
     def _done(self) -> object:
         """Differs whenever the call got on."""
@@ -108,7 +102,7 @@ class Call:
 
     def end(self, problem: BaseException | None) -> Receipt:
         """Judge and write the receipt; every call that began has one."""
-        self._tell_others(Ended())
+        self._on_event(Ended())
         receipt = self.receipt
         receipt.seconds = time.monotonic() - self._began
         self._count_stores()
@@ -128,9 +122,7 @@ class Call:
         receipt.bytes_sent += sum(store.wire_bytes for store in self._stores)
         receipt.logins += sum(store.logins for store in self._stores)
         receipt.logins += self._way.logins if self._way is not None else 0
-        receipt.reconnects += sum(
-            store.reconnects for store in self._stores if isinstance(store, Reconnectable)
-        )
+        receipt.reconnects += sum(store.reconnects for store in self._stores)
 
     def _judge(self, problem: BaseException | None) -> Exit:
         code = exit_after(problem, self.receipt)
@@ -147,11 +139,11 @@ class Call:
         return self._request.rules.require_proof or best
 
 
-def _stream_of(request: Request, tell: Listener) -> StreamMover | PackMover:
+def _stream_of(request: Request, on_event: Listener) -> StreamMover | PackMover:
     """Bytes through us; into packs where so asked."""
     if request.pack_bytes:
-        return PackMover(request.pack_bytes, request.lowest_rate, tell)
-    return StreamMover(request.lowest_rate, tell)
+        return PackMover(request.pack_bytes, request.lowest_rate, on_event)
+    return StreamMover(request.lowest_rate, on_event)
 
 
 def _of_tree(receipt: Receipt, kept: Proof) -> Proof | None:
@@ -161,21 +153,19 @@ def _of_tree(receipt: Receipt, kept: Proof) -> Proof | None:
     return receipt.proof_moved
 
 
-# plain files, as both ends see them
-_BY_GLOBUS = frozenset({"LocalStore", "PosixStore", "SftpStore", "GlobusStore"})
 _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
 
 class Ends(Call):
     """A call that knows its source and its target."""
 
-    def __init__(self, request: Request, tell: Listener, stack: ExitStack, *, dry: bool = False) -> None:
-        super().__init__(request, tell, stack, dry=dry)
+    def __init__(self, request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False) -> None:
+        super().__init__(request, on_event, stack, dry=dry)
         self._seeing = Seeing(self._open_plain)
         self._dataset: DatasetStore | None = None  # the target, where it is in one
         self._plain: Store | None = None  # what was opened last, without what looks through it
         # the target, where a schedule writes to it
-        self._target_root: tuple[KnownRoots, KnowsRoot, bytes] | None = None
+        self._target_root: tuple[KnownRoots, Store, bytes] | None = None
         self._placed = False  # the journal knows where it all is
 
     def _forget(self) -> None:
@@ -188,10 +178,10 @@ class Ends(Call):
         """As it is, but for what git-annex makes of a file."""
 
         def opened(at: Location) -> Store:
-            return open_store(self._request.paced(at), tell=self._tell_others)
+            return open_store(self._request.paced(at), on_event=self._on_event)
 
         self._plain = opened(location)
-        return see_dataset(self._plain, location, opened, self._tell_others)
+        return see_dataset(self._plain, location, opened, self._on_event)
 
     def _take(self, store: Store) -> Store:
         self._stack.callback(store.close)
@@ -214,7 +204,7 @@ class Ends(Call):
         schedule, store = scheduled_by().get("schedule"), self._plain
         if schedule is None or self._request.operation not in _TYPED:
             return
-        if store is not None and isinstance(store, KnowsRoot):
+        if store is not None and store.facts.root_identity:
             known = KnownRoots(schedule)
             self._target_root = known, store, store.where
             known.check(location, store, store.where)
@@ -235,7 +225,7 @@ class Ends(Call):
             raise UsageError(
                 "no-dataset",
                 "--push-to is for a target in a dataset of this machine, and this is none",
-                about=request.target.text,
+                subject=request.target.text,
             )
 
     def _bring(self, found: TransferPlan) -> None:
@@ -261,13 +251,13 @@ class Ends(Call):
         except UsageError as problem:
             if self._request.saved is None:
                 raise
-            raise drift(problem.message, problem.about) from None
+            raise drift(problem.message, problem.subject) from None
         where = self._target.where
         if isinstance(self._source, SingleSource):
             where += b"/" + self._source.entry().path
         self._check_facts()
         self._check_apart()
-        check_guarded(self._request.target, where, self._tell_others)
+        check_guarded(self._request.target, where, self._on_event)
         ends = (self._request.source.text, self._request.target.text)
         check_fidelity(self._request.rules, self._source.facts, self._target.facts, ends)
         if self._request.rules.xattrs:
@@ -284,7 +274,7 @@ class Ends(Call):
     def _look_for_globus(self) -> None:
         """Globus carries where both ends have a collection and nothing else is asked for."""
         source = self._source.store if isinstance(self._source, SingleSource) else self._stores[0]
-        plain = all(type(store).__name__ in _BY_GLOBUS for store in (source, self._target))
+        plain = source.facts.globus and self._target.facts.globus
         ends = globus_between(self._request, source, self._target, self._against_globus(plain=plain))
         if ends is not None and self._journal is not None:
             otherwise = self._stream
@@ -293,9 +283,9 @@ class Ends(Call):
     def _hear(self, event: Event) -> None:
         """What comes from beside the events of the mover: told, and what is to be kept noted."""
         if isinstance(event, Noted):
-            self.tell(event)
+            self.record_event(event)
         else:
-            self._tell_others(event)
+            self._on_event(event)
 
     def _against_globus(self, *, plain: bool) -> tuple[str, ...]:
         """Why Globus does not carry this, whatever its ends are."""
@@ -315,13 +305,13 @@ class Ends(Call):
             self._direct_ends()
         if not self._target.facts.writable:
             raise RefusedError(
-                "read-only-site", "this site can only be read", about=self._request.target.text
+                "read-only-site", "this site can only be read", subject=self._request.target.text
             )
         if self._request.rules.delete and not self._source.facts.complete:
             raise RefusedError(
                 "listing-unproven",
                 "nothing says that what the source lists is all it has, so nothing is deleted by it",
-                about=self._request.source.text,
+                subject=self._request.source.text,
                 hint="Leave out --delete.",
             )
 
@@ -344,13 +334,13 @@ class Ends(Call):
         sites = self._request.source.site, self._request.target.site
         site = sites[store is self._target]
         found = identity_at(site, store.where) if all(one.globus is not None for one in sites) else []
-        if kind_of(sites[0]).has_machine is kind_of(sites[1]).has_machine:
-            found += identities_of(store)
+        if self._stores[0].facts.machine is self._target.facts.machine:
+            found += store.identities()
         return found
 
     def _check_backup_apart(self, backup: Location) -> None:
         """Raise `RefusedError` where what is kept would come into the target or the source, whatever names lead there."""
-        if isinstance(self._target, Identifies):
+        if self._target.facts.machine:
             folders = [one for one in self._target.identify([backup.raw]) if one is not None]
             check_backup_apart(
                 folders, [*self._identities(self._target), *self._identities(self._stores[0])], backup
@@ -363,15 +353,15 @@ class Ends(Call):
     def _find_way(self) -> None:
         """Before anything is changed: there may be none."""
         source, target = self._direct_ends()
-        self._way = open_way(self._request.source, self._request.target, source, target, self._tell_others)
+        self._way = open_way(self._request.source, self._request.target, source, target, self._on_event)
         self._stack.callback(self._way.close)
-        self._stream = DirectMover(self._way.line, target, self._request.lowest_rate, self._tell_others)
+        self._stream = DirectMover(self._way.line, target, self._request.lowest_rate, self._on_event)
 
     def note_unknown(self) -> None:
         """A dry run writes nothing, not even to ask the server what it can hold; say so where that matters."""
         if not self._target.facts.known:
             site = self._request.target.site.name
-            self.tell(
+            self.record_event(
                 Noted(
                     f"{self._request.target.text}: it is not known yet which names and locks this server can hold,"
                     f" and a dry run does not try. To find out: hibali sites check {site}"
@@ -395,29 +385,29 @@ class Ends(Call):
         target = replace(self._request.target, confined=self._request.rules.delete)
         store, found = self._seeing.find(source)
         if self._request.chosen is not None:
-            store = cast("Store", ChosenStore(store, self._request.chosen))
+            store = ChosenStore(store, self._request.chosen)
         self._take(store)
         if found is None:
             raise missing_source(source.text)
         if found.kind is Kind.FILE and source.slash:
-            raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", about=source.text)
+            raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", subject=source.text)
         if found.kind is Kind.FOLDER:
             # Not where something else is going to be asked of the source before.
             plain = self._request.saved is None and not self._request.rules.xattrs
-            if plain and isinstance(store, ListsAhead):
+            if plain:
                 store.list_ahead()
             there = self._open_target(target)
             standing = there.stat()
             if standing is not None and standing.kind is Kind.FILE:
                 raise UsageError(
-                    "not-a-folder", "the source is a folder and the target is a file", about=target.text
+                    "not-a-folder", "the source is a folder and the target is a file", subject=target.text
                 )
             return store, there
         return self._open_file_ends(source, target)
 
     def _open_file_ends(self, source: Location, target: Location) -> tuple[Source, Store]:
         if self._request.pack_bytes:
-            raise UsageError("pack-one-file", "--pack has no meaning for a single file", about=source.text)
+            raise UsageError("pack-one-file", "--pack has no meaning for a single file", subject=source.text)
         name = source.name if target.slash else target.name
         folder = target if target.slash else target.parent
         there = self._open_target(folder)
@@ -426,7 +416,7 @@ class Ends(Call):
             raise RefusedError(
                 "unsafe-name",
                 f"the target cannot hold the name {printable(name)}: {reason}",
-                about=target.text,
+                subject=target.text,
                 hint="Give it another name. Nothing was moved.",
             )
         standing = there.stat(name)
@@ -434,12 +424,12 @@ class Ends(Call):
             raise UsageError(
                 "is-a-folder",
                 "a folder of that name stands there",
-                about=target.text,
+                subject=target.text,
                 hint=f"To put the file into it: {target.text}/",
             )
         if self._request.rules.delete:
             raise UsageError(
-                "delete-one-file", "--delete has no meaning for a single file", about=source.text
+                "delete-one-file", "--delete has no meaning for a single file", subject=source.text
             )
         return SingleSource(
             self._take(self._seeing.parent(self._stores[0], source)), source.name, name
@@ -447,30 +437,30 @@ class Ends(Call):
 
     def look(self) -> TransferPlan:
         """List and plan."""
-        self.tell(Listing())
+        self.record_event(Listing())
         exists = self._target.stat() is not None
-        if not exists and isinstance(self._target, ChecksAbove) and self._target.file_above():
+        if not exists and self._target.file_above():
             raise RefusedError(
                 "not-a-folder",
                 f"the target cannot be made: {words_of('not-a-folder')}",
-                about=self._request.target.text,
+                subject=self._request.target.text,
                 hint=hint_of("not-a-folder"),
             )
         target: Side = self._target
         if isinstance(self._source, SingleSource):
             target = SingleTarget(self._target, self._source.entry().path)
-        rules, saved, about = self._request.rules, self._request.saved, self._request.target.text
+        rules, saved, subject = self._request.rules, self._request.saved, self._request.target.text
         if saved is None:
             found = self._survey(target, target_exists=exists)
         else:
-            check_same_ends(saved.header, self.header(), about)
-            found = recheck(saved.planned, self._source, target, rules, target_exists=exists, about=about)
+            check_same_ends(saved.header, self.header(), subject)
+            found = recheck(saved.planned, self._source, target, rules, target_exists=exists, subject=subject)
         self._stack.callback(found.close)
-        self.tell(found.planned())
+        self.record_event(found.planned())
         for failure in found.failures():
-            self.tell(failure)
+            self.record_event(failure)
         if found.annex_links and rules.links != "skip":
-            self.tell(
+            self.record_event(
                 Noted(
                     f"{self._request.source.text}: {found.annex_links} symlinks lead to content that git-annex keeps; only in datasets"
                     " of this machine are they looked through, so they are kept as symlinks"
@@ -481,7 +471,7 @@ class Ends(Call):
     def _survey(self, target: Side, *, target_exists: bool) -> TransferPlan:
         """A plan of our own; where digests decide, they are those of this call or, if so asked, of the record."""
         request, used = self._request, False
-        if self._globus is not None and not isinstance(self._target, ThirdPartyTarget):
+        if self._globus is not None and not self._target.facts.external_writes:
             target = UnprovenSide(target, self._globus.unproven())
         missing = self._missing_records() if target_exists else None
         if request.recorded:
@@ -498,7 +488,7 @@ class Ends(Call):
                 missing_records=missing,
             )
         if missing is not None and missing.message():
-            self.tell(Noted(missing.message(), kept=True))
+            self.record_event(Noted(missing.message(), kept=True))
         # a further name of a file is kept with that, whatever became of it
         if request.rules.checksum and not request.rules.hard_links:
             self._proof_kept = Proof.RECORDED if used else Proof.DIGEST
@@ -514,7 +504,7 @@ class Ends(Call):
             return None
         known = recorded_digests(request.target, where)
         proof = Proof.RECORDED if request.recorded else Proof.DIGEST
-        return MissingRecords(known, cut_off, self.tell, proof=proof)
+        return MissingRecords(known, cut_off, self.record_event, proof=proof)
 
     def _remembering(self, side: Side, location: Location, store: Store) -> RememberingSide:
         remembering = RememberingSide(side, location, store.where)

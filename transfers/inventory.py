@@ -15,11 +15,10 @@ from hibali.locations import Location
 from transfers.datasets.view import see_dataset
 from transfers.entry import Entry, Kind, Proof
 from transfers.journal import DigestBook
-from transfers.movers.base import Side
 from transfers.packs.view import Seeing
 from transfers.rules import Rules, Selector, selector, unmet
 from transfers.spool import EntrySpool
-from transfers.stores.base import ListingIncompleteError, Problem, Store
+from transfers.stores.base import ListingIncompleteError, Problem, Side, Store
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import SingleTarget
 
@@ -88,7 +87,7 @@ def _is_sha256(told: object) -> bool:
 def open_tree(
     location: Location,
     selected: Selector,
-    tell: Listener,
+    on_event: Listener,
     stack: ExitStack,
     names: frozenset[bytes] | None = None,
 ) -> Tree:
@@ -98,14 +97,14 @@ def open_tree(
     """
 
     def opened(at: Location) -> Store:
-        return open_store(at, tell=tell)
+        return open_store(at, on_event=on_event)
 
-    seeing = Seeing(lambda at: see_dataset(opened(at), at, opened, tell, brings=False))
+    seeing = Seeing(lambda at: see_dataset(opened(at), at, opened, on_event, brings=False))
 
     store, found = seeing.find(location)
     stack.callback(store.close)
     if found is None:
-        raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
+        raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
     if found.kind is not Kind.FILE:
         tree = Tree(location, store.where, store, [store])
         stack.callback(tree.close)
@@ -150,17 +149,17 @@ class Inventory:
 
     tree: Tree
 
-    def __init__(self, wanted: InventoryRequest, tell: Listener = ignore) -> None:
+    def __init__(self, wanted: InventoryRequest, on_event: Listener = ignore) -> None:
         self._wanted = wanted
         self._selected = selector(wanted.rules)
-        self._tell = tell
+        self._on_event = on_event
         self._stack = ExitStack()
         self.failures = 0
 
     def __enter__(self) -> Self:
         """List it; raises the errors of reaching and listing."""
         with ExitStack() as stack:
-            self.tree = open_tree(self._wanted.location, self._selected, self._tell, stack)
+            self.tree = open_tree(self._wanted.location, self._selected, self._on_event, stack)
             self._stack = stack.pop_all()
         for path, problem in self.tree.unlisted:
             self._fail(path, problem)
@@ -174,18 +173,20 @@ class Inventory:
     def _fail(self, path: bytes, problem: Problem | None) -> None:
         reason = problem or Problem("unreadable", "it could not be read")
         self.failures += 1
-        self._tell(Failed(path, reason.code, reason.message))
+        self._on_event(Failed(path, reason.code, reason.message))
 
     def hashed(self) -> Iterator[Hashed]:
         """Every regular file that could be read; how many names are of another kind is told as `Noted`."""
         tree, recorded = self.tree, self._wanted.recorded
         if tree.links.count or tree.specials:
-            self._tell(Noted(f"Not in it: {tree.links.count} symlinks and {tree.specials} special files."))
+            self._on_event(
+                Noted(f"Not in it: {tree.links.count} symlinks and {tree.specials} special files.")
+            )
         with closing(DigestBook("digests", tree.question(), keep=recorded)) as book:
             count = size = 0
             for entry in self._unknown(book):
                 count, size = count + 1, size + entry.size
-            self._tell(Hashing(count, size))
+            self._on_event(Hashing(count, size))
             now = self._now(self._unknown(book), book)
             for entry in self._files():
                 earlier = self._earlier(entry, book)
@@ -210,7 +211,7 @@ class Inventory:
                 self._fail(entry.path, problem)
             else:
                 book.add([entry], digest)
-            self._tell(Carried(entry.size))
+            self._on_event(Carried(entry.size))
             yield digest
 
 

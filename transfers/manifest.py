@@ -47,7 +47,7 @@ class MalformedManifestError(UsageError):
     """Some lines mean nothing; `problems` has `line` (from 1) and `message` of each."""
 
     def __init__(self, name: str, problems: list[dict[str, Any]]) -> None:
-        super().__init__("malformed-manifest", _words(problems), about=name, hint=_HINT)
+        super().__init__("malformed-manifest", _words(problems), subject=name, hint=_HINT)
         self.problems = problems
 
 
@@ -55,7 +55,7 @@ class UnsafeManifestError(RefusedError):
     """Some lines name what could lie outside of the tree (S1); `problems` has `line` (from 1) and `message` of each."""
 
     def __init__(self, name: str, problems: list[dict[str, Any]]) -> None:
-        super().__init__("unsafe-name", _words(problems), about=name, hint=_HINT)
+        super().__init__("unsafe-name", _words(problems), subject=name, hint=_HINT)
         self.problems = problems
 
 
@@ -206,7 +206,7 @@ def write_bag(
             raise IncompleteError(
                 "bag-incomplete",
                 f"{stock.failures} could not be read, and a bag has to have all: none was written",
-                about=str(folder),
+                subject=str(folder),
             )
         digests[MANIFEST] = summed.hexdigest()
         manifest.commit()
@@ -222,14 +222,16 @@ def _check_payload(stock: Inventory) -> None:
     tree = stock.tree
     if tree.unlisted:
         raise IncompleteError(
-            "bag-incomplete", "not all of it could be listed; they are named above", about=tree.location.text
+            "bag-incomplete",
+            "not all of it could be listed; they are named above",
+            subject=tree.location.text,
         )
     if tree.links.count or tree.specials:
         names = "; ".join(printable(entry.path) for entry in islice(tree.links, _MOST_NAMED_IN_BAG))
         raise RefusedError(
             "not-baggable",
             f"a bag holds neither symlinks ({tree.links.count}) nor special files ({tree.specials}): {names}",
-            about=tree.location.text,
+            subject=tree.location.text,
             hint="Put files in their place, or copy it with --links skip. Nothing was written.",
         )
     foreign = [entry.path for entry in tree.files if not _is_utf8(entry.path)]
@@ -238,7 +240,7 @@ def _check_payload(stock: Inventory) -> None:
         raise RefusedError(
             "unsafe-name",
             f"a bag's names are UTF-8, and {len(foreign)} here are not: {names}",
-            about=tree.location.text,
+            subject=tree.location.text,
             hint="Rename them. Nothing was written.",
         )
 
@@ -249,12 +251,12 @@ def _check_folder(folder: Path) -> None:
         standing = [name for name in (MANIFEST, INFO, DECLARATION, TAG_MANIFEST) if (folder / name).exists()]
     except OSError as problem:
         reason = reason_of(problem)
-        raise UsageError("unwritable-folder", f"it cannot be made: {reason}", about=str(folder)) from None
+        raise UsageError("unwritable-folder", f"it cannot be made: {reason}", subject=str(folder)) from None
     if standing:
         raise RefusedError(
             "already-a-bag",
             f"there is {', '.join(standing)} already",
-            about=str(folder),
+            subject=str(folder),
             hint="Name another folder, or move them away. Nothing was written.",
         )
 

@@ -22,7 +22,7 @@ from transfers.plan_file import write_plan
 from transfers.planner import TransferPlan, check_plan, check_space
 from transfers.reconnect import is_lost
 from transfers.request import Request, adjustments, attributes_of, doomed, permissions_of
-from transfers.stores.base import Adjustment, Copier, Item, Landed, Lock, Origin, Problem
+from transfers.stores.base import Adjustment, Item, Landed, Lock, Origin, Problem
 from transfers.stores.server_lease import this_client
 from transfers.stores.single_file import SingleSource
 
@@ -37,7 +37,9 @@ class Changing(Ends):
             for entry, problem in self._target.keep(backup, doomed(found)):
                 if problem is not None:
                     kept = False
-                    self.tell(Failed(entry.path, problem.code, f"it cannot be kept: {problem.message}"))
+                    self.record_event(
+                        Failed(entry.path, problem.code, f"it cannot be kept: {problem.message}")
+                    )
         return kept
 
     def _carry(self, found: TransferPlan) -> None:
@@ -47,7 +49,9 @@ class Changing(Ends):
         if found.files_to_link:
             self._carry_some(found, kept=kept, names=True)
         if not kept:
-            self.tell(Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept"))
+            self.record_event(
+                Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept")
+            )
 
     def _carry_some(self, found: TransferPlan, *, kept: bool, names: bool) -> None:
         asked = 0
@@ -69,7 +73,9 @@ class Changing(Ends):
 
         self._going_on.until_done(carry)
         if len(self._answered) < asked:
-            self.tell(Failed(b"", "not-tried", f"{asked - len(self._answered)} entries were not tried"))
+            self.record_event(
+                Failed(b"", "not-tried", f"{asked - len(self._answered)} entries were not tried")
+            )
 
     def _move(self, items: Iterable[Item], size: int) -> int:
         """Carry them, so many bytes; how many were answered for."""
@@ -88,7 +94,7 @@ class Changing(Ends):
                     self._answered.add(event.item.number)
                     self._landed(event)
                 else:
-                    self.tell(event)
+                    self.record_event(event)
         self.receipt.mover = mover.word if answered else self.receipt.mover
         if answered and isinstance(mover, GlobusMover):
             self.receipt.checked_by = mover.checked_by
@@ -102,12 +108,12 @@ class Changing(Ends):
         origin = Origin(self._stores[0])
         if isinstance(source, SingleSource):
             origin = Origin(source.store, source.name)
-        if isinstance(self._target, Copier) and self._target.copies(origin.store):
+        if self._target.copies(origin.store):
             return ServerMover(self._target, origin, stream, self._wanted())
         request = self._request
         if stream.word == "stream" and not request.pack_bytes:
             sites = (request.source.site, request.target.site)
-            found = gridftp_mover(origin, self._target, sites, request.lowest_rate, self._tell_others)
+            found = gridftp_mover(origin, self._target, sites, request.lowest_rate, self._on_event)
             return found or stream
         return stream
 
@@ -123,13 +129,13 @@ class Changing(Ends):
     def _landed(self, landed: Landed) -> None:
         entry = landed.item.entry
         if landed.problem is not None:
-            self.tell(Failed(entry.path, landed.problem.code, landed.problem.message))
+            self.record_event(Failed(entry.path, landed.problem.code, landed.problem.message))
             return
         if entry.same_as:
-            self.tell(Linked(entry.path, entry.same_as))
+            self.record_event(Linked(entry.path, entry.same_as))
             return
         digest, proof = landed.digest, landed.proof
-        self.tell(
+        self.record_event(
             Moved(entry.path, entry.kind, entry.size, digest, proof, entry.mtime_ns, entry.mode, landed.etag)
         )
 
@@ -138,7 +144,7 @@ class Changing(Ends):
         if not found.deletions.count:
             return
         if self.receipt.files_failed:
-            self.tell(
+            self.record_event(
                 Failed(b"", "deletions-left", "nothing was deleted, because not everything else succeeded")
             )
             return
@@ -149,12 +155,12 @@ class Changing(Ends):
 
         for action in found.deletions:
             if action.implied:
-                self.tell(Deleted(action.entry.path, action.entry.kind))
+                self.record_event(Deleted(action.entry.path, action.entry.kind))
         for entry, problem in self._going_on.each(remove):
             if problem is None:
-                self.tell(Deleted(entry.path, entry.kind))
+                self.record_event(Deleted(entry.path, entry.kind))
             else:
-                self.tell(Failed(entry.path, problem.code, problem.message))
+                self.record_event(Failed(entry.path, problem.code, problem.message))
 
     def _adjust(self, found: TransferPlan) -> None:
         """Permissions and attributes of what stood there and of new folders, when nothing more is put into them.
@@ -170,12 +176,12 @@ class Changing(Ends):
         for adjustment, problem in self._going_on.each(adjust):
             entry = adjustment.entry
             if problem is None:
-                self.tell(Adjusted(entry.path, entry.kind))
+                self.record_event(Adjusted(entry.path, entry.kind))
             elif problem.code != "vanished" or entry.kind is not Kind.FOLDER or not self.receipt.files_failed:
-                self.tell(Failed(entry.path, problem.code, problem.message))
+                self.record_event(Failed(entry.path, problem.code, problem.message))
 
 
-def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
+def synchronise(request: Request, on_event: Listener = ignore) -> Receipt:
     """Do it, and return the receipt, whose `exit` says how it went.
 
     Raises what stopped the call before its end: `RefusedError` when nothing was changed, `TryLaterError`,
@@ -184,7 +190,7 @@ def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
     """
     check_writable(request.target)
     with ExitStack() as stack:
-        operation = Operation(request, tell, stack)
+        operation = Operation(request, on_event, stack)
         try:
             receipt = operation.run()
         except BaseException as problem:
@@ -197,7 +203,7 @@ def synchronise(request: Request, tell: Listener = ignore) -> Receipt:
 def plan_only(
     request: Request,
     show: Callable[[TransferPlan], None],
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     *,
     save: Path | None = None,
 ) -> TransferPlan:
@@ -207,7 +213,7 @@ def plan_only(
     """
     check_writable(request.target)
     with ExitStack() as stack:
-        operation = Operation(request, tell, stack, dry=True)
+        operation = Operation(request, on_event, stack, dry=True)
         found = _look_only(operation)
         check_plan(found, request.rules, request.target.text)
         if save is not None:
@@ -226,7 +232,9 @@ def _look_only(operation: Operation) -> TransferPlan:
         if problem.code != "denied":
             raise
         message = f"there is no plan: {problem.message}"
-        raise IncompleteError("plan-incomplete", message, about=problem.about, hint=problem.hint) from problem
+        raise IncompleteError(
+            "plan-incomplete", message, subject=problem.subject, hint=problem.hint
+        ) from problem
 
 
 class Operation(Changing):
@@ -262,7 +270,7 @@ class Operation(Changing):
         sites = (self._request.source.site, self._request.target.site)
         here = {site.name for site in sites if site.kind == "local"}
         # there is no line to an agent of this machine that could come back
-        if self._globus is not None or not self._patience() or problem.about in here:
+        if self._globus is not None or not self._patience() or problem.subject in here:
             return False
         if self._restarted and problem.code == "locked":
             return this_client() in problem.message
@@ -284,7 +292,7 @@ class Operation(Changing):
         self.open_ends()
         self._reached = True
         rules = self._request.rules
-        about = self._request.target.text
+        subject = self._request.target.text
         existed = self._target.stat() is not None
         lock = None
         # A folder has to be there to be locked; a prefix need not, and what its store can hold is known by then.
@@ -296,14 +304,14 @@ class Operation(Changing):
         if self._restarted:  # what this call moved before is not kept, but moved
             self.receipt.files_kept -= self.receipt.files_moved + self.receipt.files_linked
             self.receipt.files_kept = max(0, self.receipt.files_kept)
-        check_plan(found, rules, about)
+        check_plan(found, rules, subject)
         if (
             self._journal is not None
             and not found.target_files
             and not isinstance(self._source, SingleSource)
         ):
             self._journal.append({"kind": "empty"})
-        check_space(found, self._target, about)
+        check_space(found, self._target, subject)
         if self._request.direct and found.moves.count:
             self._find_way()
         if found.changes or not existed:

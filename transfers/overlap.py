@@ -1,16 +1,15 @@
 """Refuse a source and a target that overlap (S20), and a target root that changed since the last scheduled run.
 
-Stores describe where they are (`Identified`), and transfers.agent.identity compares the descriptions. What no store can see is
+Stores describe where they are (`Store.identities`), and transfers.agent.identity compares the descriptions. What no store can see is
 named in docs/transfers.md.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from hibali.errors import RefusedError
@@ -19,6 +18,7 @@ from hibali.ledger import ledger_folder
 from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent.identity import AROUND, INSIDE, SAME, SHARED, Identity, child, described, relation
+from transfers.stores.base import RootIdentity, Store
 
 _MESSAGES = {
     SAME: "the source and the target are the same {kind}",
@@ -32,38 +32,17 @@ _WEB_PORTS = {"http": 80, "https": 443}
 _OWN_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-@runtime_checkable
-class Identified(Protocol):
-    """A store that can tell which folder its root is."""
-
-    def identities(self) -> list[Identity]:
-        """The root, described in each way that another store may describe it, too."""
-
-
-@runtime_checkable
-class Identifies(Protocol):
-    """A store at a machine that can tell of any path which folder it is."""
-
-    def identify(self, paths: Sequence[bytes]) -> list[Identity | None]:
-        """The folders at these paths, which are written as in config.toml; None for one whose variable is not set there."""
-
-
-def identities_of(store: object) -> list[Identity]:
-    """The identities of a store's root; none where it cannot tell."""
-    return store.identities() if isinstance(store, Identified) else []
-
-
-def check_apart(source: Iterable[Identity], target: Iterable[Identity], about: Location) -> None:
+def check_apart(source: Iterable[Identity], target: Iterable[Identity], subject: Location) -> None:
     """Raise `RefusedError` where a target folder overlaps with a source folder."""
     found = _relation(list(target), list(source))
     if found is not None:
-        raise _refused(_MESSAGES[found].format(kind="folder"), about)
+        raise _refused(_MESSAGES[found].format(kind="folder"), subject)
 
 
 def check_another_file(
     source: tuple[list[Identity], bytes],
     target: tuple[list[Identity], bytes],
-    about: Location,
+    subject: Location,
     *,
     folds: bool,
 ) -> None:
@@ -71,23 +50,23 @@ def check_another_file(
     (folders, name), (folders_there, name_there) = source, target
     alike = name == name_there or (folds and _folded(name) == _folded(name_there))
     if alike and _relation(folders_there, folders) == SAME:
-        raise _refused(_MESSAGES[SAME].format(kind="file"), about)
+        raise _refused(_MESSAGES[SAME].format(kind="file"), subject)
 
 
-def check_real_file(source: list[Identity], target: tuple[list[Identity], bytes], about: Location) -> None:
+def check_real_file(source: list[Identity], target: tuple[list[Identity], bytes], subject: Location) -> None:
     """The same where `source` describes the file itself, behind all symlinks."""
     folders, name = target
     if _relation([child(one, name) for one in folders], source) == SAME:
-        raise _refused(_MESSAGES[SAME].format(kind="file"), about)
+        raise _refused(_MESSAGES[SAME].format(kind="file"), subject)
 
 
-def check_backup_apart(backup: list[Identity], others: list[Identity], about: Location) -> None:
+def check_backup_apart(backup: list[Identity], others: list[Identity], subject: Location) -> None:
     """Raise `RefusedError` where the folder of a backup overlaps with any of these."""
     if _relation(backup, others) is not None:
         raise RefusedError(
             "backup-overlaps",
             "the backup folder overlaps with the source or the target",
-            about=about.text,
+            subject=subject.text,
             hint="Name a folder that is neither in them nor around them. Nothing was changed.",
         )
 
@@ -101,11 +80,11 @@ def _folded(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape").casefold()
 
 
-def _refused(message: str, about: Location) -> RefusedError:
+def _refused(message: str, subject: Location) -> RefusedError:
     return RefusedError(
         "overlap",
         message,
-        about=about.text,
+        subject=subject.text,
         hint="Name a target that is neither the source, nor inside it, nor around it. Nothing was changed.",
     )
 
@@ -145,27 +124,6 @@ def host_name(host: str | None) -> str:
 _FILE = "roots.json"
 
 
-@dataclass(frozen=True, slots=True)
-class RootIdentity:
-    """A folder as the filesystem knows it; `device` means something only until the host boots again."""
-
-    boot: str
-    device: int
-    inode: int
-
-    def is_other(self, now: RootIdentity) -> bool:
-        """Whether another folder has its name now. Device numbers of network filesystems differ from boot to boot."""
-        return self.inode != now.inode or (self.boot == now.boot and self.device != now.device)
-
-
-@runtime_checkable
-class KnowsRoot(Protocol):
-    """A store that can tell which folder its root is."""
-
-    def identity(self) -> RootIdentity | None:
-        """The root that is open; None where there is none."""
-
-
 class KnownRoots:
     """What the runs of one schedule wrote to, in `schedules/NAME/roots.json`."""
 
@@ -173,25 +131,25 @@ class KnownRoots:
         self._schedule = schedule
         self._path = ledger_folder("schedules", schedule) / _FILE
 
-    def check(self, target: Location, store: KnowsRoot, where: bytes) -> None:
+    def check(self, target: Location, store: Store, where: bytes) -> None:
         """Raise `RefusedError("root-changed")` where a run before this one wrote to another folder."""
         before = self._read().get(_key(target, where))
         if before is None:
             return
-        now = store.identity()
+        now = store.root_identity()
         if now is not None and not before.is_other(now):
             return
         what = "is another folder than" if now is not None else "is gone, and was there"
         raise RefusedError(
             "root-changed",
             f"{printable(where)} {what} when this schedule last ran",
-            about=target.text,
+            subject=target.text,
             hint=f"Look at what is there now. If it is right: hibali schedule resume {self._schedule}",
         )
 
-    def remember(self, target: Location, store: KnowsRoot, where: bytes) -> None:
+    def remember(self, target: Location, store: Store, where: bytes) -> None:
         """Keep what was written to."""
-        now = store.identity()
+        now = store.root_identity()
         known = self._read()
         if now is None or known.get(_key(target, where)) == now:
             return
@@ -210,7 +168,7 @@ class KnownRoots:
             raise RefusedError(
                 "root-changed",
                 "it cannot be read which folders this schedule writes to",
-                about=str(self._path),
+                subject=str(self._path),
                 hint=f"To begin anew: hibali schedule resume {self._schedule}",
             ) from None
 

@@ -67,7 +67,7 @@ def write_plan(path: Path, header: Header, found: TransferPlan) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         if path.exists() and not path.is_file():
-            raise UsageError("not-a-file", "a plan is written to a plain file", about=str(path))
+            raise UsageError("not-a-file", "a plan is written to a plain file", subject=str(path))
         with open(os.open(partial, flags, 0o600), "wb") as stream:  # noqa: PTH123  # opened with flags of its own
             try:
                 stream.writelines(plan_lines(header, found, lambda end: sign(SIGNED_AS, end)))
@@ -82,7 +82,7 @@ def write_plan(path: Path, header: Header, found: TransferPlan) -> None:
         raise UsageError(
             "unwritable-file",
             f"the plan cannot be written: {reason_of(problem)}",
-            about=str(path),
+            subject=str(path),
             hint="Give -o another place. Nothing was changed.",
         ) from None
 

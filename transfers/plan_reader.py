@@ -337,7 +337,7 @@ def read_plan(path: Path) -> SavedPlan:
     try:
         stream = path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such plan", about=str(path)) from None
+        raise NotFoundError("no-such-file", "there is no such plan", subject=str(path)) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     with stream:
@@ -355,9 +355,9 @@ def read_plan(path: Path) -> SavedPlan:
 class _Reading:
     """One file being read; `line` is where it is."""
 
-    def __init__(self, stream: IO[bytes], about: str) -> None:
+    def __init__(self, stream: IO[bytes], subject: str) -> None:
         self._stream = stream
-        self._about = about
+        self._subject = subject
         self._summed = hashlib.sha256()
         self._before = b""
         self._deleting = False
@@ -396,7 +396,7 @@ class _Reading:
             if not line.isascii():
                 raise WrongLineError("it is not ASCII")
             self._summed.update(line)
-            record = read_json(line, self._about)
+            record = read_json(line, self._subject)
             if not isinstance(record, dict) or record.get("schema") != 1 or type(record["schema"]) is not int:
                 raise WrongLineError("it is not a line of schema 1")
             if record.get("kind") == "plan-end":
@@ -456,11 +456,11 @@ def _header(record: Record) -> Header:
     )
 
 
-def _damaged(message: str, about: str) -> RefusedError:
+def _damaged(message: str, subject: str) -> RefusedError:
     return RefusedError(
         "plan-damaged",
         f"this plan is not as it was written: {message}",
-        about=about,
+        subject=subject,
         hint="Nothing was changed. Make it again: hibali plan FROM TO -o FILE",
     )
 
@@ -489,7 +489,7 @@ def check_trust(saved: SavedPlan, ends: Sequence[Location], named: Sequence[Loca
         raise RefusedError(
             "other-ends",
             f"this plan goes from {ends[0].text} to {ends[1].text}, and not from {named[0].text} to {named[1].text}",
-            about=str(path),
+            subject=str(path),
             hint="Name the ends of the plan, or make another one: hibali plan FROM TO -o FILE",
         )
     doubts = doubts_about(saved)
@@ -499,7 +499,7 @@ def check_trust(saved: SavedPlan, ends: Sequence[Location], named: Sequence[Loca
             "foreign-plan",
             f"this plan may be another person's: {doubts}. It goes from {ends[0].text} to {ends[1].text}:"
             f" files to move: {planned.files_to_move}, to delete: {planned.files_to_delete}",
-            about=str(path),
+            subject=str(path),
             hint="Read it. If it does what you want, name both ends again: hibali apply FILE FROM TO",
         )
     return doubts

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
@@ -14,13 +14,12 @@ from hibali.locations import Location
 from hibali.text import printable
 from transfers.entry import Entry, Kind, enclosing
 from transfers.journal import DigestBook
-from transfers.movers.base import Side
 from transfers.plan import IN_THE_WAY, Action, Conflict, Decision, FoldedNames, Verb, decide, kept
 from transfers.record_repair import MissingRecords
 from transfers.rules import Rules, Selector, selector, shows_in_pages, unmet
 from transfers.spool import Blocks, Spool, entry_from_list, entry_to_list
-from transfers.stores.agent_listing import BothSides, Page, PagedListing
-from transfers.stores.base import Facts, ListingIncompleteError, Problem, Store
+from transfers.stores.agent_listing import BothSides
+from transfers.stores.base import Facts, ListingIncompleteError, Page, Problem, Side, Store
 
 
 class FirstNames:
@@ -134,7 +133,7 @@ class Reader:
 _AT_ONCE = 1024  # so many are looked up before those among them that are not on record are hashed
 
 
-class RememberingSide:
+class RememberingSide(Side):
     """A side whose digests are asked for only once; `used` says whether any came from the record."""
 
     def __init__(self, side: Side, location: Location, where: bytes) -> None:
@@ -177,7 +176,7 @@ class RememberingSide:
         self._book.close()
 
 
-class UnprovenSide:
+class UnprovenSide(Side):
     """The same, but that of those files nothing counts: where the source has them a plan has them, too."""
 
     def __init__(self, side: Side, paths: Collection[bytes]) -> None:
@@ -198,14 +197,6 @@ class UnprovenSide:
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""
         return self._side.digest(entries)
-
-
-@runtime_checkable
-class InPages(Protocol):
-    """A side that lists in pages."""
-
-    def pages(self) -> PagedListing | None:
-        """The listing; None where there is no folder."""
 
 
 Unlisted = list[tuple[bytes, Problem]]
@@ -370,7 +361,7 @@ def _listings(
     if not target_exists:
         return source.list(), iter(())
     plain = in_pages and not target.facts.folds_case
-    if plain and isinstance(source, InPages) and isinstance(target, InPages):
+    if plain and source.in_pages and target.in_pages:
         ours, theirs = source.pages(), target.pages()
         if ours is not None and theirs is not None:
             both = BothSides(ours, theirs, found.keep)
@@ -433,7 +424,7 @@ def settle(
             yield Action(Verb.REPLACE, action.entry, "content differs", action.target)
 
 
-def check_plan(found: TransferPlan, rules: Rules, about: str) -> None:
+def check_plan(found: TransferPlan, rules: Rules, subject: str) -> None:
     """Raise `RefusedError` (8) for a plan that must not begin: unsafe names, an empty source, too many deletions."""
     refused = [conflict for conflict in found.conflicts if conflict.refuse]
     if refused:
@@ -442,7 +433,7 @@ def check_plan(found: TransferPlan, rules: Rules, about: str) -> None:
         raise RefusedError(
             "unsafe-name",
             f"the target cannot hold {len(refused)} of the names: {names}{more}",
-            about=about,
+            subject=subject,
             hint="Rename them, or leave them out with --exclude. Nothing was moved.",
         )
     if not rules.delete:
@@ -451,7 +442,7 @@ def check_plan(found: TransferPlan, rules: Rules, about: str) -> None:
         raise RefusedError(
             "empty-source",
             "the source is empty, and --delete would empty the target",
-            about=about,
+            subject=subject,
             hint="Is the source mounted? If it is meant: --allow-empty-source.",
         )
     if not rules.delete_limit.allows(found.files_to_delete, found.target_files):
@@ -459,12 +450,12 @@ def check_plan(found: TransferPlan, rules: Rules, about: str) -> None:
         raise RefusedError(
             "delete-limit",
             f"{found.files_to_delete} of {found.target_files} files would be deleted, and the limit is {limit}",
-            about=about,
+            subject=subject,
             hint=f"Look with --dry-run; if it is meant: --max-delete {found.files_to_delete}",
         )
 
 
-def check_space(found: TransferPlan, target: Store, about: str) -> None:
+def check_space(found: TransferPlan, target: Store, subject: str) -> None:
     """Raise `RefusedError` (8) when the target has no room for what is to move."""
     if not found.moves.count:
         return
@@ -481,24 +472,27 @@ def check_space(found: TransferPlan, target: Store, about: str) -> None:
             raise RefusedError(
                 "no-quota",
                 f"{needed} {words} and the quota of {whose} leaves {free} {name}",
-                about=about,
+                subject=subject,
                 hint="Make room there, or ask the site for more. Nothing was moved.",
             )
         raise RefusedError(
             code,
             f"{needed} {words} and {free} {name} are free",
-            about=about,
+            subject=subject,
             hint="Make room there. Nothing was moved.",
         )
 
 
-def missing_source(about: str) -> NotFoundError:
+def missing_source(subject: str) -> NotFoundError:
     """The source is not there."""
     return NotFoundError(
-        "no-such-source", "there is nothing at the source", about=about, hint="Look with: hibali ls SITE:PATH"
+        "no-such-source",
+        "there is nothing at the source",
+        subject=subject,
+        hint="Look with: hibali ls SITE:PATH",
     )
 
 
-def incomplete(about: str, failures: int) -> IncompleteError:
+def incomplete(subject: str, failures: int) -> IncompleteError:
     """Not everything was done."""
-    return IncompleteError("incomplete", f"{failures} were not done; they are named above", about=about)
+    return IncompleteError("incomplete", f"{failures} were not done; they are named above", subject=subject)

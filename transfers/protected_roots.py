@@ -16,9 +16,7 @@ from hibali.ssh.sessions import address_of
 from transfers.agent.identity import INSIDE, SAME, Identity, child, relation, this_machine
 from transfers.overlap import (
     AMAZON,
-    Identifies,
     host_name,
-    identities_of,
     identity_of_bucket,
     identity_of_url,
 )
@@ -29,7 +27,7 @@ from transfers.stores.open_store import open_host
 _SECONDS = 20.0
 
 
-def check_guarded(target: Location, where: bytes, tell: Listener = ignore) -> None:
+def check_guarded(target: Location, where: bytes, on_event: Listener = ignore) -> None:
     """Raise `RefusedError` where `where`, an absolute path there, and a read-only root are one inside the other.
 
     What is typed is known to differ from what is meant: `$NAME`, `~` and symlinks are followed at the site.
@@ -39,7 +37,7 @@ def check_guarded(target: Location, where: bytes, tell: Listener = ignore) -> No
     if not roots:
         return
     try:
-        with closing(open_host(site, tell=tell)) as far:
+        with closing(open_host(site, on_event=on_event)) as far:
             real = _real_paths(far, [where, *(far.expand(root) for root in roots)])
     except UsageError:
         real = [where, *(root.encode("utf-8", "surrogateescape") for root in roots)]  # no machine to ask
@@ -49,7 +47,7 @@ def check_guarded(target: Location, where: bytes, tell: Listener = ignore) -> No
             raise RefusedError(
                 "read-only-root",
                 f"this lies {relation} the root @{name}, which the configuration calls read-only",
-                about=target.text,
+                subject=target.text,
                 hint=f"Write elsewhere, or take the root out of sites.{site.name}.read_only.",
             )
 
@@ -77,7 +75,7 @@ def check_named(location: Location) -> None:
         raise RefusedError(
             "own-name",
             "hibali keeps its locks and journals under this name",
-            about=location.text,
+            subject=location.text,
             hint="They go with the folder around them.",
         )
 
@@ -97,13 +95,13 @@ def check_unprotected(
     `above` is the folder that holds the place, which is a `link` or anything else. Places are compared by device and inode, mounts
     and services (transfers.agent.identity), so other names of a root make no difference. Returns the place's identity at a machine.
     """
-    if not isinstance(above, Identifies):
-        for place in (child(one, location.name) for one in identities_of(above)):
+    if not above.facts.machine:
+        for place in (child(one, location.name) for one in above.identities()):
             for service, words in _service_roots(sites):
                 if relation(service, place) in {SAME, INSIDE}:
                     raise _refused(location, f"{words} is here or below")
         return None
-    (folder,) = identities_of(above)
+    (folder,) = above.identities()
     kept = list(_kept(location.site, sites, here=folder["machine"] == this_machine()))
     asked = [above.where.rstrip(b"/") + b"/" + location.name]
     for path, _ in kept:
@@ -173,6 +171,6 @@ def _refused(location: Location, words: str) -> RefusedError:
     return RefusedError(
         "protected-place",
         f"{words}, and is not removed",
-        about=location.text,
+        subject=location.text,
         hint="Name what lies in it.",
     )

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from hibali.errors import RefusedError
 from hibali.text import printable
 from transfers.entry import Entry, Kind
-from transfers.movers.base import Side
 from transfers.plan import Action, Verb, compare, is_away, kept, unholdable
 from transfers.plan_file import Header
 from transfers.planner import TransferPlan, listed, settle
 from transfers.rules import Rules
 from transfers.spool import Spool
+from transfers.stores.base import Side
 
 
 class NumberedAction(NamedTuple):
@@ -90,7 +90,7 @@ _TO_DO, _DONE, _COMPARE, _ABSENT, _ADJUST = range(5)
 
 
 def recheck(
-    planned: TransferPlan, source: Side, target: Side, rules: Rules, *, target_exists: bool, about: str
+    planned: TransferPlan, source: Side, target: Side, rules: Rules, *, target_exists: bool, subject: str
 ) -> TransferPlan:
     """The part of a plan that is still to be done, made of what both sides list now.
 
@@ -101,7 +101,7 @@ def recheck(
         check.look_at_source(planned)
         check.look_at_target(planned, exists=target_exists)
         check.settle()
-        check.refuse_drift(about)
+        check.refuse_drift(subject)
         return check.remaining(planned)
 
 
@@ -122,25 +122,25 @@ def same(planned: Entry, found: Entry) -> bool:
     return all(getattr(planned, name) == getattr(found, name) for name in facts)
 
 
-def check_same_ends(planned: Header, now: Header, about: str) -> None:
+def check_same_ends(planned: Header, now: Header, subject: str) -> None:
     """Raise `RefusedError("drift")` where the locations of a plan have come to mean other places."""
     for side, before, after in (
         ("source", planned.source.where, now.source.where),
         ("target", planned.target.where, now.target.where),
     ):
         if before != after:
-            raise drift(f"the {side} was {printable(before)} and is {printable(after)} now", about)
+            raise drift(f"the {side} was {printable(before)} and is {printable(after)} now", subject)
     if planned.single != now.single:
         words = "a file and is a folder" if planned.single else "a folder and is a file"
-        raise drift(f"the source was {words} now", about)
+        raise drift(f"the source was {words} now", subject)
 
 
-def drift(message: str, about: str) -> RefusedError:
+def drift(message: str, subject: str) -> RefusedError:
     """The plan is for a place that is no more."""
     return RefusedError(
         "drift",
         message,
-        about=about,
+        subject=subject,
         hint="Nothing was changed. Make a new plan: hibali plan FROM TO -o FILE",
     )
 
@@ -304,11 +304,11 @@ class _Recheck:
             if judged.verb is not Verb.KEEP:
                 self._drift(judged.entry.path, "its content changed at the target")
 
-    def refuse_drift(self, about: str) -> None:
+    def refuse_drift(self, subject: str) -> None:
         """Raise `RefusedError` when anything drifted."""
         if self._drifts:
             more = f"; and {self._drifts - _NAMED} more" if self._drifts > _NAMED else ""
-            raise drift(f"{self._drifts} are no longer as planned: {'; '.join(self._drifted)}{more}", about)
+            raise drift(f"{self._drifts} are no longer as planned: {'; '.join(self._drifted)}{more}", subject)
 
     def remaining(self, planned: TransferPlan) -> TransferPlan:
         """What is to be done; deletions deepest first."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Noted, Retried
 from hibali.retry import pause, try_again
+from transfers.stores.base import Store
 
 Result = TypeVar("Result")
 
@@ -22,39 +23,6 @@ _LONGEST_PAUSE = 90.0
 def is_lost(problem: BaseException) -> bool:
     """Whether this says that a line was lost, and nothing about who was at its other end."""
     return isinstance(problem, TryLaterError) and problem.transient and problem.code in _LOST
-
-
-@runtime_checkable
-class Reconnectable(Protocol):
-    """A store that goes on after lost lines, and comes back after the last one where its site allows it."""
-
-    @property
-    def reconnects(self) -> int:
-        """How many lost lines it went on after."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether its first line is lost."""
-
-    @property
-    def patience(self) -> float:
-        """For how many seconds it may be tried to come back; 0 for not at all."""
-
-    @property
-    def landed_before(self) -> int:
-        """How many bytes of unfinished files stood there when it began to land last."""
-
-    def can_come_back(self, *, anew: bool) -> bool:
-        """Whether it could know that nobody else wrote there meanwhile, or, where all is to be looked at `anew`, need not."""
-
-    def leave(self) -> None:
-        """Let go of all lines, lost or not; safe to call twice."""
-
-    def come_back(self, *, anew: bool) -> None:
-        """One try: one login at most, which asks nothing; then what was held before is held again.
-
-        Raises an error that is `transient` where a later try may succeed.
-        """
 
 
 class RetryPolicy:
@@ -86,11 +54,11 @@ class RetryPolicy:
 class Reconnection:
     """Brings the stores of one call back after a lost line, all of them: whoever was not lost waits in the middle of something."""
 
-    def __init__(self, stores: Sequence[object], mark: Callable[[], object], tell: Listener) -> None:
+    def __init__(self, stores: Sequence[Store], mark: Callable[[], object], on_event: Listener) -> None:
         """`stores` may still grow; `mark` changes when something was done."""
         self._stores = stores
         self._mark = mark
-        self._tell = tell
+        self._on_event = on_event
         self._patience: RetryPolicy | None = None
         self._restarts = 0
 
@@ -117,26 +85,26 @@ class Reconnection:
 
     def _come_back(self, problem: TryLaterError, *, anew: bool) -> None:
         """Raises `problem` where it is not to be tried, or what the last try raised."""
-        stores = [store for store in self._stores if isinstance(store, Reconnectable)]
-        lost = [store for store in stores if store.lost]
-        seconds = min((store.patience for store in lost), default=0.0)
-        possible = len(stores) == len(self._stores) and all(one.can_come_back(anew=anew) for one in stores)
+        stores = self._stores
+        lost = [store for store in stores if store.connection_lost]
+        seconds = min((store.reconnect_seconds for store in lost), default=0.0)
+        possible = all(store.can_reconnect(anew=anew) for store in stores)
         if not (is_lost(problem) and seconds and possible):
             raise problem
         patience = self._lost(seconds)
-        _leave(stores)
+        _disconnect(stores)
         try_again(
-            lambda: _come_back(stores, anew=anew),
+            lambda: _reconnect(stores, anew=anew),
             problem,
             next_pause=lambda: patience.next_pause(time.monotonic()),
-            tell=self._tell_pause,
+            on_pause=self._tell_pause,
         )
-        self._tell(Noted(f"{problem.about}: the line is back"))
+        self._on_event(Noted(f"{problem.subject}: the line is back"))
 
     def _lost(self, seconds: float) -> RetryPolicy:
         """Note that a line is lost; `seconds` is how long it may take to come back without getting on."""
         self._patience = patience = self._patience or RetryPolicy(seconds, _jitter)
-        landed = sum(store.landed_before for store in self._stores if isinstance(store, Reconnectable))
+        landed = sum(store.resumed_bytes for store in self._stores)
         patience.lost(time.monotonic(), (self._mark(), landed))
         return patience
 
@@ -153,22 +121,22 @@ class Reconnection:
 
     def _tell_pause(self, problem: HibaliError, attempt: int, seconds: float) -> None:
         words = f"the line is lost, trying again in {seconds:.0f} s"
-        self._tell(Retried(problem.about, attempt, seconds, f"the line is lost: {problem.message}"))
-        self._tell(Noted(f"{problem.about}: {words} ({problem.message})"))
+        self._on_event(Retried(problem.subject, attempt, seconds, f"the line is lost: {problem.message}"))
+        self._on_event(Noted(f"{problem.subject}: {words} ({problem.message})"))
 
 
-def _come_back(stores: Iterable[Reconnectable], *, anew: bool) -> None:
+def _reconnect(stores: Iterable[Store], *, anew: bool) -> None:
     try:
         for store in stores:
-            store.come_back(anew=anew)
+            store.reconnect(anew=anew)
     except BaseException:
-        _leave(stores)
+        _disconnect(stores)
         raise
 
 
-def _leave(stores: Iterable[Reconnectable]) -> None:
+def _disconnect(stores: Iterable[Store]) -> None:
     for store in stores:
-        store.leave()
+        store.disconnect()
 
 
 def _jitter() -> float:

@@ -41,7 +41,7 @@ class MissingRecords:
         self,
         known: Mapping[bytes, Expected],
         cut_off: CutOff | None,
-        tell: Callable[[Event], None],
+        on_event: Callable[[Event], None],
         *,
         proof: Proof = Proof.DIGEST,
     ) -> None:
@@ -49,7 +49,7 @@ class MissingRecords:
         self._known = known
         self._proof = proof
         self._cut_off = cut_off
-        self._tell = tell
+        self._on_event = on_event
         self._facts: tuple[Facts, Facts] | None = None
         self.repaired = 0
         self.left = 0
@@ -87,7 +87,7 @@ class MissingRecords:
         known = self._known.get(target.path)
         if known is None or known.digest != digest:
             self.repaired += 1
-            self._tell(_recorded(target, digest, self._proof))
+            self._on_event(_recorded(target, digest, self._proof))
 
     def message(self) -> str:
         """What a person should know; "" for nothing."""

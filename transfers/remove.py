@@ -19,7 +19,7 @@ from transfers.journal import Receipt, end_journal, exit_after, journal_line, op
 from transfers.protected_roots import check_guarded, check_named, check_unprotected
 from transfers.rules import DeleteLimit
 from transfers.spool import EntrySpool
-from transfers.stores.base import RemovesTrees, Store
+from transfers.stores.base import Store
 from transfers.stores.open_store import open_store
 
 
@@ -61,14 +61,14 @@ class Doomed:
 Agree = Callable[[Doomed], None]
 
 
-def remove(request: Request, agree: Agree, tell: Listener = ignore) -> Receipt:
+def remove(request: Request, agree: Agree, on_event: Listener = ignore) -> Receipt:
     """Do it, and return the receipt, whose `exit` says how it went.
 
     `agree` is called with what a whole tree holds, before anything of it goes, and raises to keep it. Raises what stopped the call:
     `RefusedError` when nothing was changed, `TryLaterError` where somebody is at work there, `NotFoundError`.
     """
     with ExitStack() as stack:
-        removal = _Removal(request, tell, stack)
+        removal = _Removal(request, on_event, stack)
         journal = open_journal(removal.receipt, stack)
         try:
             removal.run(agree, journal)
@@ -78,10 +78,10 @@ def remove(request: Request, agree: Agree, tell: Listener = ignore) -> Receipt:
         return removal.end(journal, None)
 
 
-def look_only(request: Request, show: Agree, tell: Listener = ignore) -> None:
+def look_only(request: Request, show: Agree, on_event: Listener = ignore) -> None:
     """Look exactly as `remove` would, and show what would go; nothing is touched, not even to lock it."""
     with ExitStack() as stack:
-        removal = _Removal(request, tell, stack)
+        removal = _Removal(request, on_event, stack)
         doomed = removal.look(removal.find())
         removal.check_limit(doomed)
         show(doomed)
@@ -90,25 +90,25 @@ def look_only(request: Request, show: Agree, tell: Listener = ignore) -> None:
 class _Removal:
     """One call."""
 
-    def __init__(self, request: Request, tell: Listener, stack: ExitStack) -> None:
+    def __init__(self, request: Request, on_event: Listener, stack: ExitStack) -> None:
         place = request.location.text
         self.receipt = Receipt(new_identifier(), "rm", place, place)
         self._request = request
-        self._tell_others = tell
+        self._on_event = on_event
         self._stack = stack
         self._began = time.monotonic()
         self._stores: list[Store] = []
         self._journal: Journal | None = None
 
-    def _tell(self, event: Event) -> None:
+    def _record_event(self, event: Event) -> None:
         self.receipt.take(event)
         line = journal_line(event)
         if self._journal is not None and line is not None:
             self._journal.append(line)
-        self._tell_others(event)
+        self._on_event(event)
 
     def _open(self, location: Location) -> Store:
-        store = open_store(replace(location, confined=True), tell=self._tell_others)
+        store = open_store(replace(location, confined=True), on_event=self._on_event)
         self._stack.callback(store.close)
         self._stores.append(store)
         return store
@@ -120,26 +120,26 @@ class _Removal:
         check_named(location)
         above = self._open(location.parent)
         if not above.facts.writable:
-            raise RefusedError("read-only-site", "this site can only be read", about=location.text)
-        if not isinstance(above, RemovesTrees):
+            raise RefusedError("read-only-site", "this site can only be read", subject=location.text)
+        if not above.facts.removes_trees:
             raise RefusedError(
                 "cannot-remove",
                 "it cannot be told at this kind of site whether somebody is at work there",
-                about=location.text,
+                subject=location.text,
                 hint="What a source does not have, a sync with --delete removes there.",
             )
         found = above.stat(location.name)
         if found is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
         if location.slash and found.kind is not Kind.FOLDER:
             found = self._folder_of_that_name(found)
         identity = check_unprotected(location, above, self._request.sites, link=found.kind is Kind.LINK)
-        check_guarded(location, above.where.rstrip(b"/") + b"/" + location.name, self._tell_others)
+        check_guarded(location, above.where.rstrip(b"/") + b"/" + location.name, self._on_event)
         if found.kind is not Kind.FOLDER:
             return found
         if not recursive:
             raise UsageError(
-                "is-a-folder", "this is a folder", about=location.text, hint="With all in it: --recursive"
+                "is-a-folder", "this is a folder", subject=location.text, hint="With all in it: --recursive"
             )
         top = above.stat()
         mounts = [] if identity is None else identity["places"][1:]
@@ -156,14 +156,16 @@ class _Removal:
         again = self._open(location).stat() if found.kind is Kind.FILE else None
         if again is None or again.kind is not Kind.FOLDER:
             what = "a symlink, which goes without the slash" if found.kind is Kind.LINK else "no folder"
-            raise UsageError("not-a-folder", f"PATH ends in a slash, and this is {what}", about=location.text)
+            raise UsageError(
+                "not-a-folder", f"PATH ends in a slash, and this is {what}", subject=location.text
+            )
         return again
 
     def look(self, found: Entry) -> Doomed:
         """All that goes with it. A listing that is not whole is raised: then nothing goes."""
         doomed = Doomed(found.kind is Kind.FOLDER)
         self._stack.callback(doomed.entries.close)
-        self._tell(Listing())
+        self._record_event(Listing())
         if not doomed.folder:
             doomed.add(found)
             return doomed
@@ -178,7 +180,7 @@ class _Removal:
         return RefusedError(
             "another-filesystem",
             f"another filesystem is mounted {where}",
-            about=self._request.location.text,
+            subject=self._request.location.text,
             hint="Remove what it holds by itself, or unmount it.",
         )
 
@@ -189,7 +191,7 @@ class _Removal:
             raise RefusedError(
                 "delete-limit",
                 f"{doomed.files} files would be removed, and the limit is {limit.in_files(doomed.files)}",
-                about=self._request.location.text,
+                subject=self._request.location.text,
                 hint=f"Look with --dry-run; if it is meant: --max-delete {doomed.files}",
             )
 
@@ -197,43 +199,42 @@ class _Removal:
         """Lock it, look, have it agreed to, and remove it."""
         found = self.find()
         store = self._stores[-1]
-        assert isinstance(store, RemovesTrees)
         lock = store.lock("rm")
         self._stack.callback(lock.release)
         doomed = self.look(found)
-        store.check_vacant(itself=doomed.folder)
-        self._tell(doomed.planned())
+        store.check_no_locks(itself=doomed.folder)
+        self._record_event(doomed.planned())
         self.check_limit(doomed)
         if doomed.folder:
             agree(doomed)
         self._journal = journal
         journal.append(place_line(self._request.location, store.where), durable=True)
         if doomed.folder:
-            for path, problem in store.sweep():
-                self._tell(Failed(path, problem.code, problem.message))
+            for path, problem in store.remove_own_files():
+                self._record_event(Failed(path, problem.code, problem.message))
         for entry, gone in store.remove(doomed.entries):
-            self._tell(
+            self._record_event(
                 Deleted(entry.path, entry.kind)
                 if gone is None
                 else Failed(entry.path, gone.code, gone.message)
             )
         if doomed.folder and not self.receipt.files_failed:
-            self._vacate(store)
+            self._remove_root(store)
         lock.release()
 
-    def _vacate(self, store: RemovesTrees) -> None:
+    def _remove_root(self, store: Store) -> None:
         """Now that nothing is left in it."""
-        stays = store.vacate()
+        stays = store.remove_root()
         if stays is None:
-            self._tell(Deleted(b"", Kind.FOLDER))
+            self._record_event(Deleted(b"", Kind.FOLDER))
             assert self._journal is not None
             self._journal.append({"kind": "empty"})
         else:
-            self._tell(Failed(b"", stays.code, stays.message))
+            self._record_event(Failed(b"", stays.code, stays.message))
 
     def end(self, journal: Journal, problem: BaseException | None) -> Receipt:
         """Judge and write the receipt."""
-        self._tell_others(Ended())
+        self._on_event(Ended())
         receipt = self.receipt
         receipt.seconds = time.monotonic() - self._began
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)

@@ -84,19 +84,19 @@ def check_backup(backup: Location, target: Location, facts: Facts) -> None:
     check_writable(backup)
     if not facts.keeps:
         raise UsageError(
-            "cannot-keep", "what is replaced cannot be kept at this kind of site", about=target.text
+            "cannot-keep", "what is replaced cannot be kept at this kind of site", subject=target.text
         )
     if (backup.site.name, backup.bucket) != (target.site.name, target.bucket):
         raise UsageError(
             "backup-elsewhere",
             "the backup has to be at the target's own site",
-            about=backup.text,
+            subject=backup.text,
             hint="Files are not sent there, they are moved.",
         )
     # a bucket's own root is an empty key
     if lies(b"/" + backup.raw, b"/" + target.raw) is not None:
         raise UsageError(
-            "backup-overlaps", "the backup and the target lie one in the other", about=backup.text
+            "backup-overlaps", "the backup and the target lie one in the other", subject=backup.text
         )
 
 
@@ -110,41 +110,41 @@ def doomed(found: TransferPlan) -> Iterator[Entry]:
             yield action.entry
 
 
-def check_fidelity(rules: Rules, source: Facts, target: Facts, about: tuple[str, str]) -> None:
-    """Raise `RefusedError` (8) where a side cannot keep what was asked for; `about` names the source and the target."""
-    for facts, where in zip((source, target), about, strict=True):
+def check_fidelity(rules: Rules, source: Facts, target: Facts, subject: tuple[str, str]) -> None:
+    """Raise `RefusedError` (8) where a side cannot keep what was asked for; `subject` names the source and the target."""
+    for facts, where in zip((source, target), subject, strict=True):
         if rules.modes == "keep" and not facts.modes:
             raise RefusedError(
                 "cannot-keep-modes",
                 "permissions cannot be kept there",
-                about=where,
+                subject=where,
                 hint="Leave out --modes keep. Nothing was changed.",
             )
 
-    for facts, where in zip((source, target), about, strict=True):
+    for facts, where in zip((source, target), subject, strict=True):
         if rules.xattrs and not facts.attributes:
             raise _no_attributes(where)
         if rules.hard_links and not facts.hard_links:
             raise RefusedError(
                 "cannot-keep-hard-links",
                 "hard links cannot be kept there",
-                about=where,
+                subject=where,
                 hint="Leave out --hard-links: each name is a file of its own then. Nothing was changed.",
             )
 
 
-def take_attributes(stores: Iterable[Store], target: Store, about: tuple[str, str]) -> None:
+def take_attributes(stores: Iterable[Store], target: Store, subject: tuple[str, str]) -> None:
     """Have all of them tell attributes. Raises `RefusedError` (8) where a filesystem keeps none: those of the other would go."""
     for store in stores:
         if not store.take_attributes():
-            raise _no_attributes(about[store is target])
+            raise _no_attributes(subject[store is target])
 
 
 def _no_attributes(where: str) -> RefusedError:
     return RefusedError(
         "cannot-keep-attributes",
         "extended attributes cannot be kept there",
-        about=where,
+        subject=where,
         hint="Leave out --xattrs. Nothing was changed.",
     )
 

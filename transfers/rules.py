@@ -13,7 +13,7 @@ from transfers.entry import Entry, Kind, Proof
 from transfers.stores.base import unsafe_component
 
 
-def read_names(content: bytes, about: str, *, separator: bytes = b"\n") -> frozenset[bytes]:
+def read_names(content: bytes, subject: str, *, separator: bytes = b"\n") -> frozenset[bytes]:
     """The names of a list, relative to the source; `./x` and `x/` are `x`, empty ones are passed over.
 
     Raises `UsageError` for a name that is absolute or climbs.
@@ -28,7 +28,7 @@ def read_names(content: bytes, about: str, *, separator: bytes = b"\n") -> froze
             raise UsageError(
                 "bad-name",
                 f"{printable(written)} cannot be a name below the source: {reason}",
-                about=f"{about}:{number}",
+                subject=f"{subject}:{number}",
                 hint="Names are relative to the source, one a line; --from0 takes those of `find -print0`.",
             )
         names.add(name)
@@ -112,7 +112,9 @@ def read_delete_limit(text: str) -> DeleteLimit:
     """`N` or `N%` of the command line; raises `UsageError`."""
     found = _LIMIT.fullmatch(text)
     if found is None or (found.group(2) and int(found.group(1)) > 100):
-        raise UsageError("bad-limit", "a limit is a number of files, or a percentage up to 100%", about=text)
+        raise UsageError(
+            "bad-limit", "a limit is a number of files, or a percentage up to 100%", subject=text
+        )
     value = int(found.group(1))
     return DeleteLimit(percent=value) if found.group(2) else DeleteLimit(number=value)
 

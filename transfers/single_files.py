@@ -9,11 +9,11 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar, runtime_checkable
+from typing import IO, Any, Protocol, TypeVar
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
@@ -21,7 +21,6 @@ from hibali.locations import Location, check_writable
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Proof
-from transfers.packs.place import HashesRanges
 from transfers.pipeline.batches import group_units
 from transfers.protected_roots import check_guarded
 from transfers.stores.base import (
@@ -30,6 +29,7 @@ from transfers.stores.base import (
     Landed,
     ListingIncompleteError,
     Payload,
+    SmallFiles,
     Store,
     Unit,
     is_own_name,
@@ -39,27 +39,8 @@ from transfers.stores.open_store import open_store
 from transfers.stores.single_file import SingleSource
 
 
-@runtime_checkable
-class Resolves(Protocol):
-    """A store whose site has symlinks above and at what was named."""
-
-    def resolved(self, paths: Sequence[bytes] = ()) -> list[bytes]:
-        """Where the root and these paths are without symlinks, as far as anything stands there.
-
-        They are absolute, or begin with `~/` or `$NAME`; b"" for one whose variable is not set there.
-        """
-
-
-@runtime_checkable
-class Guarded(Protocol):
-    """A store whose site has symlinks that other accounts may have made."""
-
-    def check_trusted(self) -> None:
-        """Raise `RefusedError` where the path of the root leads through a symlink of another account below a configured root."""
-
-
 def contents(
-    location: Location, *, recall: bool = False, tell: Listener = ignore
+    location: Location, *, recall: bool = False, on_event: Listener = ignore
 ) -> Generator[bytes | bytearray | memoryview, None, None]:
     """The bytes of a regular file, streaming. A symlink is followed.
 
@@ -70,7 +51,7 @@ def contents(
     with ExitStack() as stack:
 
         def opened(at: Location) -> Store:
-            store = open_store(at, tell=tell)
+            store = open_store(at, on_event=on_event)
             stack.callback(store.close)
             return store
 
@@ -81,11 +62,11 @@ def contents(
             raise IncompleteError(
                 "offline",
                 "its bytes are on tape, or it is a single hole",
-                about=location.text,
+                subject=location.text,
                 hint="To have them read all the same: --recall",
             )
         if entry.kind is not Kind.FILE:
-            raise UsageError("not-a-file", "this is no regular file", about=location.text)
+            raise UsageError("not-a-file", "this is no regular file", subject=location.text)
         yield from _bytes_of(source, entry, location.text)
 
 
@@ -93,44 +74,43 @@ def _real_place(location: Location, store: Store) -> Location:
     """The place of the file itself, where a symlink was named."""
     found = store.stat()
     if found is None:
-        raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
+        raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
     if found.kind is Kind.FOLDER:
         raise UsageError(
             "is-a-folder",
             "this is a folder",
-            about=location.text,
+            subject=location.text,
             hint=f"Look with: hibali ls {location.text}",
         )
     if location.slash:
-        raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", about=location.text)
-    if not isinstance(store, Resolves):
+        raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", subject=location.text)
+    if not store.facts.machine:
         return location
-    if isinstance(store, Guarded):
-        store.check_trusted()
+    store.check_trusted()
     return replace(location, path=store.resolved()[0].decode("utf-8", "surrogateescape"))
 
 
-def _bytes_of(source: SingleSource, entry: Entry, about: str) -> Iterator[bytes | bytearray | memoryview]:
+def _bytes_of(source: SingleSource, entry: Entry, subject: str) -> Iterator[bytes | bytearray | memoryview]:
     summed = hashlib.sha256()
     size = 0
     for payload in source.read(group_units([Item(0, entry)], lambda: source.facts.segment_bytes)):
         if 0 in payload.problems:
             problem = payload.problems[0]
-            raise IncompleteError(problem.code, problem.message, about=about)
+            raise IncompleteError(problem.code, problem.message, subject=subject)
         summed.update(payload.data)
         size += len(payload.data)
         yield payload.data
         if payload.unit.last:
-            _check(payload, size, summed.hexdigest(), about)
+            _check(payload, size, summed.hexdigest(), subject)
 
 
-def _check(payload: Payload, size: int, digest: str, about: str) -> None:
+def _check(payload: Payload, size: int, digest: str, subject: str) -> None:
     vouched = payload.digests[0]
     if size != payload.unit.items[0].entry.size or (vouched is not None and vouched != digest):
         raise IncompleteError(
             "differs",
             "the bytes that came are not those that the file is known to have",
-            about=about,
+            subject=subject,
             hint="Do not use what was written.",
         )
 
@@ -147,7 +127,7 @@ def take_file(
     progress: Callable[[int], None],
     *,
     digest: str | None = None,
-    about: str = "",
+    subject: str = "",
 ) -> None:
     """Make `file` hold what `entry` of the store does; `progress` is told how many bytes of it are there.
 
@@ -165,20 +145,20 @@ def take_file(
         with part.open("r+b" if part.exists() else "w+b") as stream:
             there = min(os.fstat(stream.fileno()).st_size, entry.size - 1) // _ALIGNED * _ALIGNED
             there = there if entry.size > PACK_BYTES else 0  # a pack comes whole
-            whole = _take(store, known, stream, there, progress, about)
-            if not whole and not (there and _take(store, known, stream, 0, progress, about)):
-                raise _differs(about)
+            whole = _take(store, known, stream, there, progress, subject)
+            if not whole and not (there and _take(store, known, stream, 0, progress, subject)):
+                raise _differs(subject)
         part.replace(file)
     except OSError as problem:
         raise _unwritable(problem, file) from None
 
 
 def put_content(
-    content: bytes, file: Path, progress: Callable[[int], None], *, digest: str | None, about: str
+    content: bytes, file: Path, progress: Callable[[int], None], *, digest: str | None, subject: str
 ) -> None:
     """Make `file` hold a content that came whole; raises as `take_file` does."""
     if digest is not None and hashlib.sha256(content).hexdigest() != digest:
-        raise _differs(about)
+        raise _differs(subject)
     part = _part_of(file)
     try:
         part.write_bytes(content)
@@ -188,13 +168,13 @@ def put_content(
     progress(len(content))
 
 
-def _differs(about: str) -> IncompleteError:
+def _differs(subject: str) -> IncompleteError:
     message = "the bytes that came are not those that the content is known to have"
-    return IncompleteError("differs", message, about=about)
+    return IncompleteError("differs", message, subject=subject)
 
 
 def _unwritable(problem: OSError, file: Path) -> IncompleteError:
-    return IncompleteError("cannot-write", reason_of(problem), about=printable(os.fsencode(file)))
+    return IncompleteError("cannot-write", reason_of(problem), subject=printable(os.fsencode(file)))
 
 
 def _part_of(file: Path) -> Path:
@@ -204,19 +184,19 @@ def _part_of(file: Path) -> Path:
 
 
 def _take(
-    store: Store, entry: Entry, stream: IO[bytes], there: int, progress: Callable[[int], None], about: str
+    store: Store, entry: Entry, stream: IO[bytes], there: int, progress: Callable[[int], None], subject: str
 ) -> bool:
     """Whether what came, behind so many bytes that were there, is what it is known to be."""
     summed = _hash_beginning(stream, there)
     stream.truncate(there)
     vouched = entry.digest
     units = group_units([Item(next(_numbers), entry)], lambda: store.facts.segment_bytes, lambda _: there)
-    if there and vouched and not isinstance(store, HashesRanges):
+    if there and vouched and not store.facts.hashes_ranges:
         # else it would read what is there once more, to tell the digest of the whole
         units = (replace(unit, piece=True) for unit in units)
     for payload in store.read(units):
         if 0 in payload.problems:
-            raise IncompleteError(payload.problems[0].code, payload.problems[0].message, about=about)
+            raise IncompleteError(payload.problems[0].code, payload.problems[0].message, subject=subject)
         stream.write(payload.data)
         summed.update(payload.data)
         vouched = vouched or payload.digests[0]
@@ -239,24 +219,24 @@ def _hash_beginning(stream: IO[bytes], size: int) -> Any:
 _IN_THE_WAY = frozenset({"in-the-way", "not-a-folder"})
 
 
-def make_place(location: Location, tell: Listener = ignore) -> bool:
+def make_place(location: Location, on_event: Listener = ignore) -> bool:
     """Make the folder and those above it; whether it was not there before. Where there are no folders, that is told.
 
     Raises `RefusedError` where something else stands in the way, or nothing may be written there.
     """
     check_writable(location)
-    with closing(open_store(location, tell=tell)) as store:
+    with closing(open_store(location, on_event=on_event)) as store:
         if not store.facts.writable:
-            raise RefusedError("read-only-site", "this site can only be read", about=location.text)
+            raise RefusedError("read-only-site", "this site can only be read", subject=location.text)
         found = store.stat()
         if not store.facts.folders:
-            tell(Noted(f"{location.text}: an object store has no folders, so there is nothing to make"))
+            on_event(Noted(f"{location.text}: an object store has no folders, so there is nothing to make"))
             return False
         if found is not None and found.kind is Kind.FOLDER:
             return False
         if found is not None:
             raise _in_the_way(location)
-        check_guarded(location, store.where, tell)
+        check_guarded(location, store.where, on_event)
         try:
             store.make_root()
         except (IncompleteError, RefusedError) as problem:
@@ -270,7 +250,7 @@ def _in_the_way(location: Location) -> RefusedError:
     return RefusedError(
         "in-the-way",
         "something that is no folder stands there, or above it",
-        about=location.text,
+        subject=location.text,
         hint="Give it another name.",
     )
 
@@ -279,42 +259,12 @@ _MODE = 0o644
 _STANDING = "target-changed"  # how every store calls it where something stands that nobody expected
 
 
-class SmallFiles(Protocol):
-    """The files of one place, each at most `PACK_BYTES`; they are never replaced and never removed."""
-
-    def list(self) -> Iterator[Entry]:
-        """Every regular file, in no order. Raises `NotFoundError` where the place itself is missing, and the errors of reaching it."""
-
-    def read(self, entries: Iterable[Entry]) -> Iterator[bytes]:
-        """Their contents in the order asked, several asked for at once; raises `IncompleteError` where one changed since it was listed."""
-
-    def writing(self) -> AbstractContextManager[None]:
-        """Nobody else of hibali's writes there meanwhile, where the place can hold a lock; raises `TryLaterError("locked")`."""
-
-    def create(self, contents: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """Make each of them where nothing stands, durable, inside `writing`.
-
-        Returns what stands instead, by path, where that is something else. Raises `IncompleteError`, `AccessError`, `RefusedError`.
-        """
-
-    def close(self) -> None:
-        """Let go of what was opened; safe to call twice."""
-
-
-@runtime_checkable
-class KeepsSmallFiles(Protocol):
-    """A store that has a better way to them than the one for whole trees."""
-
-    def small_files(self) -> SmallFiles:
-        """Those below its root; closing them closes the store."""
-
-
-def open_small_files(location: Location, *, tell: Listener = ignore) -> SmallFiles:
+def open_small_files(location: Location, *, on_event: Listener = ignore) -> SmallFiles:
     """The files at a location, connected; close them. Raises the errors of reaching a site."""
-    store = open_store(location, tell=tell)
-    if isinstance(store, KeepsSmallFiles):
+    store = open_store(location, on_event=on_event)
+    if store.facts.small_files:
         return store.small_files()
-    return StoreFiles(store, location, tell)
+    return StoreFiles(store, location, on_event)
 
 
 def content_mark(entry: Entry) -> str:
@@ -323,13 +273,13 @@ def content_mark(entry: Entry) -> str:
     return "-".join(str(part) for part in told)
 
 
-class StoreFiles:
-    """The SmallFiles protocol over any store (transfers.stores.base.Store): what is made is guarded by the store's own lock."""
+class StoreFiles(SmallFiles):
+    """Small files of any store: what is made is guarded by the store's own lock."""
 
-    def __init__(self, store: Store, location: Location, tell: Listener = ignore) -> None:
+    def __init__(self, store: Store, location: Location, on_event: Listener = ignore) -> None:
         self._store = store
         self._location = location
-        self._tell = tell
+        self._on_event = on_event
 
     def list(self) -> Iterator[Entry]:
         """See SmallFiles. What cannot be looked into is passed over."""
@@ -338,11 +288,11 @@ class StoreFiles:
             raise NotFoundError(
                 "no-such-place",
                 "there is nothing there",
-                about=self._location.text,
+                subject=self._location.text,
                 hint=f"Make it once: hibali mkdir {self._location.text}",
             )
         if root.kind is not Kind.FOLDER:
-            raise UsageError("not-a-folder", "this is no folder", about=self._location.text)
+            raise UsageError("not-a-folder", "this is no folder", subject=self._location.text)
         try:
             for entry in self._store.list():
                 if entry.kind is Kind.FILE and not (is_own_name(entry.path) or is_partial_name(entry.path)):
@@ -358,7 +308,9 @@ class StoreFiles:
             for position, (item, size) in enumerate(zip(payload.unit.items, payload.sizes, strict=True)):
                 problem = payload.problems.get(position)
                 if problem is not None:
-                    raise IncompleteError(problem.code, problem.message, about=self._about(item.entry.path))
+                    raise IncompleteError(
+                        problem.code, problem.message, subject=self._subject(item.entry.path)
+                    )
                 yield bytes(payload.data[at : at + size])
                 at += size
 
@@ -366,8 +318,8 @@ class StoreFiles:
     def writing(self) -> Iterator[None]:
         """See SmallFiles."""
         if not self._store.facts.writable:
-            raise RefusedError("read-only-site", "this site can only be read", about=self._location.text)
-        check_guarded(self._location, self._store.where, self._tell)
+            raise RefusedError("read-only-site", "this site can only be read", subject=self._location.text)
+        check_guarded(self._location, self._store.where, self._on_event)
         if not self._store.facts.locks:
             yield
             return
@@ -379,7 +331,7 @@ class StoreFiles:
             raise TryLaterError(
                 "locked",
                 "another account is writing there, or was interrupted when it did",
-                about=self._location.text,
+                subject=self._location.text,
                 hint="Try again later. If it stays so, whoever was interrupted types their line again.",
             ) from None
         try:
@@ -404,18 +356,18 @@ class StoreFiles:
     def _path_that_stands(self, answer: Landed) -> bytes:
         path, problem = answer.item.entry.path, answer.problem
         if problem is not None and problem.code != _STANDING:
-            raise IncompleteError(problem.code, problem.message, about=self._about(path))
+            raise IncompleteError(problem.code, problem.message, subject=self._subject(path))
         return path
 
     def _entry_at(self, path: bytes) -> Entry:
         found = self._store.stat(path)
         if found is None or found.kind is not Kind.FILE or found.size > PACK_BYTES:
             raise IncompleteError(
-                "in-the-way", "something that is no small file stands there", about=self._about(path)
+                "in-the-way", "something that is no small file stands there", subject=self._subject(path)
             )
         return found
 
-    def _about(self, path: bytes) -> str:
+    def _subject(self, path: bytes) -> str:
         return self._location.child(path).text
 
     def close(self) -> None:
@@ -460,7 +412,9 @@ def read_share(text: str) -> Share:
     found = _SHARE.fullmatch(text)
     if found is None or not int(found.group(1)) or (found.group(2) and int(found.group(1)) > 100):
         raise UsageError(
-            "bad-sample", "a sample is a number of files from 1, or a percentage from 1% to 100%", about=text
+            "bad-sample",
+            "a sample is a number of files from 1, or a percentage from 1% to 100%",
+            subject=text,
         )
     return Share(int(found.group(1)), percent=bool(found.group(2)))
 

@@ -215,7 +215,7 @@ _NO_FACTS = [None, None, None]
 class Verification:
     """One verification; `receipt` is true at any moment, so that one that was stopped can say how far it came."""
 
-    def __init__(self, question: Question, tell: Listener = ignore) -> None:
+    def __init__(self, question: Question, on_event: Listener = ignore) -> None:
         self._question = question
         rules = question.rules
         # By name at once; by age and size once it is known which place has a name.
@@ -224,7 +224,7 @@ class Verification:
             Rules(newer_ns=rules.newer_ns, min_size=rules.min_size, max_size=rules.max_size)
         )
         self._facts = [rules.newer_ns, rules.min_size, rules.max_size]
-        self._tell_others = tell
+        self._on_event = on_event
         self._trees: list[Tree] = []
         self._began = time.monotonic()
         self._coverage = Coverage()
@@ -253,7 +253,7 @@ class Verification:
 
     def _open(self, location: Location, stack: ExitStack) -> Tree:
         names = self._question.rules.files_from
-        tree = open_tree(location, self._selected, self._tell_others, stack, names)
+        tree = open_tree(location, self._selected, self._on_event, stack, names)
         self._trees.append(tree)
         if self._journal is not None:
             second = location is self._question.second or self._question.second is None
@@ -262,16 +262,16 @@ class Verification:
             self._fail(path, problem)
         return tree
 
-    def _tell(self, event: Event) -> None:
+    def _record_event(self, event: Event) -> None:
         self.receipt.take(event)
         line = journal_line(event)
         if self._journal is not None and line is not None:
             self._journal.append(line)
-        self._tell_others(event)
+        self._on_event(event)
 
     def _fail(self, path: bytes, problem: Problem | None) -> None:
         reason = problem or Problem("unreadable", "it could not be read")
-        self._tell(Failed(path, reason.code, reason.message))
+        self._record_event(Failed(path, reason.code, reason.message))
 
     def _match(self, stack: ExitStack) -> Matched:
         """Look at the one place or at both."""
@@ -280,7 +280,7 @@ class Verification:
         if question.second is not None:
             other = self._open(question.second, stack)
             self._leave_out(lambda _: None)
-            found = match_trees(tree, other, self._tell)
+            found = match_trees(tree, other, self._record_event)
             missing = list(unmet_names(self._trees, ()))
         else:
             expected = self._expected(tree)
@@ -288,17 +288,17 @@ class Verification:
             self._leave_out(lambda path: expected.pop(path, None))
             below = question.manifest.below if question.manifest is not None else b""
             found = match_digests(
-                tree, expected, self._tell, self._unknown, exact=question.exact, below=below
+                tree, expected, self._record_event, self._unknown, exact=question.exact, below=below
             )
         for failure in missing:
-            self._tell(failure)
+            self._record_event(failure)
         return found
 
     def _unknown(self, path: bytes) -> None:
         """A file with no digest to compare with; a manifest says by itself which files are meant."""
         if self._question.manifest is None:
             self._coverage.files_unrecorded += 1
-            self._tell(Unverified(path, "unrecorded", "no digest is on record for it"))
+            self._record_event(Unverified(path, "unrecorded", "no digest is on record for it"))
 
     def _leave_out(self, left: Callable[[bytes], object]) -> None:
         if self._facts != _NO_FACTS:
@@ -317,7 +317,7 @@ class Verification:
             raise NotFoundError(
                 "nothing-recorded",
                 "no digests are on record for this place",
-                about=self._question.first.text,
+                subject=self._question.first.text,
                 hint="Give a manifest (--manifest FILE), or another place to compare with.",
             )
         return known
@@ -341,12 +341,12 @@ class Verification:
             closing(Pairs()) as unseen,
         ):
             if question.resume and book.empty:
-                self._tell(Noted("There is nothing to go on from: all of it is looked at."))
+                self._record_event(Noted("There is nothing to go on from: all of it is looked at."))
             self._sort_out(self._chosen(matched.pairs, book), book, unseen)
-            self._tell_others(Hashing(unseen.count, unseen.bytes))
+            self._on_event(Hashing(unseen.count, unseen.bytes))
             for pair, digest, wanted, problem in self._hashed(unseen):
                 coverage.files_unchecked -= 1
-                self._tell_others(Carried(pair.ours.size))
+                self._on_event(Carried(pair.ours.size))
                 if digest is None or wanted is None:
                     self._fail(pair.entries[-1].path, problem)
                 else:
@@ -371,7 +371,7 @@ class Verification:
             book.add(pair.entries, digest)
         else:
             reason = f"its sha256 is {digest}, and {wanted} was expected"
-            self._tell(Failed(pair.entries[-1].path, "differs", reason))
+            self._record_event(Failed(pair.entries[-1].path, "differs", reason))
 
     def _key(self) -> list[Any]:
         """What makes another question: where, against what, and which files of it."""

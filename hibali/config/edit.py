@@ -28,7 +28,9 @@ def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Sit
     sites = read_document({**around, "version": 1, "sites": {name: dict(table)}}, wrong).sites
     if wrong:
         listed = [f"{printable('.'.join(found.keys[2:]) or name)}: {found.message}" for found in wrong]
-        raise UsageError("invalid-site", "\n".join(["the site cannot be as described", *listed]), about=name)
+        raise UsageError(
+            "invalid-site", "\n".join(["the site cannot be as described", *listed]), subject=name
+        )
     return sites[name]
 
 
@@ -89,7 +91,7 @@ def add_remote(config: str | None, remote: RemoteSettings, *, replace: bool = Fa
         raise RefusedError(
             "remote-differs",
             f"another remote of this name stands in {settings.path}: {found.url}",
-            about=remote.name,
+            subject=remote.name,
             hint="--replace puts the new one in its place.",
         )
     before = text if found is None else _without(text, ("remotes", remote.name))
@@ -133,7 +135,9 @@ def _read(config: str | None) -> tuple[Path, str, Settings]:
     except OSError as problem:
         raise unreadable(problem, str(path), code="unreadable-config") from None
     except UnicodeDecodeError as problem:
-        raise UsageError("unreadable-config", f"not UTF-8 at byte {problem.start}", about=str(path)) from None
+        raise UsageError(
+            "unreadable-config", f"not UTF-8 at byte {problem.start}", subject=str(path)
+        ) from None
     return path, text, parse_settings(text, path)
 
 
@@ -148,7 +152,7 @@ def _compare(settings: Settings, site: Site, *, replace: bool) -> Change:
     raise RefusedError(
         "site-differs",
         f"another site of this name stands in {settings.path}",
-        about=site.name,
+        subject=site.name,
         hint=f"See `hibali sites show {site.name}`; --replace puts the new one in its place.",
     )
 
@@ -248,7 +252,7 @@ def _write(path: Path, before: str, after: str, expected: Settings) -> None:
         raise UsageError(
             "not-editable",
             "this file is written in a way that cannot be changed safely",
-            about=str(path),
+            subject=str(path),
             hint="Change it in an editor; `--dry-run` shows what to write.",
         )
     target = path.resolve()
@@ -257,10 +261,10 @@ def _write(path: Path, before: str, after: str, expected: Settings) -> None:
         now = target.read_bytes().decode("utf-8") if target.exists() else ""
         if now != before:
             raise TryLaterError(
-                "config-changed", "the file was changed by somebody else meanwhile", about=str(path)
+                "config-changed", "the file was changed by somebody else meanwhile", subject=str(path)
             )
         write_atomic(target, after.encode("utf-8"))
     except OSError as problem:
         raise UsageError(
-            "config-unwritable", f"cannot be written: {reason_of(problem)}", about=str(path)
+            "config-unwritable", f"cannot be written: {reason_of(problem)}", subject=str(path)
         ) from None

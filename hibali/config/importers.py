@@ -202,21 +202,21 @@ def propose_rclone_remotes(path: Path, taken: Sequence[str]) -> list[Found]:
         with path.open("rb") as stream:
             text = stream.read(_MOST_BYTES + 1).decode("utf-8", "replace")
     except FileNotFoundError:
-        raise NotFoundError("no-such-file", "rclone has no configuration there", about=str(path)) from None
+        raise NotFoundError("no-such-file", "rclone has no configuration there", subject=str(path)) from None
     except OSError as problem:
-        raise UsageError("unreadable-file", reason_of(problem), about=str(path)) from None
+        raise UsageError("unreadable-file", reason_of(problem), subject=str(path)) from None
     if len(text) > _MOST_BYTES:
-        raise UsageError("too-large", f"it is larger than {_MOST_BYTES} bytes", about=str(path))
+        raise UsageError("too-large", f"it is larger than {_MOST_BYTES} bytes", subject=str(path))
     return propose_remotes(read_remotes(text, str(path)), str(path), taken)
 
 
-def read_remotes(text: str, about: str) -> dict[str, dict[str, str]]:
+def read_remotes(text: str, subject: str) -> dict[str, dict[str, str]]:
     """The remotes of a rclone.conf and their keys; pure. Raises `UsageError`."""
     if _ENCRYPTED in text:
         raise UsageError(
             "encrypted-config",
             "this file is encrypted, and hibali asks for no password of it",
-            about=about,
+            subject=subject,
             hint="Write it in clear for a moment (rclone config show > FILE), set RCLONE_CONFIG=FILE, then: hibali sites import rclone",
         )
     parser = configparser.RawConfigParser(
@@ -231,16 +231,16 @@ def read_remotes(text: str, about: str) -> dict[str, dict[str, str]]:
         parser.read_string(text.replace("\0", "�"))
     except (configparser.Error, ValueError) as problem:
         reason = type(problem).__name__
-        raise UsageError("unreadable-file", f"it is no rclone.conf ({reason})", about=about) from None
+        raise UsageError("unreadable-file", f"it is no rclone.conf ({reason})", subject=subject) from None
     return {name: {key: value or "" for key, value in parser.items(name)} for name in parser.sections()}
 
 
-def propose_remotes(remotes: Mapping[str, Remote], about: str, taken: Sequence[str]) -> list[Found]:
+def propose_remotes(remotes: Mapping[str, Remote], subject: str, taken: Sequence[str]) -> list[Found]:
     """A site for each remote of a kind that hibali has; pure."""
     found: list[Found] = []
     names = set(taken)
     for remote, values in remotes.items():
-        origin = f"{about}, [{printable(remote)}]"
+        origin = f"{subject}, [{printable(remote)}]"
         make = _KINDS.get(values.get("type", ""))
         if make is None:
             kind = printable(values.get("type", "")) or "nothing"
@@ -360,11 +360,11 @@ _DIRECTIVE = re.compile(
 )
 
 
-def read_profile(raw: bytes, about: str) -> list[Proposal]:
+def read_profile(raw: bytes, subject: str) -> list[Proposal]:
     """The sites of a profile; pure. Raises `UsageError` for what is none, `RefusedError` with all that nobody should publish."""
     if len(raw) > MOST_BYTES:
-        raise RefusedError("too-large", f"a profile has at most {MOST_BYTES} bytes", about=about)
-    document = _parse(raw, about)
+        raise RefusedError("too-large", f"a profile has at most {MOST_BYTES} bytes", subject=subject)
+    document = _parse(raw, subject)
     wrong: list[Wrong] = []
     tables = read_document(document, wrong)
     beyond = document.keys() - {"version", "sites"}
@@ -375,7 +375,7 @@ def read_profile(raw: bytes, about: str) -> list[Proposal]:
         wrong.append(Wrong(("sites",), f"a profile has at most {_MOST_SITES}"))
     if wrong:
         listed = [f"{printable('.'.join(found.keys))}: {printable(found.message)}" for found in wrong]
-        raise UsageError("invalid-profile", "\n".join(["this is no profile", *listed]), about=about)
+        raise UsageError("invalid-profile", "\n".join(["this is no profile", *listed]), subject=subject)
     unfit = [
         f"{name}.{key}: {because}"
         for name, table in document["sites"].items()
@@ -385,11 +385,11 @@ def read_profile(raw: bytes, about: str) -> list[Proposal]:
         raise RefusedError(
             "unfit-profile",
             "\n".join(["it has what no profile may have", *map(printable, unfit)]),
-            about=about,
+            subject=subject,
             hint="Ask whoever publishes it; what is yours, add by hand: hibali sites add --help",
         )
     return [
-        Proposal(name, table, about, _reached(table), tuple(_lacking(table)))
+        Proposal(name, table, subject, _reached(table), tuple(_lacking(table)))
         for name, table in document["sites"].items()
     ]
 
@@ -437,14 +437,14 @@ def with_account(proposal: Proposal, user: str | None, account: str | None) -> P
     return Proposal(proposal.name, table, proposal.origin, _reached(table), tuple(_lacking(table)))
 
 
-def _parse(raw: bytes, about: str) -> dict[str, Any]:
+def _parse(raw: bytes, subject: str) -> dict[str, Any]:
     try:
         return tomllib.loads(raw.decode("utf-8"))
     except UnicodeDecodeError:
         message = "it is not UTF-8"
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
         message = printable(str(problem))
-    raise UsageError("invalid-profile", f"this is no profile: {message}", about=about)
+    raise UsageError("invalid-profile", f"this is no profile: {message}", subject=subject)
 
 
 def _value(table: Mapping[str, Any], key: str) -> Any:

@@ -40,7 +40,7 @@ class SettingsError(UsageError):
         super().__init__(
             "invalid-config",
             "\n".join([count, *listed]),
-            about=str(path),
+            subject=str(path),
             hint="Correct the file; `hibali sites list` reads it again.",
         )
         self.problems = problems
@@ -61,7 +61,7 @@ class Settings:
         found = self.sites.get(name)
         if found is None:
             raise UsageError(
-                "unknown-site", "no site of this name is configured", about=name, hint=self._hint(name)
+                "unknown-site", "no site of this name is configured", subject=name, hint=self._hint(name)
             )
         return found
 
@@ -70,7 +70,9 @@ class Settings:
         found = self.remotes.get(name)
         if found is None:
             hint = f"{did_you_mean(name, self.remotes)}There are: {', '.join(sorted(self.remotes)) or 'none'}; `hibali pipelines remotes add NAME URL` adds one."
-            raise UsageError("unknown-remote", "no remote of this name is configured", about=name, hint=hint)
+            raise UsageError(
+                "unknown-remote", "no remote of this name is configured", subject=name, hint=hint
+            )
         return found
 
     def _hint(self, name: str) -> str:
@@ -191,7 +193,7 @@ def _raise_not_built(site: Site, key: str, word: str) -> NoReturn:
     raise UsageError(
         "not-built",
         f"this version of hibali does not support {key} = {word!r}",
-        about=site.name,
+        subject=site.name,
         hint="Correct config.toml, or install the package that adds it.",
     )
 
@@ -208,7 +210,7 @@ def _read_text(path: Path) -> str:
         message = f"not UTF-8 at byte {problem.start}"
     except OSError as problem:
         raise unreadable(problem, str(path), code="unreadable-config", hint=_HINT) from None
-    raise UsageError("unreadable-config", message, about=str(path), hint=_HINT)
+    raise UsageError("unreadable-config", message, subject=str(path), hint=_HINT)
 
 
 def _raise_syntax(problem: tomllib.TOMLDecodeError, path: Path) -> NoReturn:

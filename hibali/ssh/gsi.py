@@ -43,7 +43,7 @@ def without_debug(said: str) -> str:
     return "\n".join(each.strip() for each in _messages(said) if not _DEBUG.match(each)).strip()
 
 
-def explain_gss(said: str, *, about: str, by_hand: str) -> AccessError | None:
+def explain_gss(said: str, *, subject: str, by_hand: str) -> AccessError | None:
     """The error where ssh ended in the key exchange of GSSAPI, with the whole error chain; None where it did not.
 
     `by_hand` is the line that makes ssh tell the same with more words. What went wrong with a mechanism that ssh only tried
@@ -59,7 +59,7 @@ def explain_gss(said: str, *, about: str, by_hand: str) -> AccessError | None:
         return AccessError(
             "host-name-differs",
             f"the host's certificate has another name: {words}",
-            about=about,
+            subject=subject,
             hint="Name the site's host as its certificate does; it may stand for several machines, so ask the site. By hand: "
             + by_hand,
         )
@@ -67,13 +67,13 @@ def explain_gss(said: str, *, about: str, by_hand: str) -> AccessError | None:
         return AccessError(
             "authority-unknown",
             f"the certificates cannot be checked: {words}",
-            about=about,
+            subject=subject,
             hint=f"X509_CERT_DIR names the folder with the certificates of the authorities. By hand: {by_hand}",
         )
     return AccessError(
         "gss-failed",
         f"GSI could not establish a security context: {words}",
-        about=about,
+        subject=subject,
         hint=f"Check the proxy (grid-proxy-info) and the authorities (X509_CERT_DIR); what ssh says: {by_hand}",
     )
 
@@ -105,17 +105,17 @@ class Ready:
     made: Path | None = None
 
 
-def ready_proxy(settings: ProxySettings, *, about: str, seconds: float | None = None) -> Ready:
+def ready_proxy(settings: ProxySettings, *, subject: str, seconds: float | None = None) -> Ready:
     """A proxy that is valid for so many seconds, by default the site's `least`: the user's own, or one that is made now.
 
-    `about` names the site or host in errors. Raises `AccessError` with the line to type; nothing is ever asked.
+    `subject` names the site or host in errors. Raises `AccessError` with the line to type; nothing is ever asked.
     """
     needed = settings.least_seconds if seconds is None else seconds
     if settings.make != "no":
-        path = kept_proxy(settings, needed, about=about)
+        path = kept_proxy(settings, needed, subject=subject)
         return Ready(path, path)
     path = users_proxy()
-    check_proxy(path, needed, about=about, line=line_to_type(settings, needed))
+    check_proxy(path, needed, subject=subject, line=line_to_type(settings, needed))
     return Ready(path)
 
 
@@ -124,14 +124,16 @@ def users_proxy(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get("X509_USER_PROXY") or f"/tmp/x509up_u{os.getuid()}")  # noqa: S108  # theirs
 
 
-def check_proxy(path: Path, seconds: float, *, about: str, line: str) -> None:
+def check_proxy(path: Path, seconds: float, *, subject: str, line: str) -> None:
     """Raise `AccessError` where the proxy there is not good for so many seconds; `line` is what to type then."""
     environment = {**os.environ, "X509_USER_PROXY": str(path)}
     asked = _ask(["-exists", "-valid", hours_minutes(seconds)], environment)
     if asked.exit_code == 0:
         return
-    problem = _standing(path, about, line)
-    raise problem or explain_proxy(_ask(["-timeleft"], environment), path, seconds, about=about, line=line)
+    problem = _standing(path, subject, line)
+    raise problem or explain_proxy(
+        _ask(["-timeleft"], environment), path, seconds, subject=subject, line=line
+    )
 
 
 def seconds_left(path: Path) -> int:
@@ -149,16 +151,16 @@ def _ask(words: list[str], environment: Mapping[str, str]) -> Finished:
 
 def no_tools(problem: NotFoundError) -> NotFoundError:
     """The same for a program that comes with packages of the Grid Community Toolkit."""
-    package = "myproxy" if problem.about.startswith("myproxy") else "globus-proxy-utils"
+    package = "myproxy" if problem.subject.startswith("myproxy") else "globus-proxy-utils"
     return NotFoundError(
         problem.code,
         problem.message,
-        about=problem.about,
+        subject=problem.subject,
         hint=f"It is in the package {package} of Debian, Ubuntu and EPEL.",
     )
 
 
-def _standing(path: Path, about: str, line: str) -> AccessError | None:
+def _standing(path: Path, subject: str, line: str) -> AccessError | None:
     """What is wrong with the file itself: the tools tell that only in their libraries' words."""
     shown = printable(os.fsencode(path))
     try:
@@ -168,17 +170,17 @@ def _standing(path: Path, about: str, line: str) -> AccessError | None:
             return AccessError(
                 "proxy-mode",
                 f"the proxy {shown} may not be read",
-                about=about,
+                subject=subject,
                 hint=f"Make a new one: {line}",
             )
         return AccessError(
-            "proxy-missing", f"there is no proxy at {shown}", about=about, hint=f"Type: {line}"
+            "proxy-missing", f"there is no proxy at {shown}", subject=subject, hint=f"Type: {line}"
         )
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         return AccessError(
             "proxy-mode",
             f"{shown} is not a file of yours, and no proxy",
-            about=about,
+            subject=subject,
             hint=f"Set X509_USER_PROXY to a place of your own, then: {line}",
         )
     mode = stat.S_IMODE(found.st_mode)
@@ -186,13 +188,13 @@ def _standing(path: Path, about: str, line: str) -> AccessError | None:
         return AccessError(
             "proxy-mode",
             f"the proxy {shown} has the mode {mode:04o}, and may have 0600 at most",
-            about=about,
+            subject=subject,
             hint=f"Type: chmod 600 {shlex.quote(str(path))} (or, where others may have read it, make a new one: {line})",
         )
     return None
 
 
-def explain_proxy(answer: Finished, path: Path, seconds: float, *, about: str, line: str) -> AccessError:
+def explain_proxy(answer: Finished, path: Path, seconds: float, *, subject: str, line: str) -> AccessError:
     """What `grid-proxy-info -timeleft` means by its answer for a proxy that does not do; pure.
 
     Of an expired proxy it prints -1, with status 0; what it says on standard error need not be UTF-8.
@@ -204,17 +206,17 @@ def explain_proxy(answer: Finished, path: Path, seconds: float, *, about: str, l
         return AccessError(
             "proxy-unreadable",
             f"{shown} cannot be read as a proxy: {printable(said) or 'no reason was given'}",
-            about=about,
+            subject=subject,
             hint=f"Type: {line}",
         )
     if left <= 0:
         return AccessError(
-            "proxy-expired", f"the proxy {shown} has expired", about=about, hint=f"Type: {line}"
+            "proxy-expired", f"the proxy {shown} has expired", subject=subject, hint=f"Type: {line}"
         )
     return AccessError(
         "proxy-too-short",
         f"the proxy {shown} is valid for {show_time(left)}, and {show_time(seconds)} are needed",
-        about=about,
+        subject=subject,
         hint=f"Type: {line}",
     )
 
@@ -264,7 +266,7 @@ _OTHERS = 0o077
 _refused: dict[str, AccessError] = {}  # several logins ask at once, and a wrong passphrase is said once (S7)
 
 
-def kept_proxy(settings: ProxySettings, seconds: float, *, about: str) -> Path:
+def kept_proxy(settings: ProxySettings, seconds: float, *, subject: str) -> Path:
     """The proxy that hibali keeps for these settings, made anew where it is not valid for so many seconds any more.
 
     It lies in the private folder beside the control sockets, on this machine. Raises `AccessError`.
@@ -277,7 +279,7 @@ def kept_proxy(settings: ProxySettings, seconds: float, *, about: str) -> Path:
         if path.name in _refused:
             raise _refused[path.name]
         if not path.exists() or seconds_left(path) < seconds:
-            content = make_proxy(settings, max(seconds, settings.life_seconds), seconds, about=about)
+            content = make_proxy(settings, max(seconds, settings.life_seconds), seconds, subject=subject)
             _replace(path, content)
     except AccessError as problem:
         _refused[path.name] = problem
@@ -307,7 +309,7 @@ def _replace(path: Path, content: bytes) -> None:
     partial.replace(path)
 
 
-def make_proxy(settings: ProxySettings, life: float, seconds: float, *, about: str) -> bytes:
+def make_proxy(settings: ProxySettings, life: float, seconds: float, *, subject: str) -> bytes:
     """A new proxy that lasts `life` seconds, or as long as the credential lets it, which must be `seconds` at least.
 
     By the site's `make`. Raises `AccessError`.
@@ -317,13 +319,13 @@ def make_proxy(settings: ProxySettings, life: float, seconds: float, *, about: s
     else:
         files = _file_options(settings.certificate, settings.key)
         words = ["grid-proxy-init", "-q", "-valid", hours_minutes(life), *files]
-    passphrase = read_passphrase(settings, about=about)
+    passphrase = read_passphrase(settings, subject=subject)
     if settings.make == "grid-proxy-init" and passphrase is not None:
         words.append("-pwstdin")
-    return _make(words, passphrase, seconds, about=about)
+    return _make(words, passphrase, seconds, subject=subject)
 
 
-def derive_proxy(source: Path, life: float, seconds: float, *, about: str) -> bytes:
+def derive_proxy(source: Path, life: float, seconds: float, *, subject: str) -> bytes:
     """A proxy of its own key, made from another one; it lasts `life` seconds, or as long as that one. See `make_proxy`."""
     life = min(life, seconds_left(source))
     words = [
@@ -333,7 +335,7 @@ def derive_proxy(source: Path, life: float, seconds: float, *, about: str) -> by
         _whole_minutes(life),
         *_file_options(str(source), str(source)),
     ]
-    return _make(words, None, seconds, about=about)
+    return _make(words, None, seconds, subject=subject)
 
 
 def _whole_minutes(seconds: float) -> str:
@@ -354,7 +356,7 @@ def _file_options(certificate: str | None, key: str | None) -> list[str]:
     ]
 
 
-def _make(words: Sequence[str], passphrase: bytes | None, seconds: float, *, about: str) -> bytes:
+def _make(words: Sequence[str], passphrase: bytes | None, seconds: float, *, subject: str) -> bytes:
     """Run what makes a proxy in a folder that nobody else can enter. Without a terminal, nothing can be asked."""
     by_hand = shlex.join(word for word in words if word not in {"-q", "-S", "-pwstdin"})
     _remove_left_over()
@@ -372,19 +374,19 @@ def _make(words: Sequence[str], passphrase: bytes | None, seconds: float, *, abo
         except NotFoundError as problem:
             raise no_tools(problem) from None
         if made.exit_code != 0 or not path.exists():
-            raise _not_made(words[0], made.stderr + made.stdout, passphrase, about, by_hand)
+            raise _not_made(words[0], made.stderr + made.stdout, passphrase, subject, by_hand)
         left = seconds_left(path)
         if left + _TOLERANCE_SECONDS < seconds:
             raise AccessError(
                 "proxy-too-short",
                 f"{words[0]} made a proxy that is valid for {show_time(left)}, and {show_time(seconds)} are needed",
-                about=about,
+                subject=subject,
                 hint=f"The credential itself ends, or the server gives no longer ones; see: {by_hand}",
             )
         content = path.read_bytes()
     if len(content) > _LARGEST:
         raise AccessError(
-            "proxy-not-made", "what was made is no proxy: it is far too large", about=about, hint=by_hand
+            "proxy-not-made", "what was made is no proxy: it is far too large", subject=subject, hint=by_hand
         )
     return content
 
@@ -402,12 +404,12 @@ def _environment(program: str, path: Path) -> Mapping[str, str]:
     return {**os.environ, "X509_USER_PROXY": str(path)} if program == "myproxy-logon" else os.environ
 
 
-def _not_made(program: str, said: bytes, passphrase: bytes | None, about: str, by_hand: str) -> AccessError:
+def _not_made(program: str, said: bytes, passphrase: bytes | None, subject: str, by_hand: str) -> AccessError:
     if passphrase is None and b"pass phrase:" in said:
         return AccessError(
             "no-passphrase",
             "the key has a passphrase, and nothing says where hibali finds it",
-            about=about,
+            subject=subject,
             hint="Set passphrase_command, passphrase_file or passphrase_variable in the site's proxy table.",
         )
     lines = [line.strip() for line in said.splitlines() if line.strip()]
@@ -419,25 +421,25 @@ def _not_made(program: str, said: bytes, passphrase: bytes | None, about: str, b
     return AccessError(
         "proxy-not-made",
         f"{program} made no proxy: {because}",
-        about=about,
+        subject=subject,
         hint=f"See what it says by hand: {by_hand}",
     )
 
 
-def read_passphrase(settings: ProxySettings, *, about: str) -> bytes | None:
+def read_passphrase(settings: ProxySettings, *, subject: str) -> bytes | None:
     """The passphrase from where the settings say it is, one line; None where they say nothing. Raises `AccessError`."""
     try:
         found = _find_passphrase(settings)
     except (ValueError, OSError) as problem:
         reason = reason_of(problem) if isinstance(problem, OSError) else str(problem)
-        raise _no_passphrase(settings, reason or "it cannot be read", about) from None
+        raise _no_passphrase(settings, reason or "it cannot be read", subject) from None
     except HibaliError as problem:
-        raise _no_passphrase(settings, problem.message, about) from None
+        raise _no_passphrase(settings, problem.message, subject) from None
     if found is None:
         return None
     line = found.partition(b"\n")[0].removesuffix(b"\r")
     if not line:
-        raise _no_passphrase(settings, "it is empty", about)
+        raise _no_passphrase(settings, "it is empty", subject)
     return line
 
 
@@ -469,7 +471,7 @@ def _read_private(path: Path) -> bytes:
         return stream.read(4096)
 
 
-def _no_passphrase(settings: ProxySettings, because: str, about: str) -> AccessError:
+def _no_passphrase(settings: ProxySettings, because: str, subject: str) -> AccessError:
     if settings.passphrase_command:
         key, value = "passphrase_command", shlex.join(settings.passphrase_command)
     elif settings.passphrase_variable is not None:
@@ -479,6 +481,6 @@ def _no_passphrase(settings: ProxySettings, because: str, about: str) -> AccessE
     return AccessError(
         "no-passphrase",
         f"{key} gave no passphrase: {because}",
-        about=about,
+        subject=subject,
         hint=f"Check {key} in the site's proxy table: {printable(value)}",
     )

@@ -135,7 +135,7 @@ class Login:
         limits: Limits,
         *,
         host: str | None = None,
-        tell: Listener = ignore,
+        on_event: Listener = ignore,
         number: int = 0,
         may_ask: bool = True,
         attempts: int = 3,
@@ -150,7 +150,7 @@ class Login:
         self._settings = settings
         self._limits = limits
         self.host = host or settings.host
-        self._tell = tell
+        self._on_event = on_event
         self._attempts = attempts
         self._since = time.time() if since is None else since
         self.logins = 0
@@ -203,7 +203,7 @@ class Login:
             raise UsageError(
                 "ssh-configuration",
                 'gsissh needs a port, as in ["gsissh", "-p", "2222"], and does not tell one of its configuration',
-                about=self.host,
+                subject=self.host,
                 hint=f"Add -p to the site's ssh.command, or Port to its file; by hand: {by_hand}",
             )
 
@@ -216,7 +216,7 @@ class Login:
     def _check_proxy(self) -> None:
         """A server refuses all that is wrong with a proxy in the same words: it is looked at here. Raises `AccessError`."""
         if self._settings.auth == "gsi":
-            self._made_proxy = ready_proxy(self._settings.proxy, about=self.host).made
+            self._made_proxy = ready_proxy(self._settings.proxy, subject=self.host).made
 
     @property
     def _command(self) -> tuple[str, ...]:
@@ -230,7 +230,11 @@ class Login:
         self._check_welcome()
         try:
             with_retries(
-                self._log_in_first, about=self.host, attempts=self._attempts, first_wait=2.0, tell=self._tell
+                self._log_in_first,
+                subject=self.host,
+                attempts=self._attempts,
+                first_wait=2.0,
+                on_event=self._on_event,
             )
         except (AccessError, TryLaterError) as problem:
             self._note_refusal(problem)
@@ -351,7 +355,9 @@ class Login:
                     alone.close()
             if refused.exists():
                 raise AccessError(
-                    "further-refused", "a further login was refused, and is not tried again", about=self.host
+                    "further-refused",
+                    "a further login was refused, and is not tried again",
+                    subject=self.host,
                 )
             try:
                 self._log_in(*(only_to(address) if address else []))
@@ -378,7 +384,7 @@ class Login:
             *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30"),
             *("-S", str(self._socket), "-N", "--", self.host),
         ]
-        self._tell(Noted(f"Logging in to {self.host}."))
+        self._on_event(Noted(f"Logging in to {self.host}."))
         began = time.monotonic()
         finished = subprocesses.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask(), enough=_TAKEN)
         took = time.monotonic() - began
@@ -437,7 +443,7 @@ def login_name(settings: SshSettings, host: str) -> str:
 
 def login_refusals(settings: SshSettings, host: str) -> Refusals:
     """What is remembered of logins there."""
-    return Refusals("logins", login_name(settings, host), about=host)
+    return Refusals("logins", login_name(settings, host), subject=host)
 
 
 def address_of(settings: SshSettings) -> tuple[str, str]:
@@ -492,13 +498,13 @@ def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError
     text = without_debug(said)
     last = text.splitlines()[-1].strip() if text else "ssh gave no reason"
     by_hand = shlex.join([*command, host])
-    if found := explain_gss(said, about=host, by_hand=shlex.join([*command, "-v", host])):
+    if found := explain_gss(said, subject=host, by_hand=shlex.join([*command, "-v", host])):
         return found
     if "Host key verification failed" in text or "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
         return AccessError(
             "host-key",
             "the host's key is unknown or has changed",
-            about=host,
+            subject=host,
             hint=f"Check it with the site, then log in once by hand: {by_hand}",
         )
     denied = (
@@ -512,7 +518,7 @@ def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError
         return AccessError(
             "login-refused",
             f"the login was refused, or would have asked for something: {last}",
-            about=host,
+            subject=host,
             hint=f"Log in once by hand: {by_hand}",
         )
     if any(
@@ -525,6 +531,9 @@ def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError
         )
     ):
         return UsageError(
-            "ssh-configuration", last, about=host, hint=f"Correct the site's ssh settings; by hand: {by_hand}"
+            "ssh-configuration",
+            last,
+            subject=host,
+            hint=f"Correct the site's ssh settings; by hand: {by_hand}",
         )
-    return TryLaterError("unreachable", last, about=host, hint=f"Try by hand: {by_hand}")
+    return TryLaterError("unreachable", last, subject=host, hint=f"Try by hand: {by_hand}")

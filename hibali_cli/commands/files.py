@@ -46,7 +46,7 @@ def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool) -> 
     from hibali_cli.handlers.files import write_contents
 
     if common.json:
-        raise UsageError("usage", "the bytes of a file are no JSON", about="--json")
+        raise UsageError("usage", "the bytes of a file are no JSON", subject="--json")
     settings = common.settings()
     return write_contents(common, [read_location(text, settings) for text in locations], recall=recall)
 

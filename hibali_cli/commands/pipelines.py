@@ -54,9 +54,9 @@ def add_command(common: Common, source: str, name: str | None) -> int | None:
     kept, failures = 0, list[HibaliError]()
     for candidate in find_candidates(source, access_of(common)):
         if name is not None and kept + len(failures):
-            raise UsageError("usage", "--name is for one descriptor, and there are several", about=source)
+            raise UsageError("usage", "--name is for one descriptor, and there are several", subject=source)
         try:
-            pipeline = catalogue.add(candidate.raw, name, about=candidate.about)
+            pipeline = catalogue.add(candidate.raw, name, subject=candidate.subject)
         except HibaliError as problem:
             failures.append(problem)
             continue
@@ -81,12 +81,12 @@ def _judge(common: Common, source: str, kept: int, failures: list[HibaliError]) 
     if not kept and len(failures) == 1:
         raise failures[0]
     if not kept and not failures:
-        raise NotFoundError("no-descriptor", "there is no Boutiques descriptor", about=source)
+        raise NotFoundError("no-descriptor", "there is no Boutiques descriptor", subject=source)
     for each in failures:
-        common.output.warn(f"{each.about}: {each.message}")
+        common.output.warn(f"{each.subject}: {each.message}")
     if failures:
         raise IncompleteError(
-            "not-all-added", f"{len(failures)} of {kept + len(failures)} were not added", about=source
+            "not-all-added", f"{len(failures)} of {kept + len(failures)} were not added", subject=source
         )
     return None
 
@@ -118,7 +118,7 @@ def deprecate_command(
     from registry.catalogue_folder import Deprecation
 
     if undo and (successor or because):
-        raise UsageError("usage", "--undo takes neither --successor nor --because", about=pipeline)
+        raise UsageError("usage", "--undo takes neither --successor nor --because", subject=pipeline)
     catalogue = open_catalogue(common)
     instead = catalogue.find(successor).reference if successor else ""
     said = None if undo else Deprecation(instead, because)
@@ -201,7 +201,7 @@ def example_command(
             raise UsageError(
                 "file-exists",
                 "something stands there, and stays",
-                about=str(target),
+                subject=str(target),
                 hint="Name another file.",
             )
     text = json.dumps(invocation, indent=4) + "\n"
@@ -306,7 +306,7 @@ def publish_command(common: Common, pipelines: tuple[str, ...], remote_name: str
         raise IncompleteError(
             "image-not-here",
             f"the content of {len(missing)} images is neither there nor here",
-            about=", ".join(missing[:5]),
+            subject=", ".join(missing[:5]),
             hint="Get it where it is, and publish again: hibali pipelines image get NAME --from REMOTE",
         )
     return None
@@ -479,19 +479,19 @@ def _stage(
     from runs.stage import Synchroniser
 
     if not container.isolates:
-        raise UsageError("no-image", f"{container.name} runs without images", about=site.name)
+        raise UsageError("no-image", f"{container.name} runs without images", subject=site.name)
     name = container.image_name(pipeline.container)
     if not given and pinned is None:
         raise NotFoundError(
             "no-image",
             "the catalogue has no image of this pipeline",
-            about=pipeline.reference,
+            subject=pipeline.reference,
             hint=f"FILE is of docker save: hibali pipelines image add {pipeline.reference} --archive FILE",
         )
-    with listening(common, f"stage {pipeline.reference} at {site.name}") as tell:
-        far = opener(site, tell)()
+    with listening(common, f"stage {pipeline.reference} at {site.name}") as on_event:
+        far = opener(site, on_event)()
         try:
-            images = open_images(far, site, container, Synchroniser(), tell)
+            images = open_images(far, site, container, Synchroniser(), on_event)
             if given:
                 return stage_archive(pipeline, name, images, Path(given))
             assert pinned is not None
@@ -576,7 +576,7 @@ def validate_command(common: Common, file: str, invocation: str | None, *, stric
     pipeline = read_descriptor(raw, file)
     advice = find_advice(raw, file)
     if strict and advice:
-        raise DescriptorError(advice, about=file)
+        raise DescriptorError(advice, subject=file)
     answer_advice: list[Problem] = []
     if invocation is not None:
         answers = read_invocation(pipeline, Path(invocation))
@@ -586,7 +586,7 @@ def validate_command(common: Common, file: str, invocation: str | None, *, stric
             for each, other in answers.withdrawn.items()
         ]
         if strict and answer_advice:
-            raise InvocationError(answer_advice, reference=pipeline.reference, about=invocation)
+            raise InvocationError(answer_advice, reference=pipeline.reference, subject=invocation)
     if common.json:
         common.output.record(
             "validation",

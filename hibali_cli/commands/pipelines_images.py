@@ -85,7 +85,7 @@ def _require_elsewhere(common: Common, reference: str, record: ImageRecord) -> N
     raise RefusedError(
         "only-copy",
         "no remote has the content of this image",
-        about=reference,
+        subject=reference,
         hint=f"Add --force, or publish it first: hibali pipelines publish {reference} --to REMOTE",
     )
 

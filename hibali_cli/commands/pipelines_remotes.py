@@ -45,12 +45,12 @@ def remotes_add_command(
     from hibali.errors import UsageError
 
     if not re.fullmatch(REMOTE_NAME, name):
-        raise UsageError("bad-remote-name", "a remote's name matches [a-z][a-z0-9-]*", about=name)
+        raise UsageError("bad-remote-name", "a remote's name matches [a-z][a-z0-9-]*", subject=name)
     if not url or url.startswith("-") or any(ord(letter) < 32 for letter in url):
-        raise UsageError("bad-remote-url", "this is no URL and no folder", about=name)
+        raise UsageError("bad-remote-url", "this is no URL and no folder", subject=name)
     if images is not None and not re.fullmatch(IMAGES_PLACE, images):
         raise UsageError(
-            "bad-images-place", "images are left in a folder from / on, or at SITE:PATH", about=name
+            "bad-images-place", "images are left in a folder from / on, or at SITE:PATH", subject=name
         )
     change = add_remote(common.config, RemoteSettings(name, url, images), replace=replace)
     if common.json:

@@ -26,13 +26,13 @@ from hibali_cli.run_options import (
     check_alone,
     check_reusing,
     notify_option,
-    wanted_of,
+    read_resource_options,
     with_proxy,
     with_wishes,
 )
 
 if TYPE_CHECKING:
-    from runs.fast_storage import Marks
+    from runs.fast_storage import FastOptions
 
 
 @command(
@@ -206,7 +206,7 @@ def run_command(
         common.output.warn(f"{found.reference}: {deprecation}")
     order = Order(after, hold, wait)
     marks = _marks_of(fast_inputs, fast_work, no_fast=no_fast)
-    wanted = wanted_of(job)
+    wanted = read_resource_options(job)
     choosing = SiteOptions(site_names, image, name, new, explain, marks, wanted, proxy)
     answers = None if invocation is None else Path(invocation)
     if each is not None or parameters:
@@ -228,14 +228,16 @@ def run_command(
             notify=notify,
         )
     if table is not None:
-        raise UsageError("usage", "it is for --each and --param", about="--table")
+        raise UsageError("usage", "it is for --each and --param", subject="--table")
     if pilot or allocations is not None:
-        raise UsageError("usage", "it is for the tasks of --each and --param", about="--pilot, --allocations")
+        raise UsageError(
+            "usage", "it is for the tasks of --each and --param", subject="--pilot, --allocations"
+        )
     if answers is None:
         raise UsageError(
             "usage",
             "a run needs answers",
-            about="INVOCATION.json",
+            subject="INVOCATION.json",
             hint=f"`hibali pipelines example {found.reference}` starts a file; --param ID=VALUE,... makes a sweep.",
         )
     if is_choice(choosing, common.settings()):
@@ -248,9 +250,9 @@ def run_command(
         )
     request = with_proxy(with_wishes(common, request, wanted), proxy)
     if dataset is not None:
-        from runs.dataset import asked_before, keep_in
+        from runs.dataset import find_dataset, recorded_request
 
-        keep_in(dataset, asked_before([{"asked": request.asked}], found.reference))
+        find_dataset(dataset, recorded_request([{"asked": request.asked}], found.reference))
     if dry_run:
         show_request(common, request)
         return None
@@ -264,22 +266,22 @@ def _allocations(most: int | None, *, pilot: bool) -> int:
     from runs.model import MOST_ALLOCATIONS
 
     if most is not None and not pilot:
-        raise UsageError("usage", "it is for --pilot", about="--allocations")
+        raise UsageError("usage", "it is for --pilot", subject="--allocations")
     return (MOST_ALLOCATIONS if most is None else most) if pilot else 0
 
 
 def _check_words(name: str, notify: str | None, *, wait: bool) -> None:
     if notify is not None and not wait:
         raise UsageError(
-            "usage", "somebody has to wait for the end that it tells", about="--notify", hint="Add --wait."
+            "usage", "somebody has to wait for the end that it tells", subject="--notify", hint="Add --wait."
         )
     if any(ord(letter) < 32 for letter in name) or len(name) > 200:
-        raise UsageError("bad-name", "a run's name is one short line", about="--name")
+        raise UsageError("bad-name", "a run's name is one short line", subject="--name")
 
 
-def _marks_of(inputs: tuple[str, ...], work: str, *, no_fast: bool) -> Marks:
-    from runs.fast_storage import Marks
+def _marks_of(inputs: tuple[str, ...], work: str, *, no_fast: bool) -> FastOptions:
+    from runs.fast_storage import FastOptions
 
     if no_fast and (inputs or work):
-        raise UsageError("contradiction", "--no-fast leaves nothing fast", about="--no-fast")
-    return Marks(inputs, work, no_fast)
+        raise UsageError("contradiction", "--no-fast leaves nothing fast", subject="--no-fast")
+    return FastOptions(inputs, work, no_fast)

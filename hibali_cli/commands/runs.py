@@ -54,12 +54,12 @@ def cancel_command(common: Common, run_id: str) -> int | None:
     from runs.schedulers.base import load_scheduler
     from runs.store import RunStore
 
-    book = RunStore()
-    run = book.load(run_id)
+    run_store = RunStore()
+    run = run_store.load(run_id)
     if not run.state.final:
-        with listening(common, f"cancel {run.id}") as tell:
-            open_far = opener(run_site(common, run.site), tell)
-            run = cancel_run(open_far, load_scheduler(run.scheduler), book, run, tell)
+        with listening(common, f"cancel {run.id}") as on_event:
+            open_host = opener(run_site(common, run.site), on_event)
+            run = cancel_run(open_host, load_scheduler(run.placement.scheduler), run_store, run, on_event)
     if common.json:
         show_run(common, run)
     else:
@@ -155,7 +155,7 @@ def collect_command(
     ended are collected, each into a folder with its number.
     """
     from hibali.errors import RunFailedError, UsageError
-    from hibali_cli.handlers.launch import Into, collect_outputs, saving_in, tell_collected
+    from hibali_cli.handlers.launch import Into, collect_outputs, report_collected, saving_in
     from hibali_cli.handlers.run_sites import update_runs
     from hibali_cli.handlers.runs import find_failure
     from hibali_cli.progress import listening
@@ -164,24 +164,26 @@ def collect_command(
     from transfers.request import Saving
 
     if dataset is not None and (folder is not None or no_save):
-        raise UsageError("usage", "it says where outputs go, and that they are saved", about="--dataset")
-    book = RunStore()
-    run = book.load(run_id)
+        raise UsageError("usage", "it says where outputs go, and that they are saved", subject="--dataset")
+    run_store = RunStore()
+    run = run_store.load(run_id)
     if run.sweep is not None:
         from hibali_cli.handlers.sweeps import collect_sweep
 
-        return collect_sweep(common, book, run, Into(folder, dataset, no_save), table)
+        return collect_sweep(common, run_store, run, Into(folder, dataset, no_save), table)
     if table is not None:
-        raise UsageError("usage", "it is for a sweep, and this run is none", about="--table")
-    with listening(common, f"collect {run.id}") as tell:
-        [run] = update_runs(common, book, [run], tell)
+        raise UsageError("usage", "it is for a sweep, and this run is none", subject="--table")
+    with listening(common, f"collect {run.id}") as on_event:
+        [run] = update_runs(common, run_store, [run], on_event)
         saving = Saving(save=not no_save)
         if dataset is not None and run.state is State.SUCCEEDED:
-            saving = saving_in(book, run, dataset)
-        receipt = collect_outputs(common, book, run, dataset or folder or f"./{run.id}", tell, saving)
-    tell_collected(common, receipt)
-    if not run.reported:
-        book.note(run.id, "reported")
+            saving = saving_in(run_store, run, dataset)
+        receipt = collect_outputs(
+            common, run_store, run, dataset or folder or f"./{run.id}", on_event, saving
+        )
+    report_collected(common, receipt)
+    if not run.results.reported:
+        run_store.note(run.id, "reported")
     failure = find_failure(run)
     if isinstance(failure, RunFailedError) and not common.json:
         raise failure
@@ -221,11 +223,11 @@ def compare_command(common: Common, a: str, b: str, *, by: str | None, folder: s
     from runs.store import RunStore
 
     words = read_command(by, folder)
-    book = RunStore()
-    runs = [book.load(a), book.load(b)]
-    with listening(common, f"compare {a} {b}") as tell:
-        runs = update_runs(common, book, runs, tell)
-        found = compare_runs(common, book, runs, words, folder, tell)
+    run_store = RunStore()
+    runs = [run_store.load(a), run_store.load(b)]
+    with listening(common, f"compare {a} {b}") as on_event:
+        runs = update_runs(common, run_store, runs, on_event)
+        found = compare_runs(common, run_store, runs, words, folder, on_event)
     return tell_comparison(common, found, asked=bool(words))
 
 
@@ -264,16 +266,18 @@ def export_command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> i
     from runs.store import RunStore
     from runs.sweeps.table import read_again
 
-    book, catalogue = RunStore(), Catalogue()
+    run_store, catalogue = RunStore(), Catalogue()
     target = Path(crate)
-    with listening(common, "export") as tell:
-        runs = update_runs(common, book, [book.load(run_id) for run_id in dict.fromkeys(run_ids)], tell)
+    with listening(common, "export") as on_event:
+        runs = update_runs(
+            common, run_store, [run_store.load(run_id) for run_id in dict.fromkeys(run_ids)], on_event
+        )
         found = []
         for run in runs:
-            left = left_by(run, book, lambda run=run: run_site(common, run.site))  # type: ignore[misc]
-            pipeline = catalogue.find(run.pipeline)
+            left = left_by(run, run_store, lambda run=run: run_site(common, run.site))  # type: ignore[misc]
+            pipeline = catalogue.find(run.spec.pipeline)
             check_pipeline(run, pipeline)
-            tasks = read_again(run, book, pipeline, tuple(run.sweep.tasks)).tasks if run.sweep else ()
+            tasks = read_again(run, run_store, pipeline, tuple(run.sweep.tasks)).tasks if run.sweep else ()
             found.append(Exported(run, pipeline, left, tasks))
         texts = crate_texts(found, account_names()[0])
         write_crate(texts, target)
@@ -332,11 +336,11 @@ def list_command(
     from hibali_cli.progress import listening
     from runs.store import RunStore
 
-    book = RunStore()
-    runs = [run for run in book.all() if site_name in {None, run.site}]
+    run_store = RunStore()
+    runs = [run for run in run_store.all() if site_name in {None, run.site}]
     if update:
-        with listening(common, "runs") as tell:
-            runs = update_runs(common, book, runs, tell)
+        with listening(common, "runs") as on_event:
+            runs = update_runs(common, run_store, runs, on_event)
     runs = [run for run in runs if not states or run.state in states]
     if common.json:
         for run in runs:
@@ -348,10 +352,10 @@ def list_command(
             run.id,
             run.state,
             tasks_text(run.sweep) if run.sweep is not None else None,
-            run.pipeline,
+            run.spec.pipeline,
             run.site,
-            run.name or None,
-            len(run.collected),
+            run.spec.name or None,
+            len(run.results.collected),
         )
         for run in runs
     ]
@@ -385,14 +389,16 @@ def logs_command(
     from runs.records import choose_task
     from runs.store import RunStore
 
-    book = RunStore()
-    run = choose_task(book.load(run_id), task, log_of_job=stream == "scheduler.log")
+    run_store = RunStore()
+    run = choose_task(run_store.load(run_id), task, log_of_job=stream == "scheduler.log")
     lines = LogLines(common, run.id, apart=follow and stream is None)
     if not follow:
         _print(common, run, stream or "stdout", lines)
         return None
     try:
-        ended = _follow(common, book, run, task, ("stdout", "stderr") if stream is None else (stream,), lines)
+        ended = _follow(
+            common, run_store, run, task, ("stdout", "stderr") if stream is None else (stream,), lines
+        )
     finally:
         lines.end()
     if common.json:
@@ -407,18 +413,23 @@ def _print(common: Common, run: Run, stream: Stream, lines: LogLines) -> None:
     from hibali_cli.progress import listening
     from runs.logs import read_log
 
-    with listening(common, f"logs {run.id}") as tell:
-        far = opener(run_site(common, run.site), tell)()
+    with listening(common, f"logs {run.id}") as on_event:
+        host = opener(run_site(common, run.site), on_event)()
         try:
-            for piece in read_log(far, run, stream):
+            for piece in read_log(host, run, stream):
                 lines.show(stream, piece)
             lines.end()
         finally:
-            far.close()
+            host.close()
 
 
 def _follow(
-    common: Common, book: RunStore, run: Run, task: int | None, streams: tuple[Stream, ...], lines: LogLines
+    common: Common,
+    run_store: RunStore,
+    run: Run,
+    task: int | None,
+    streams: tuple[Stream, ...],
+    lines: LogLines,
 ) -> Run:
     from hibali_cli.handlers.run_sites import opener, run_site
     from hibali_cli.progress import listening
@@ -426,17 +437,17 @@ def _follow(
     from runs.schedulers.base import load_scheduler
 
     site = run_site(common, run.site)
-    with listening(common, f"logs {run.id}") as tell:
+    with listening(common, f"logs {run.id}") as on_event:
         return follow_logs(
-            opener(site, tell),
-            load_scheduler(run.scheduler),
-            book,
+            opener(site, on_event),
+            load_scheduler(run.placement.scheduler),
+            run_store,
             run,
             streams,
             lines.show,
             limits=site.limits,
             task=task,
-            tell=tell,
+            on_event=on_event,
         )
 
 
@@ -457,15 +468,15 @@ def release_command(common: Common, run_id: str) -> int | None:
     from runs.schedulers.base import load_scheduler
     from runs.store import RunStore
 
-    book = RunStore()
-    run = book.load(run_id)
+    run_store = RunStore()
+    run = run_store.load(run_id)
     check_releasable(run)
-    with listening(common, f"release {run.id}") as tell:
-        far = opener(run_site(common, run.site), tell)()
+    with listening(common, f"release {run.id}") as on_event:
+        host = opener(run_site(common, run.site), on_event)()
         try:
-            run = release_run(far, load_scheduler(run.scheduler), book, run)
+            run = release_run(host, load_scheduler(run.placement.scheduler), run_store, run)
         finally:
-            far.close()
+            host.close()
     if common.json:
         show_run(common, run)
     else:
@@ -504,15 +515,15 @@ def report_command(common: Common, run_ids: tuple[str, ...], *, output: str, upd
     from hibali.text import path_fields
     from hibali_cli.handlers.run_sites import update_runs
     from hibali_cli.progress import listening
-    from runs.reports.run_page import render, tell_of
+    from runs.reports.run_page import render, report_run
     from runs.store import RunStore
 
-    book = RunStore()
-    runs = [book.load(run_id) for run_id in dict.fromkeys(run_ids)] if run_ids else book.all()
+    run_store = RunStore()
+    runs = [run_store.load(run_id) for run_id in dict.fromkeys(run_ids)] if run_ids else run_store.all()
     if update:
-        with listening(common, "report") as tell:
-            runs = update_runs(common, book, runs, tell)
-    page = render([tell_of(run, book) for run in sorted(runs, key=lambda run: run.id)], time.time())
+        with listening(common, "report") as on_event:
+            runs = update_runs(common, run_store, runs, on_event)
+    page = render([report_run(run, run_store) for run in sorted(runs, key=lambda run: run.id)], time.time())
     with WholeFile(Path(output)) as file:
         file.write(page)
         file.commit()
@@ -588,10 +599,10 @@ def show_command(common: Common, run_id: str) -> int | None:
     from hibali_cli.progress import listening
     from runs.store import RunStore
 
-    book = RunStore()
-    run = book.load(run_id)
-    with listening(common, f"run {run.id}") as tell:
-        [run] = update_runs(common, book, [run], tell, going_on=True)
+    run_store = RunStore()
+    run = run_store.load(run_id)
+    with listening(common, f"run {run.id}") as on_event:
+        [run] = update_runs(common, run_store, [run], on_event, going_on=True)
     show_run(common, run)
     return None
 
@@ -616,11 +627,11 @@ def wait_command(common: Common, run_ids: tuple[str, ...], *, notify: str | None
     from hibali_cli.run_options import notifying
     from runs.store import RunStore
 
-    book = RunStore()
-    runs = [book.load(run_id) for run_id in dict.fromkeys(run_ids)]
-    with listening(common, "waiting") as tell, notifying(common, notify) as changed:
-        runs = wait_for_runs(common, book, runs, tell, changed=changed)
-    report_ends(common, book, runs)
+    run_store = RunStore()
+    runs = [run_store.load(run_id) for run_id in dict.fromkeys(run_ids)]
+    with listening(common, "waiting") as on_event, notifying(common, notify) as changed:
+        runs = wait_for_runs(common, run_store, runs, on_event, changed=changed)
+    report_ends(common, run_store, runs)
     return None
 
 
@@ -644,11 +655,11 @@ def watch_command(common: Common, run_ids: tuple[str, ...], *, notify: str | Non
     from hibali_cli.run_options import notifying
     from runs.store import RunStore
 
-    book = RunStore()
+    run_store = RunStore()
     if run_ids:
-        runs = [book.load(run_id) for run_id in dict.fromkeys(run_ids)]
+        runs = [run_store.load(run_id) for run_id in dict.fromkeys(run_ids)]
     else:
-        runs = [run for run in book.all() if run.job and not run.state.ended]
+        runs = [run for run in run_store.all() if run.job and not run.state.ended]
     told: list[Run] = []
     with notifying(common, notify) as notice:
 
@@ -656,7 +667,7 @@ def watch_command(common: Common, run_ids: tuple[str, ...], *, notify: str | Non
             told.append(run)
             notice(run)
 
-        runs = watch_runs(common, book, runs, take)
+        runs = watch_runs(common, run_store, runs, take)
     if not runs:
         common.output.say("No run is under way.")
     raise_failure(runs)

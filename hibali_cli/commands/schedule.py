@@ -110,7 +110,7 @@ def add_command(common: Common, name: str, words: tuple[str, ...], **options: ob
         raise RefusedError(
             "schedule-differs",
             f"another schedule of this name stands in {known.path}",
-            about=name,
+            subject=name,
             hint=f"See `hibali schedule show {name}`; --replace puts the new one in its place.",
         )
     problems = find_problems(common, schedule, connect=not options["no_check"])
@@ -129,7 +129,7 @@ def _schedule(common: Common, name: str, words: tuple[str, ...], options: dict[s
 
     folder = os.getcwd()  # noqa: PTH109  # a folder as the user sees it
     if UNFIT.search(folder):
-        raise UsageError("bad-folder", "this folder's name cannot be kept", about=ascii(folder))
+        raise UsageError("bad-folder", "this folder's name cannot be kept", subject=ascii(folder))
     return Schedule(
         name=check_name(name),
         cron=read_expression(str(options["cron"])),
@@ -172,11 +172,11 @@ def check_command(common: Common, name: str) -> int | None:
 def list_command(common: Common) -> int | None:
     """List the schedules of this configuration."""
     from runs.schedules.install import installed_names
-    from runs.schedules.records import read_firings
+    from runs.schedules.records import read_triggers
     from runs.schedules.schedule import load_schedules
 
     known = load_schedules(common.config)
-    found = [(known.schedules[name], read_firings(name)) for name in sorted(known.schedules)]
+    found = [(known.schedules[name], read_triggers(name)) for name in sorted(known.schedules)]
     installed = installed_names(common.config, known)
     if common.json:
         for schedule, firings in found:
@@ -216,15 +216,15 @@ _LOG_EXAMPLES = [
 @click.option("--text", is_flag=True, help="What the runs said, instead of how they went.")
 def log_command(common: Common, name: str, *, count: int, text: bool) -> int | None:
     """Show how the runs of a schedule went, the last one last."""
-    from runs.schedules.records import fired_schedules, read_firings
+    from runs.schedules.records import read_triggers, triggered_schedules
     from runs.schedules.schedule import load_schedules
 
-    if name not in fired_schedules():
+    if name not in triggered_schedules():
         load_schedules(common.config).one(name)
     if text:
         _show_text(common, name, count)
         return None
-    firings = read_firings(name)[-count:]
+    firings = read_triggers(name)[-count:]
     if common.json:
         for firing in firings:
             common.output.record("firing", firing.to_record())
@@ -253,7 +253,7 @@ def _show_text(common: Common, name: str, count: int) -> None:
     try:
         lines = log_path(name).read_bytes().splitlines()
     except FileNotFoundError:
-        raise NotFoundError("no-log", "nothing was said yet", about=name) from None
+        raise NotFoundError("no-log", "nothing was said yet", subject=name) from None
     if common.json:
         common.output.record(
             "log",
@@ -360,13 +360,15 @@ def notify_command(common: Common, **options: Any) -> int | None:
     if given:
         notices = replace(notices, **_read(given))
         if (notices.secret_file or notices.secret_command) and not notices.webhook:
-            raise UsageError("usage", "a secret is for a webhook: give --webhook, too", about="--secret-file")
+            raise UsageError(
+                "usage", "a secret is for a webhook: give --webhook, too", subject="--secret-file"
+            )
     if given or off:
         path = put_notices(common.config, notices)
         common.output.say(f"Kept in {path}.")
     if test:
         if not notices.anybody:
-            raise UsageError("usage", "nobody is told: give --command, --mail or --webhook", about="--test")
+            raise UsageError("usage", "nobody is told: give --command, --mail or --webhook", subject="--test")
         problems = give_notice(
             notices, Notice("trial", "trial", "trial", "this is a trial: notices arrive here")
         )
@@ -374,7 +376,7 @@ def notify_command(common: Common, **options: Any) -> int | None:
             tell_people(problem)
         if problems:
             raise IncompleteError(
-                "not-notified", "not everybody could be told", about="hibali schedule notify"
+                "not-notified", "not everybody could be told", subject="hibali schedule notify"
             )
     if common.json:
         common.output.record(
@@ -395,7 +397,7 @@ def _read(given: dict[str, Any]) -> dict[str, Any]:
             try:
                 found["command" if key == "words" else key] = read_words(value)
             except ValueError as problem:
-                raise UsageError("bad-command", str(problem), about=f"--{key}") from None
+                raise UsageError("bad-command", str(problem), subject=f"--{key}") from None
         elif key == "expires_within":
             found["expires_within_days"] = value
         elif key == "secret_file":
@@ -484,13 +486,13 @@ def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
     from runs.schedules.records import forget_start
     from runs.schedules.schedule import load_schedules
     from runs.schedules.tend import make_up_all, tend
-    from runs.schedules.trigger import fire_due, fire_now
+    from runs.schedules.trigger import trigger_due, trigger_now
 
     known = load_schedules(common.config)
     if name is None:
         if not due:
             raise UsageError(
-                "usage", "name a schedule: hibali schedule run NAME", about="hibali schedule run"
+                "usage", "name a schedule: hibali schedule run NAME", subject="hibali schedule run"
             )
         forget_start(None)
         make_up_all(common.config, known, common.output.warn)
@@ -498,7 +500,7 @@ def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
     schedule = known.one(name)
     if due:
         forget_start(name)
-    firing = fire_due(common.config, schedule) if due else fire_now(common.config, schedule)
+    firing = trigger_due(common.config, schedule) if due else trigger_now(common.config, schedule)
     if firing is None:
         return None
     tend(common.config, known, common.output.warn)
@@ -521,12 +523,12 @@ def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
 def show_command(common: Common, name: str) -> int | None:
     """Show one schedule, when it is due, and its last run."""
     from runs.schedules.install import installed_names
-    from runs.schedules.records import log_path, read_firings
+    from runs.schedules.records import log_path, read_triggers
     from runs.schedules.schedule import load_schedules
 
     known = load_schedules(common.config)
     schedule = known.one(name)
-    firings = read_firings(name)
+    firings = read_triggers(name)
     installed = installed_names(common.config, known)
     if common.json:
         common.output.record("schedule", schedule_fields(schedule, firings, installed=name in installed))

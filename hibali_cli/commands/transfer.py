@@ -164,8 +164,8 @@ def plan_command(
         else:
             show_summary(common, found, output)
 
-    with listening(common, f"plan {source} {target}", ends_at_plan=True) as tell:
-        found = plan_only(request, show, tell, save=None if output is None else Path(output))
+    with listening(common, f"plan {source} {target}", ends_at_plan=True) as on_event:
+        found = plan_only(request, show, on_event, save=None if output is None else Path(output))
     return planned_exit(found, target, detailed=detailed_exit_code)
 
 

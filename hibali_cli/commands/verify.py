@@ -124,5 +124,5 @@ def manifest_command(
     if bagit is None:
         return take_stock(common, place, rules, output, recorded=recorded)
     if output is not None or include or exclude:
-        raise UsageError("usage", "a bag is of the whole payload, and has its own files", about="--bagit")
+        raise UsageError("usage", "a bag is of the whole payload, and has its own files", subject="--bagit")
     return bag(common, place, bagit, recorded=recorded)

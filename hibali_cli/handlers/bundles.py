@@ -53,7 +53,7 @@ from runs.launch import launch
 from runs.model import RUN_ID, Input, Run, State
 from runs.outputs import hash_outputs
 from runs.request import Request, with_job_proxy
-from runs.send import no_room
+from runs.send import queue_full_error
 from runs.stage import Synchroniser
 from runs.store import RunStore
 
@@ -125,8 +125,8 @@ def show_comparison(
             digests = {"recorded": each.recorded or None, "found": each.found or None}
             common.output.record("compared", {**path_fields(each.path), "fate": each.fate, **digests})
         fields = {str(fate): counts[fate] if recorded else 0 for fate in OutputResult}
-        about = {"bundle": bundle.content, "run": run.id, "target": target, "recorded": recorded}
-        common.output.record("comparison", {**about, **fields, "exit": code}, flush=True)
+        subject = {"bundle": bundle.content, "run": run.id, "target": target, "recorded": recorded}
+        common.output.record("comparison", {**subject, **fields, "exit": code}, flush=True)
         return
     if not recorded:
         common.output.say("The bundle is of no run: there is nothing to compare with.")
@@ -153,14 +153,14 @@ def make_bundle(
     """Write the bundle of a run or of an invocation, and tell what is in it."""
     target = Path(output)
     taking = Taking(cast("Include", include), with_image)
-    with listening(common, f"bundle {what}") as tell:
+    with listening(common, f"bundle {what}") as on_event:
         if RUN_ID.fullmatch(what):
             if pipeline is not None:
-                raise UsageError("usage", "a run knows its pipeline", about="--pipeline")
-            parts = _parts_of_run(common, what, taking, tell)
+                raise UsageError("usage", "a run knows its pipeline", subject="--pipeline")
+            parts = _parts_of_run(common, what, taking, on_event)
         else:
-            parts = _parts_of_invocation(common, Path(what), pipeline, taking, tell)
-        create_bundle(parts, target, tell)
+            parts = _parts_of_invocation(common, Path(what), pipeline, taking, on_event)
+        create_bundle(parts, target, on_event)
     with Archive(target) as archive:
         bundle = read_bundle(archive)
     if common.json:
@@ -169,20 +169,22 @@ def make_bundle(
         _tell_made(common, target, bundle)
 
 
-def _parts_of_run(common: Common, run_id: str, taking: Taking, tell: Listener) -> Parts:
+def _parts_of_run(common: Common, run_id: str, taking: Taking, on_event: Listener) -> Parts:
     book, catalogue = RunStore(), Catalogue()
-    [run] = update_runs(common, book, [book.load(run_id)], tell)
+    [run] = update_runs(common, book, [book.load(run_id)], on_event)
     require_single(run)
     left = left_by(run, book, lambda: run_site(common, run.site))
-    pipeline = catalogue.find(run.pipeline)
+    pipeline = catalogue.find(run.spec.pipeline)
     invocation = check_invocation(pipeline, given_answers(run, book, pipeline))
     site = common.settings().site(run.site)
     image = image_of(run, book)
     return Parts(
         pipeline=pipeline,
         invocation=invocation,
-        inputs=inputs_of_run(run, book, invocation, common.settings(), site, opener(site, tell), tell),
-        published=run.ended or run.created,
+        inputs=inputs_of_run(
+            run, book, invocation, common.settings(), site, opener(site, on_event), on_event
+        ),
+        published=run.status.ended or run.created,
         agent=account_names()[0],
         run=run,
         image_id=image,
@@ -193,13 +195,13 @@ def _parts_of_run(common: Common, run_id: str, taking: Taking, tell: Listener) -
 
 
 def _parts_of_invocation(
-    common: Common, answers: Path, reference: str | None, taking: Taking, tell: Listener
+    common: Common, answers: Path, reference: str | None, taking: Taking, on_event: Listener
 ) -> Parts:
     if reference is None:
         raise UsageError(
             "usage",
             "an invocation does not say which pipeline it is for",
-            about=str(answers),
+            subject=str(answers),
             hint="Give --pipeline NAME@VERSION, or the id of a run: hibali runs list",
         )
     catalogue = Catalogue()
@@ -209,7 +211,7 @@ def _parts_of_invocation(
     return Parts(
         pipeline=pipeline,
         invocation=invocation,
-        inputs=inputs_of_invocation(invocation, common.settings(), tell),
+        inputs=inputs_of_invocation(invocation, common.settings(), on_event),
         published=f"{changed[:19]}Z",
         agent=account_names()[0],
         include=taking.include,
@@ -227,7 +229,7 @@ def _beside(catalogue: Catalogue, pipeline: Pipeline, taking: Taking, *, started
             raise RefusedError(
                 "other-image",
                 f"the run was started with sha256:{started}, and the catalogue has another image",
-                about=pipeline.reference,
+                subject=pipeline.reference,
                 hint="Leave out --with-image: the bundle then names the one that was started.",
             )
     return {
@@ -270,7 +272,7 @@ def run_bundle(common: Common, asked: BundleRunOptions) -> int:
     """Repeat a bundle's run; returns the exit code. Raises what stopped it."""
     site = run_site(common, asked.site)
     book = RunStore()
-    with listening(common, f"bundle {asked.file}") as tell:
+    with listening(common, f"bundle {asked.file}") as on_event:
         with Archive(Path(asked.file)) as archive:
             bundle = read_bundle(archive, asked.name)
             places = _places(bundle, asked.places)
@@ -279,31 +281,33 @@ def run_bundle(common: Common, asked: BundleRunOptions) -> int:
             _keep(common, catalogue, bundle, asked.file)
             require_consent(common, catalogue, bundle.pipeline, load_container(site.container.name))
             turn = f"bundle-{bundle.content}-{site.name}"
-            with book.claim(turn, tell=tell):
+            with book.claim(turn, on_event=on_event):
                 folder = unpack(archive, bundle, site.name)
-                run = _launch(common, _request(common, asked, bundle, folder, places, tell), book, tell)
+                run = _launch(
+                    common, _request(common, asked, bundle, folder, places, on_event), book, on_event
+                )
         if not asked.wait:
             return _leave(common, run)
-        [run] = wait_for_runs(common, book, [run], tell)
+        [run] = wait_for_runs(common, book, [run], on_event)
         if run.state is State.LOST:
-            raise find_failure(run) or RunFailedError("run-lost", "the run is lost", about=run.id)
-        receipt, compared = _collect(common, asked, bundle, run, tell)
-        with book.claim(turn, tell=tell):
+            raise find_failure(run) or RunFailedError("run-lost", "the run is lost", subject=run.id)
+        receipt, compared = _collect(common, asked, bundle, run, on_event)
+        with book.claim(turn, on_event=on_event):
             forget(bundle, site.name)
     return _tell(common, asked, bundle, run, receipt, compared)
 
 
-def _keep(common: Common, catalogue: Catalogue, bundle: Bundle, about: str) -> None:
+def _keep(common: Common, catalogue: Catalogue, bundle: Bundle, subject: str) -> None:
     """The pipeline into the catalogue, under the rules for what comes from elsewhere."""
     pipeline = bundle.pipeline
     beside, image = dict(bundle.signatures), ""
     if bundle.image is not None:
         beside[IMAGE] = write_record(bundle.image)
-        image = judge_image(pipeline, beside[IMAGE], printable(about))
+        image = judge_image(pipeline, beside[IMAGE], printable(subject))
     here = catalogue.beside(pipeline.name, pipeline.version)
     known = catalogue.pins().get((pipeline.name, pipeline.version)) == pipeline.digest
     if not known or (IMAGE in beside and IMAGE not in here):
-        policy_of(common).check(pipeline, bundle.signatures, printable(about), image)
+        policy_of(common).check(pipeline, bundle.signatures, printable(subject), image)
     catalogue.take([Arrival(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
 
 
@@ -318,7 +322,7 @@ def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:
             raise UsageError(
                 "bad-input",
                 "it names no input that is not in the bundle",
-                about=f"--input {text}",
+                subject=f"--input {text}",
                 hint="Write --input ID=LOCATION; `hibali bundle show FILE` says which are not in it.",
             )
         places[number] = location
@@ -339,7 +343,7 @@ def _request(
     bundle: Bundle,
     folder: Path,
     places: Mapping[int, str],
-    tell: Listener,
+    on_event: Listener,
 ) -> Request:
     """The request of `hibali run` with the inputs as they lie now, each compared with its digests."""
     located = {
@@ -354,13 +358,13 @@ def _request(
         same = (
             identity is not None and identity.files == below(bundle.inputs[number])
             if each.included
-            else _is_same(common, bundle, number, places[number], tell)
+            else _is_same(common, bundle, number, places[number], on_event)
         )
         if not same:
             raise RefusedError(
                 "input-differs",
                 f"this is not the input {each.id} that the bundle is of: its digests are others",
-                about=printable(located[number]),
+                subject=printable(located[number]),
                 hint=f"Remove {folder} and type the same line again." if each.included else "",
             )
     return replace(_with_image(request, bundle, folder, asked.image), new=asked.new)
@@ -387,21 +391,23 @@ def _values(bundle: Bundle, located: Mapping[int, str]) -> dict[str, Any]:
     return values
 
 
-def _is_same(common: Common, bundle: Bundle, number: int, location: str, tell: Listener) -> bool:
+def _is_same(common: Common, bundle: Bundle, number: int, location: str, on_event: Listener) -> bool:
     """Whether what lies there is file by file what the bundle's digests say, whatever its own name is."""
     recorded = bundle.record.inputs[number]
     place = real_place(read_location(location, common.settings()))
-    content = take_content(Input(recorded.id, number, location), place, tell)
+    content = take_content(Input(recorded.id, number, location), place, on_event)
     return content.folder == (recorded.type == "folder") and below(content.digests) == below(
         bundle.inputs[number]
     )
 
 
-def _launch(common: Common, request: Request, book: RunStore, tell: Listener) -> Run:
+def _launch(common: Common, request: Request, book: RunStore, on_event: Listener) -> Run:
     request = with_job_proxy(request)
-    far = opener(request.site, tell)()
+    far = opener(request.site, on_event)()
     try:
-        return launch(request, far, book, Synchroniser(), began=lambda run: _announce(common, run), tell=tell)
+        return launch(
+            request, far, book, Synchroniser(), began=lambda run: _announce(common, run), on_event=on_event
+        )
     finally:
         far.close()
 
@@ -420,19 +426,19 @@ def _leave(common: Common, run: Run) -> int:
         common.output.line(run.id)
     if run.waits:
         flush_results()
-        raise no_room(run)
+        raise queue_full_error(run)
     if not common.json:
         common.output.say(f"{run.state} at {run.site}; the same line without --no-wait compares its outputs.")
     return int(Exit.DONE)
 
 
 def _collect(
-    common: Common, asked: BundleRunOptions, bundle: Bundle, run: Run, tell: Listener
+    common: Common, asked: BundleRunOptions, bundle: Bundle, run: Run, on_event: Listener
 ) -> tuple[Receipt, list[Compared]]:
     """Pull what the run left, verified, and compare its digests with the recorded ones."""
     site = run_site(common, run.site)
     target = read_target(asked.target or f"./{run.id}", common.settings())
-    receipt = collect(run, site, target, RunStore(), tell)
+    receipt = collect(run, site, target, RunStore(), on_event)
     return receipt, compare_outputs(bundle.outputs, hash_outputs(run, site).digests)
 
 
@@ -449,12 +455,12 @@ def _tell(
     code = _judge(receipt, differs=differs)
     show_comparison(common, run, bundle, receipt.target, compared, int(code))
     flush_results()
-    if not run.reported:
+    if not run.results.reported:
         RunStore().note(run.id, "reported")
     failure = find_failure(run)
     if differs and code is Exit.INCOMPLETE:
         failure = IncompleteError(
-            "outputs-differ", "not every output is what the bundle says", about=printable(asked.file)
+            "outputs-differ", "not every output is what the bundle says", subject=printable(asked.file)
         )
     if failure is not None and not common.json:
         raise failure

@@ -28,8 +28,8 @@ def list_place(common: Common, location: Location, *, recursive: bool, long: boo
     """Print the entries and return the exit code."""
     count = 0
     seen = SeenNames(location.site.name, location.text.partition(":")[2])
-    with listening(common, f"ls {location.text}") as tell:
-        for entry in _entries(location, tell, recursive=recursive):
+    with listening(common, f"ls {location.text}") as on_event:
+        for entry in _entries(location, on_event, recursive=recursive):
             count += 1
             seen.take(entry)
             if common.json:
@@ -51,11 +51,11 @@ def _print_entry(common: Common, entry: Entry, *, long: bool) -> None:
     common.output.line(details.encode() + name)
 
 
-def _entries(location: Location, tell: Listener, *, recursive: bool) -> Iterator[Entry]:
-    store, found = Seeing(lambda at: open_store(at, tell=tell)).find(location)
+def _entries(location: Location, on_event: Listener, *, recursive: bool) -> Iterator[Entry]:
+    store, found = Seeing(lambda at: open_store(at, on_event=on_event)).find(location)
     with closing(store):
         if found is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
         if found.kind is Kind.FOLDER:
             yield from store.list(shallow=not recursive)
         else:
@@ -68,8 +68,8 @@ def write_contents(common: Common, locations: Sequence[Location], *, recall: boo
         common = replace(common, progress=False)  # the bytes themselves are the progress
     for location in locations:
         with (
-            listening(common, f"cat {location.text}") as tell,
-            closing(contents(location, recall=recall, tell=tell)) as pieces,
+            listening(common, f"cat {location.text}") as on_event,
+            closing(contents(location, recall=recall, on_event=on_event)) as pieces,
         ):
             for piece in pieces:
                 common.output.raw(piece)
@@ -80,12 +80,12 @@ def show_usage(common: Common, location: Location, depth: int) -> int:
     """Print the counts of a tree, and of its folders down to `depth`; returns the exit code."""
     problem: IncompleteError | None = None
 
-    def listed(tell: Listener) -> Iterator[Entry]:
+    def listed(on_event: Listener) -> Iterator[Entry]:
         nonlocal problem
-        with closing(open_store(location, tell=tell)) as store:
+        with closing(open_store(location, on_event=on_event)) as store:
             found = store.stat()
             if found is None:
-                raise NotFoundError("no-such-place", "there is nothing there", about=location.text)
+                raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
             if found.kind is not Kind.FOLDER:
                 yield found._replace(path=location.name)
                 return
@@ -95,8 +95,8 @@ def show_usage(common: Common, location: Location, depth: int) -> int:
                 problem = incomplete
 
     count = 0
-    with listening(common, f"du {location.text}") as tell:
-        for usage in usages(listed(tell), depth):
+    with listening(common, f"du {location.text}") as on_event:
+        for usage in usages(listed(on_event), depth):
             count += 1
             _print_usage(common, usage)
     if problem is not None:
@@ -116,8 +116,8 @@ def _print_usage(common: Common, usage: Usage) -> None:
 
 def make_folder(common: Common, location: Location) -> int:
     """Make it, and say what came of it; returns the exit code."""
-    with listening(common, f"mkdir {location.text}") as tell:
-        made = make_place(location, tell)
+    with listening(common, f"mkdir {location.text}") as on_event:
+        made = make_place(location, on_event)
     if common.json:
         common.output.record("folder", {"location": location.text, "made": made})
     return 0

@@ -36,8 +36,8 @@ def visit_and_show(common: Common, site: Site, *, job: bool) -> StepList:
     from runs.doctor.visit import visit
 
     walk = StepList(lambda step: _show(common, step))
-    with listening(common, f"doctor {site.name}") as tell:
-        visit(walk, site, tell, job=job)
+    with listening(common, f"doctor {site.name}") as on_event:
+        visit(walk, site, on_event, job=job)
     return walk
 
 
@@ -102,7 +102,7 @@ def begin(common: Common, asked: InitOptions) -> int:
         raise UsageError(
             "no-terminal",
             "nobody can be asked: stdin and stderr are no terminal, or --json was given",
-            about="hibali init",
+            subject="hibali init",
             hint="Without questions: hibali init --yes",
         )
     proposals = _gather(common, asked)
@@ -222,7 +222,7 @@ def _local_site(common: Common, folder: str) -> str:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         hint = "Name another folder: hibali init --here FOLDER"
-        raise UsageError("no-folder", reason_of(problem), about=str(path), hint=hint) from None
+        raise UsageError("no-folder", reason_of(problem), subject=str(path), hint=hint) from None
     name = name_site(_LOCAL, settings.sites)
     table = {"kind": "local", "default_root": "data", "roots": {"data": str(path)}}
     change, site = add_site(common.config, name, table)

@@ -10,7 +10,7 @@ import click
 
 from hibali.errors import RefusedError, UsageError
 from hibali_cli.options import Common
-from hibali_cli.run_options import Order, load_first, say_asked, settle
+from hibali_cli.run_options import Order, load_first, settle, show_resources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from registry.invocation import Invocation
     from registry.pipeline import Pipeline
     from runs.containers.base import Container
-    from runs.fast_storage import Marks
+    from runs.fast_storage import FastOptions
     from runs.inputs import Located
     from runs.model import Run
     from runs.prepare import Prepared
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 
 def collect_outputs(
-    common: Common, book: RunStore, run: Run, folder: str, tell: Listener, saving: Saving
+    common: Common, run_store: RunStore, run: Run, folder: str, on_event: Listener, saving: Saving
 ) -> Receipt:
     """Pull the outputs into a folder. Raises what `runs.collect.collect` does."""
     from hibali.locations import read_target
-    from hibali_cli.handlers.run_sites import ask_usage, run_site
+    from hibali_cli.handlers.run_sites import fetch_usage, run_site
     from runs.collect import collect
 
     target = read_target(folder, common.settings())
-    ask_usage(common, book, run, tell)
-    return collect(run, run_site(common, run.site), target, book, tell, saving=saving)
+    fetch_usage(common, run_store, run, on_event)
+    return collect(run, run_site(common, run.site), target, run_store, on_event, saving=saving)
 
 
-def saving_in(book: RunStore, run: Run, dataset: str) -> Saving:
+def saving_in(run_store: RunStore, run: Run, dataset: str) -> Saving:
     """The commit that keeps a run in a dataset. Raises `UsageError`."""
-    from runs.dataset import asked_before, keep_in, saving_of
+    from runs.dataset import find_dataset, recorded_request, saving_of
 
-    return saving_of(keep_in(dataset, asked_before(book.records(run.id), run.id)), run)
+    return saving_of(find_dataset(dataset, recorded_request(run_store.records(run.id), run.id)), run)
 
 
-def tell_collected(common: Common, receipt: Receipt) -> None:
+def report_collected(common: Common, receipt: Receipt) -> None:
     """A record for programs, one sentence for people."""
     if common.json:
         record = receipt.to_record()
@@ -77,18 +77,20 @@ def check_collecting(into: Into, *, wait: bool) -> None:
     folder, dataset, no_save = into
     if folder is not None and dataset is not None:
         raise UsageError(
-            "usage", "outputs go to one place: it says where, as --collect does", about="--dataset"
+            "usage", "outputs go to one place: it says where, as --collect does", subject="--dataset"
         )
     if (folder is not None or dataset is not None) and not wait:
         option = "--collect" if dataset is None else "--dataset"
         later = "DIR" if dataset is None else "--dataset DIR"
         hint = f"Add --wait; or, when the run has ended: hibali runs collect ID {later}"
-        raise UsageError("usage", "outputs are there when the run has ended", about=option, hint=hint)
+        raise UsageError("usage", "outputs are there when the run has ended", subject=option, hint=hint)
     if no_save and folder is None:
-        raise UsageError("usage", "it is for --collect", about="--no-save")
+        raise UsageError("usage", "it is for --collect", subject="--no-save")
 
 
-def collect_into(common: Common, book: RunStore, run: Run, into: Into, tell: Listener) -> Receipt | None:
+def collect_into(
+    common: Common, run_store: RunStore, run: Run, into: Into, on_event: Listener
+) -> Receipt | None:
     """Outputs of a run that succeeded; of one that failed nothing is kept unasked."""
     from runs.model import State
     from transfers.request import Saving
@@ -97,25 +99,25 @@ def collect_into(common: Common, book: RunStore, run: Run, into: Into, tell: Lis
     if folder is None or run.state is not State.SUCCEEDED:
         return None
     saving = Saving(save=not into.no_save)
-    if run.kept:
-        return _collect_kept(common, book, run, folder, saving, tell)
+    if run.results.from_copy:
+        return _collect_kept(common, run_store, run, folder, saving, on_event)
     if into.dataset is not None:
-        saving = saving_in(book, run, into.dataset)
-    return collect_outputs(common, book, run, folder, tell, saving)
+        saving = saving_in(run_store, run, into.dataset)
+    return collect_outputs(common, run_store, run, folder, on_event, saving)
 
 
 def _collect_kept(
-    common: Common, book: RunStore, run: Run, folder: str, saving: Saving, tell: Listener
+    common: Common, run_store: RunStore, run: Run, folder: str, saving: Saving, on_event: Listener
 ) -> Receipt:
     """From where they were collected before."""
     from hibali.errors import NotFoundError
     from hibali.locations import read_target
-    from runs.inputs import bring_kept, find_kept
+    from runs.inputs import copy_collected, find_collected_copy
 
-    kept = find_kept(run, book)
+    kept = find_collected_copy(run, run_store)
     if kept is None:
-        raise NotFoundError("outputs-gone", "what the run left was taken away at this moment", about=run.id)
-    return bring_kept(kept, read_target(folder, common.settings()), saving, tell)
+        raise NotFoundError("outputs-gone", "what the run left was taken away at this moment", subject=run.id)
+    return copy_collected(kept, read_target(folder, common.settings()), saving, on_event)
 
 
 def read_request(
@@ -128,7 +130,7 @@ def read_request(
     *,
     identify: bool,
     located: Sequence[Located] | None = None,
-    marks: Marks | None = None,
+    marks: FastOptions | None = None,
 ) -> Request:
     """Everything that can be checked here is checked before the site is asked anything.
 
@@ -137,8 +139,8 @@ def read_request(
     from hibali_cli.handlers.run_sites import run_site
     from registry.invocation import read_invocation
     from runs.containers.base import load_container
-    from runs.dataset import asked_here
-    from runs.fast_storage import NO_MARKS
+    from runs.dataset import typed_request
+    from runs.fast_storage import NO_FAST_OPTIONS
     from runs.inputs import list_inputs, list_references, locate_inputs, seen_from
 
     site = run_site(common, site_name)
@@ -152,9 +154,17 @@ def read_request(
         located = locate_inputs(invocation, common.settings(), site, identify=identify)
     else:
         located = seen_from(located, site, common.settings())
-    asked = asked_here(answers, located, image).to_fields()
+    asked = typed_request(answers, located, image).to_fields()
     return make_request(
-        pipeline, invocation, located, site, image, asked, first, hold=order.hold, marks=marks or NO_MARKS
+        pipeline,
+        invocation,
+        located,
+        site,
+        image,
+        asked,
+        first,
+        hold=order.hold,
+        marks=marks or NO_FAST_OPTIONS,
     )
 
 
@@ -168,7 +178,7 @@ def make_request(
     first: Sequence[Run] = (),
     *,
     hold: bool = False,
-    marks: Marks | None = None,
+    marks: FastOptions | None = None,
 ) -> Request:
     """The request of these answers at a site, with its inputs located; `first` are the runs that come before.
 
@@ -177,8 +187,8 @@ def make_request(
     from hibali_cli.handlers.pipelines import pinned_image
     from registry.catalogue import Catalogue
     from runs.containers.base import load_container
-    from runs.fast_storage import NOTHING_FAST, read_fast
-    from runs.inputs import waiting_of
+    from runs.fast_storage import NOTHING_FAST, choose_fast_storage
+    from runs.inputs import dependencies_of
     from runs.request import Request
     from runs.schedulers.base import load_scheduler
 
@@ -197,10 +207,10 @@ def make_request(
         scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
         container=container,
         pinned=pinned_image(Catalogue(), pipeline) if takes_pinned else None,
-        fast=NOTHING_FAST if marks is None else read_fast(site, inputs, in_place, marks),
+        fast=NOTHING_FAST if marks is None else choose_fast_storage(site, inputs, in_place, marks),
         asked=asked,
         after=tuple(run.id for run in first),
-        waiting=waiting_of([each.taken for each in located if each.taken], first, site, hold=hold),
+        waiting=dependencies_of([each.taken for each in located if each.taken], first, site, hold=hold),
         proxy=site.proxy is not None and site.proxy.jobs,
     )
 
@@ -222,7 +232,7 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
     raise RefusedError(
         "not-trusted",
         f"this pipeline {'; it '.join(reasons)}. Nobody has consented to that",
-        about=pipeline.reference,
+        subject=pipeline.reference,
         hint=f"Read it (`hibali pipelines show {pipeline.reference}`), then: hibali pipelines trust {pipeline.reference}",
     )
 
@@ -238,7 +248,7 @@ def run_one(
 ) -> int:
     """Launch a single run, and follow it where that is asked for; the exit code. Raises how it failed."""
     from hibali_cli.handlers.run_sites import opener, wait_for_runs
-    from hibali_cli.handlers.runs import report_ends, tell_left
+    from hibali_cli.handlers.runs import report_ends, report_unfinished
     from hibali_cli.progress import listening
     from hibali_cli.run_options import notifying
     from runs.launch import launch
@@ -248,31 +258,31 @@ def run_one(
     from runs.store import RunStore
 
     request = with_job_proxy(request)
-    book = RunStore()
+    run_store = RunStore()
     title = f"run {request.pipeline.reference} at {request.site.name}"
-    with notifying(common, notify) as changed, listening(common, title) as tell:
-        far = opener(request.site, tell)()
+    with notifying(common, notify) as changed, listening(common, title) as on_event:
+        host = opener(request.site, on_event)()
         try:
             run = launch(
                 request,
-                far,
-                book,
+                host,
+                run_store,
                 Synchroniser(),
-                reuse=Reuse(common.settings(), book, tell) if reuses else None,
+                reuse=Reuse(common.settings(), run_store, on_event) if reuses else None,
                 began=lambda run: announce(common, run),
-                tell=tell,
+                on_event=on_event,
             )
         finally:
-            far.close()
-        if wait and not run.reused:
-            [run] = wait_for_runs(common, book, [run], tell, changed=changed)
-        receipt = collect_into(common, book, run, into, tell)
+            host.close()
+        if wait and not run.results.reused:
+            [run] = wait_for_runs(common, run_store, [run], on_event, changed=changed)
+        receipt = collect_into(common, run_store, run, into, on_event)
     if receipt is not None:
-        tell_collected(common, receipt)
+        report_collected(common, receipt)
     if wait or run.state.ended:
-        report_ends(common, book, [run])
+        report_ends(common, run_store, [run])
     else:
-        tell_left(common, run)
+        report_unfinished(common, run)
     return int(receipt.exit) if receipt is not None else 0
 
 
@@ -317,7 +327,7 @@ def show_files(common: Common, request: Request, prepared: Prepared, files: Mapp
             },
         )
         return
-    say_asked(common.output, prepared.asked)
+    show_resources(common.output, prepared.asked)
     for path, content in files.items():
         common.output.say(f"--- {prepared.folder}/{path}")
         if sys.stdout.isatty():

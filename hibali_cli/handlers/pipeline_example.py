@@ -91,7 +91,7 @@ def ask_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict[st
         raise UsageError(
             "no-terminal",
             "nobody can be asked: stdin and stderr are no terminal",
-            about="--ask",
+            subject="--ask",
             hint=f"Edit an example instead: hibali pipelines example {pipeline.reference} > invocation.json",
         )
     with terminal_as_stdout():
@@ -154,7 +154,7 @@ class ExampleDialogue:
                     raise UsageError(
                         "no-invocation",
                         "; ".join(str(each) for each in step.problems),
-                        about=self._dialogue.pipeline.reference,
+                        subject=self._dialogue.pipeline.reference,
                         hint="The descriptor asks for what cannot be.",
                     )
                 _say("  The last answer is taken back.")
@@ -232,8 +232,8 @@ class ExampleDialogue:
             dialogue = dialogue.chose(each)
         self._go_on(dialogue)
 
-    def _line(self, prompt: str, about: Input | Sequence[str]) -> str:
-        text = self._read(prompt, partial(_complete, about)).strip()
+    def _line(self, prompt: str, subject: Input | Sequence[str]) -> str:
+        text = self._read(prompt, partial(_complete, subject)).strip()
         if text == _BACK:
             raise _TakeBackError
         return text
@@ -244,12 +244,12 @@ class ExampleDialogue:
             _say(f"  {each.id:<{width}}  {printable(_kind(each))}: {printable(_one_line(each.name))}")
 
 
-def _complete(about: Input | Sequence[str], text: str) -> list[str]:
-    if not isinstance(about, Input):
-        return complete_last(text, about)
-    if about.kind == "File" and not about.choices:
+def _complete(subject: Input | Sequence[str], text: str) -> list[str]:
+    if not isinstance(subject, Input):
+        return complete_last(text, subject)
+    if subject.kind == "File" and not subject.choices:
         return complete_path(text, Path.cwd())
-    words = ["yes", "no"] if about.kind == "Flag" else [write_typed(each) for each in about.choices or ()]
+    words = ["yes", "no"] if subject.kind == "Flag" else [write_typed(each) for each in subject.choices or ()]
     return [word for word in words if word.startswith(text)]
 
 

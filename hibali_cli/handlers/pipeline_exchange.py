@@ -36,14 +36,14 @@ def open_shelf(common: Common, remote_name: str) -> ImageShelf | None:
         from registry.exchange import FolderShelf
 
         return FolderShelf(Path(location.path))
-    from runs.site_remotes import SiteShelf
+    from runs.site_remotes import SiteFolder
 
     def listening(title: str) -> AbstractContextManager[Listener]:
         from hibali_cli.progress import listening as showing
 
         return showing(common, title)
 
-    return SiteShelf(location, listening)
+    return SiteFolder(location, listening)
 
 
 def require_shelf(common: Common, remote_name: str) -> ImageShelf:
@@ -55,7 +55,7 @@ def require_shelf(common: Common, remote_name: str) -> ImageShelf:
         raise UsageError(
             "no-image-shelf",
             "this remote has no place for images",
-            about=remote_name,
+            subject=remote_name,
             hint=f'Name one in config.toml: [remotes.{remote_name}] images = "SITE:PATH" or a folder.',
         )
     return shelf
@@ -100,11 +100,11 @@ def _at_site(common: Common, location: Location) -> Remote:
     """Connected when it is looked at, closed when the command ends."""
     from runs.site_remotes import PlaceRemote
 
-    def tell(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, Noted):
             common.output.warn(event.message)
 
-    remote = PlaceRemote(location, tell=tell)
+    remote = PlaceRemote(location, on_event=on_event)
     click.get_current_context().call_on_close(remote.close)
     return remote
 

@@ -133,12 +133,12 @@ def list_pipelines(
         if output.json:
             kept = {"image": {"digest": image}} if image else {}
             output.record("pipeline", {**pipeline_record(each, said), **kept})
-        about = f"({said}) {each.description}" if said else each.description
+        subject = f"({said}) {each.description}" if said else each.description
         digests = (
             each.digest[:12],
             *([image.removeprefix("sha256:")[:12] if image else ""] if images else []),
         )
-        rows.append((each.name, each.version, *digests, _one_line(about)))
+        rows.append((each.name, each.version, *digests, _one_line(subject)))
     code = 6 if damaged else 0
     if output.json:
         output.record("end", {"count": len(rows), "exit": code})
@@ -212,7 +212,7 @@ def _why_unrunnable(pipeline: Pipeline) -> str:
     try:
         refuse_unrunnable(pipeline)
     except HibaliError as error:
-        return f"{error.about}: {error.message}"
+        return f"{error.subject}: {error.message}"
     return ""
 
 

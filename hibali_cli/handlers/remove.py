@@ -36,11 +36,11 @@ def take_away(
 
     with listening(
         common, f"rm {location.text}", records=not dry_run, ends_at_plan=dry_run or not yes
-    ) as tell:
+    ) as on_event:
         if dry_run:
-            look_only(request, lambda doomed: _show(common, location.name, doomed), tell)
+            look_only(request, lambda doomed: _show(common, location.name, doomed), on_event)
             return 0
-        receipt = remove(request, agree, tell)
+        receipt = remove(request, agree, on_event)
     _tell_receipt(common, receipt)
     return int(receipt.exit)
 
@@ -50,19 +50,19 @@ def _counts(doomed: Doomed) -> str:
     return f"{doomed.files} files{folders}, {doomed.bytes} bytes"
 
 
-def _ask(common: Common, about: str, doomed: Doomed) -> None:
+def _ask(common: Common, subject: str, doomed: Doomed) -> None:
     """Let whoever sits there agree; raises `RefusedError` where nobody does."""
-    common.output.say(f"{about}: {_counts(doomed)}")
+    common.output.say(f"{subject}: {_counts(doomed)}")
     hint = f"Look with --dry-run; if it is meant: --yes --max-delete {doomed.files}"
     if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise RefusedError(
             "unconfirmed",
             f"{_counts(doomed)} would be removed, and nobody can be asked",
-            about=about,
+            subject=subject,
             hint=hint,
         )
     if not click.confirm("Remove all of it?", err=True):
-        raise RefusedError("unconfirmed", "nothing was removed", about=about)
+        raise RefusedError("unconfirmed", "nothing was removed", subject=subject)
 
 
 def _show(common: Common, name: bytes, doomed: Doomed) -> None:

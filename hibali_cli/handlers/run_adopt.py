@@ -12,7 +12,7 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from runs.adopt import Adoption, Stray, adopt, find_strays
+from runs.adopt import Adoption, FoundRun, adopt, find_unknown_runs
 from runs.model import RUN_ID
 from runs.store import RunStore
 
@@ -24,19 +24,19 @@ def adopt_and_tell(common: Common, named: Sequence[str], *, everything: bool) ->
     """
     ids = [word for word in named if RUN_ID.fullmatch(word)]
     sites = _sites(common, [word for word in named if not RUN_ID.fullmatch(word)])
-    book = RunStore()
-    known = [word for word in ids if book.knows(word)]
-    with listening(common, "adopt") as tell:
+    run_store = RunStore()
+    known = [word for word in ids if run_store.knows(word)]
+    with listening(common, "adopt") as on_event:
         strays = []
         for site in sites:
-            with contextlib.closing(opener(site, tell)()) as far:
+            with contextlib.closing(opener(site, on_event)()) as host:
                 strays += [
-                    _take(book, each, wanted=everything or each.id in ids)
-                    for each in find_strays(far, site, book)
+                    _take(run_store, each, wanted=everything or each.id in ids)
+                    for each in find_unknown_runs(host, site, run_store)
                     if not ids or each.id in ids
                 ]
-        taken = [book.load(each.id) for each in strays if each.fate is Adoption.ADOPTED]
-        update_runs(common, book, taken, tell)
+        taken = [run_store.load(each.id) for each in strays if each.fate is Adoption.ADOPTED]
+        update_runs(common, run_store, taken, on_event)
     _show(common, strays)
     _check(strays, ids, known)
     return 0
@@ -59,14 +59,14 @@ def _all_sites(common: Common) -> Iterator[Site]:
                 common.output.warn(f"{name} was not looked at: {problem.message}")
 
 
-def _take(book: RunStore, stray: Stray, *, wanted: bool) -> Stray:
+def _take(run_store: RunStore, stray: FoundRun, *, wanted: bool) -> FoundRun:
     if not wanted or stray.fate is not Adoption.FOUND:
         return stray
-    adopt(book, stray)
+    adopt(run_store, stray)
     return replace(stray, fate=Adoption.ADOPTED)
 
 
-def _show(common: Common, strays: Sequence[Stray]) -> None:
+def _show(common: Common, strays: Sequence[FoundRun]) -> None:
     if common.json:
         for each in strays:
             common.output.record("stray", each.to_record())
@@ -92,10 +92,10 @@ def _show(common: Common, strays: Sequence[Stray]) -> None:
         common.output.say(f"Take up {found} more with --yes, or by their ids.")
 
 
-def _check(strays: Sequence[Stray], ids: Sequence[str], known: Sequence[str]) -> None:
+def _check(strays: Sequence[FoundRun], ids: Sequence[str], known: Sequence[str]) -> None:
     found = {each.id: each for each in strays}
     for word in ids:
         if word not in found and word not in known:
-            raise NotFoundError("no-such-run", "no run of this id was found", about=word)
+            raise NotFoundError("no-such-run", "no run of this id was found", subject=word)
         if word in found and found[word].fate is Adoption.LEFT:
-            raise RefusedError("not-adopted", found[word].because, about=word)
+            raise RefusedError("not-adopted", found[word].because, subject=word)

@@ -34,28 +34,30 @@ class CleanOptions:
 
 def clean_and_tell(common: Common, asked: CleanOptions) -> int:
     """Do it and show each; INCOMPLETE where a folder could not be removed, REFUSED where one that was named may not go."""
-    book = RunStore()
-    everything = book.all()
+    run_store = RunStore()
+    everything = run_store.all()
     wanted = replace(asked.wanted, needed=needed_ids(everything))
-    runs = [book.load(each) for each in dict.fromkeys(asked.run_ids)] or everything
+    runs = [run_store.load(each) for each in dict.fromkeys(asked.run_ids)] or everything
     planned = [
         each
         for each in plan_cleaning([run for run in runs if asked.site in {None, run.site}], wanted)
-        if asked.run_ids or (each.run.folder and not each.run.cleaned)
+        if asked.run_ids or (each.run.folder and not each.run.results.cleaned)
     ]
     for each in planned:
-        if asked.run_ids and each.fate is CleanResult.KEPT and not each.run.cleaned:
-            raise RefusedError("not-removed", each.because, about=each.run.id)
+        if asked.run_ids and each.fate is CleanResult.KEPT and not each.run.results.cleaned:
+            raise RefusedError("not-removed", each.because, subject=each.run.id)
     if not asked.dry:
         _ask(common, asked, planned)
-        with listening(common, "clean") as tell:
-            planned = _clean(common, book, planned, wanted, tell)
+        with listening(common, "clean") as on_event:
+            planned = _clean(common, run_store, planned, wanted, on_event)
     return _show(common, planned, dry=asked.dry)
 
 
 def _ask(common: Common, asked: CleanOptions, planned: Sequence[Cleaned]) -> None:
     """Outputs that nobody collected are gone for good: raises `RefusedError` where nobody agrees to that."""
-    lost = [each.run for each in planned if each.fate is CleanResult.PLANNED and not each.run.collected]
+    lost = [
+        each.run for each in planned if each.fate is CleanResult.PLANNED and not each.run.results.collected
+    ]
     if not lost or asked.yes:
         return
     what = f"the outputs of {len(lost)} runs were not collected and would be removed"
@@ -68,16 +70,16 @@ def _ask(common: Common, asked: CleanOptions, planned: Sequence[Cleaned]) -> Non
 
 
 def _clean(
-    common: Common, book: RunStore, planned: Sequence[Cleaned], wanted: CleanRequest, tell: Listener
+    common: Common, run_store: RunStore, planned: Sequence[Cleaned], wanted: CleanRequest, on_event: Listener
 ) -> list[Cleaned]:
     """Each site is opened once."""
     found: dict[str, Cleaned] = {each.run.id: each for each in planned}
     going = [each.run for each in planned if each.fate is CleanResult.PLANNED]
     for name in sorted({run.site for run in going}):
         site = run_site(common, name)
-        with contextlib.closing(opener(site, tell)()) as far:
+        with contextlib.closing(opener(site, on_event)()) as host:
             for run in [run for run in going if run.site == name]:
-                found[run.id] = clean_run(far, site, book, run, wanted)
+                found[run.id] = clean_run(host, site, run_store, run, wanted)
     return list(found.values())
 
 
@@ -104,7 +106,7 @@ def _fields(run: Run, cleaned: Cleaned) -> dict[str, object]:
         "id": run.id,
         "site": run.site,
         "state": str(run.state),
-        "collected": bool(run.collected),
+        "collected": bool(run.results.collected),
         **path_fields(run.folder, "folder"),
         "fate": str(cleaned.fate),
         "because": cleaned.because,

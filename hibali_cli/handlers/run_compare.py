@@ -74,30 +74,35 @@ def read_command(text: str | None, folder: str | None) -> tuple[str, ...]:
     """The words of `--by`. Raises `UsageError`."""
     if text is None:
         if folder is not None:
-            raise UsageError("usage", "it is for what --by compares", about="--dir")
+            raise UsageError("usage", "it is for what --by compares", subject="--dir")
         return ()
     try:
         words = tuple(shlex.split(text))
     except ValueError as problem:
-        raise UsageError("bad-command", f"this is no command: {problem}", about="--by") from None
+        raise UsageError("bad-command", f"this is no command: {problem}", subject="--by") from None
     if not words:
-        raise UsageError("bad-command", "this is no command", about="--by")
+        raise UsageError("bad-command", "this is no command", subject="--by")
     return words
 
 
 def compare_runs(
-    common: Common, book: RunStore, runs: Sequence[Run], by: Sequence[str], folder: str | None, tell: Listener
+    common: Common,
+    run_store: RunStore,
+    runs: Sequence[Run],
+    by: Sequence[str],
+    folder: str | None,
+    on_event: Listener,
 ) -> Comparison:
     """Compare two runs that have ended. Raises `TryLaterError` for one that has not, and what keeps files from being read."""
     a, b = runs
-    left = [left_by(run, book, lambda run=run: run_site(common, run.site)) for run in runs]  # type: ignore[misc]
+    left = [left_by(run, run_store, lambda run=run: run_site(common, run.site)) for run in runs]  # type: ignore[misc]
     pairs = match_tasks(a, b)
     outputs = compare_tasks(pairs, left[0].digests, left[1].digests)
     different = [each for each in outputs if each.output.fate is OutputResult.DIFFERENT]
     within: frozenset[Beside] = frozenset()
     if by and different:
         with _place(folder) as place:
-            within = _alike(common, runs, left, different, by, place, tell)
+            within = _alike(common, runs, left, different, by, place, on_event)
     problems = [(run.id, each) for run, some in zip(runs, left, strict=True) for each in some.problems]
     alone = sum(pair.a is None or pair.b is None for pair in pairs)
     return Comparison(a, b, outputs, _facts(a, b, pairs), problems, alone, within)
@@ -124,12 +129,12 @@ def _alike(
     different: Sequence[Beside],
     by: Sequence[str],
     place: Path,
-    tell: Listener,
+    on_event: Listener,
 ) -> frozenset[Beside]:
     names = ([each.name_a for each in different], [each.name_b for each in different])
     here = [
         Copies(run, some, place / run.id).bring(
-            [name for name in wanted if name is not None], run_site(common, run.site), tell
+            [name for name in wanted if name is not None], run_site(common, run.site), on_event
         )
         for run, some, wanted in zip(runs, left, names, strict=True)
     ]
@@ -166,7 +171,7 @@ def tell_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
         common.output.say(f"{found.alone} tasks answer what no task of the other run does")
     if found.exit is not Exit.DONE:
         raise IncompleteError(
-            "outputs-differ", "the runs did not leave the same", about=f"{found.a.id} {found.b.id}"
+            "outputs-differ", "the runs did not leave the same", subject=f"{found.a.id} {found.b.id}"
         )
     return 0
 

@@ -32,9 +32,9 @@ from runs.monitor import Watching, note_usage, wait_for_end
 from runs.poll import update
 from runs.rate_limits import reach
 from runs.schedulers.base import load_scheduler
-from runs.status import course_of_run
+from runs.status import run_timeline
 from runs.store import RunStore
-from runs.sweeps.send import go_on, goes_on
+from runs.sweeps.send import can_submit_more, submit_more
 from transfers.remote.host import RemoteHost
 
 if TYPE_CHECKING:
@@ -51,36 +51,36 @@ def run_site(common: Common, name: str) -> Site:
     return site
 
 
-def opener(site: Site, tell: Listener) -> Callable[[], RemoteHost]:
+def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:
     """How to reach the machine at a site, as often as needed."""
-    return lambda: reach(site, tell)
+    return lambda: reach(site, on_event)
 
 
 def wait_for_runs(
     common: Common,
-    book: RunStore,
+    run_store: RunStore,
     runs: list[Run],
-    tell: Listener,
+    on_event: Listener,
     *,
     changed: Callable[[Run], None] = ignore_run,
 ) -> list[Run]:
     """Follow until all have ended, all sites at once; the runs as they are then. `changed` hears of each, whenever that is."""
     parts = by_site(common, runs)
-    with following(common, book, runs, tell) as shown:
+    with following(common, run_store, runs, on_event) as shown:
 
         def take(run: Run) -> None:
             shown.changed(run)
             changed(run)
 
         if len(parts) == 1:
-            _follow(common, book, parts[0], opener(parts[0].site, shown.tell), shown.tell, take)
+            _follow(common, run_store, parts[0], opener(parts[0].site, shown.on_event), shown.on_event, take)
         elif parts:
-            watching = follow_all(common, book, runs, parts, shown.tell, take)
+            watching = follow_all(common, run_store, runs, parts, shown.on_event, take)
             while not watching.is_over:
                 pause(LOOK_SECONDS)
             for problem in watching.problems:
                 raise problem
-    ended = [book.load(run.id) for run in runs]
+    ended = [run_store.load(run.id) for run in runs]
     for run in ended:
         changed(run)
     return ended
@@ -105,45 +105,45 @@ def by_site(common: Common, runs: list[Run]) -> list[AtSite]:
 
 
 def _place(run: Run) -> tuple[str, str]:
-    return run.site, run.scheduler
+    return run.site, run.placement.scheduler
 
 
 def follow_all(
     common: Common,
-    book: RunStore,
+    run_store: RunStore,
     runs: list[Run],
     parts: list[AtSite],
-    tell: Listener,
+    on_event: Listener,
     changed: Callable[[Run], None] = ignore_run,
 ) -> Watching:
     """Follow all of them in the background. Logins are made before that, one after the other: they may ask something."""
-    openers = [_opened_first(opener(part.site, tell)) for part in parts]
+    openers = [_opened_first(opener(part.site, on_event)) for part in parts]
     follow = [
-        partial(_follow, common, book, part, open_far, tell, changed)
-        for part, open_far in zip(parts, openers, strict=True)
+        partial(_follow, common, run_store, part, open_host, on_event, changed)
+        for part, open_host in zip(parts, openers, strict=True)
     ]
-    return Watching(book, [run.id for run in runs], follow)
+    return Watching(run_store, [run.id for run in runs], follow)
 
 
 def _follow(
     common: Common,
-    book: RunStore,
+    run_store: RunStore,
     part: AtSite,
-    open_far: Callable[[], RemoteHost],
-    tell: Listener,
+    open_host: Callable[[], RemoteHost],
+    on_event: Listener,
     changed: Callable[[Run], None],
 ) -> None:
     def take(run: Run) -> None:
-        common.output.detail(f"{run.id} {run.state} {run.native}".rstrip())
+        common.output.detail(f"{run.id} {run.state} {run.status.native}".rstrip())
         changed(run)
 
     wait_for_end(
-        open_far,
+        open_host,
         load_scheduler(part.scheduler),
-        book,
+        run_store,
         part.run_ids,
         limits=part.site.limits,
-        tell=tell,
+        on_event=on_event,
         changed=take,
     )
 
@@ -156,26 +156,26 @@ def _opened_first(open_site: Callable[[], RemoteHost]) -> Callable[[], RemoteHos
     return lambda: first.pop() if first else open_site()
 
 
-def ask_usage(common: Common, book: RunStore, run: Run, tell: Listener) -> Run:
+def fetch_usage(common: Common, run_store: RunStore, run: Run, on_event: Listener) -> Run:
     """What accounting tells by now of a run that ended, if nobody has got its answer yet; the run as it is then."""
-    scheduler = load_scheduler(run.scheduler)
+    scheduler = load_scheduler(run.placement.scheduler)
     if (
         not run.state.final
-        or run.accounted
+        or run.results.accounted
         or not scheduler.accounting_words((run.job,), "", run.created[:10])
     ):
         return run
     with contextlib.suppress(HibaliError):
-        far = opener(run_site(common, run.site), tell)()
+        host = opener(run_site(common, run.site), on_event)()
         try:
-            note_usage(far, scheduler, book, [run])
+            note_usage(host, scheduler, run_store, [run])
         finally:
-            far.close()
-    return book.load(run.id)
+            host.close()
+    return run_store.load(run.id)
 
 
 def update_runs(
-    common: Common, book: RunStore, runs: list[Run], tell: Listener, *, going_on: bool = False
+    common: Common, run_store: RunStore, runs: list[Run], on_event: Listener, *, going_on: bool = False
 ) -> list[Run]:
     """Ask each site once; what cannot be asked now stays as the ledger has it, and a person is told.
 
@@ -183,18 +183,20 @@ def update_runs(
     """
     fresh = {run.id: run for run in runs}
     asked = [run for run in runs if run.job and not run.state.final]
-    for name, scheduler in sorted({(run.site, run.scheduler) for run in asked}):
-        some = [run for run in asked if (run.site, run.scheduler) == (name, scheduler)]
+    for name, scheduler in sorted({(run.site, run.placement.scheduler) for run in asked}):
+        some = [run for run in asked if (run.site, run.placement.scheduler) == (name, scheduler)]
         try:
-            far = opener(run_site(common, name), tell)()
+            host = opener(run_site(common, name), on_event)()
             try:
-                fresh |= {run.id: run for run in update(far, load_scheduler(scheduler), book, some)}
+                fresh |= {run.id: run for run in update(host, load_scheduler(scheduler), run_store, some)}
                 limits = run_site(common, name).limits
                 for run in [fresh[each.id] for each in some if going_on]:
-                    if run.sweep is not None and run.sweep.pilot is not None and goes_on(run):
-                        fresh[run.id] = go_on(far, load_scheduler(scheduler), book, run, limits, tell)
+                    if run.sweep is not None and run.sweep.pilot is not None and can_submit_more(run):
+                        fresh[run.id] = submit_more(
+                            host, load_scheduler(scheduler), run_store, run, limits, on_event
+                        )
             finally:
-                far.close()
+                host.close()
         except HibaliError as problem:
             common.output.warn(f"{name} was not asked: {problem.message}")
     return [fresh[run.id] for run in runs]
@@ -208,12 +210,14 @@ _TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pa
 class Following(NamedTuple):
     """Where events go while runs are followed, and what hears of each change of a run."""
 
-    tell: Listener
+    on_event: Listener
     changed: Callable[[Run], None]
 
 
 @contextmanager
-def following(common: Common, book: RunStore, runs: Sequence[Run], tell: Listener) -> Iterator[Following]:
+def following(
+    common: Common, run_store: RunStore, runs: Sequence[Run], on_event: Listener
+) -> Iterator[Following]:
     """Draw the runs on stderr while they are followed, where that is a terminal.
 
     An interruption says that they continue, and how to follow them.
@@ -225,23 +229,23 @@ def following(common: Common, book: RunStore, runs: Sequence[Run], tell: Listene
         and output.can_be_drawn_on(sys.stderr)
         and not (common.json and output.is_terminal(sys.stdout))
     )
-    with hint_if_interrupted(lambda: continues(book, ids)):
+    with hint_if_interrupted(lambda: continues(run_store, ids)):
         if not drawn:
-            yield Following(tell, ignore_run)
+            yield Following(on_event, ignore_run)
             return
-        shown = _Shown(book, tell)
+        shown = _Shown(run_store, on_event)
         with output.after(shown.put_away):
             try:
                 for run_id in ids:
-                    shown.take(book.load(run_id))
-                yield Following(shown.tell, shown.take)
+                    shown.take(run_store.load(run_id))
+                yield Following(shown.on_event, shown.take)
             finally:
                 shown.put_away()
 
 
-def continues(book: RunStore, run_ids: Sequence[str]) -> str:
+def continues(run_store: RunStore, run_ids: Sequence[str]) -> str:
     """Say what becomes of runs that nobody follows any more, and how to follow them."""
-    runs = [book.load(each) for each in run_ids]
+    runs = [run_store.load(each) for each in run_ids]
     left = [run for run in runs if not run.state.final]
     if not left:
         return ""
@@ -258,9 +262,9 @@ def continues(book: RunStore, run_ids: Sequence[str]) -> str:
 class _Shown:
     """One line for a run, a table for several; safe to call from any thread."""
 
-    def __init__(self, book: RunStore, tell: Listener) -> None:
-        self._book = book
-        self._tell = tell
+    def __init__(self, run_store: RunStore, on_event: Listener) -> None:
+        self._run_store = run_store
+        self._on_event = on_event
         self._rows: dict[str, Row] = {}
         self._guard = threading.Lock()
         self._trouble = ""
@@ -269,19 +273,19 @@ class _Shown:
 
     def take(self, run: Run) -> None:
         """A run is in another state now."""
-        spans = course_of_run(run, self._book.records(run.id))
+        spans = run_timeline(run, self._run_store.records(run.id))
         with self._guard:
             self._rows[run.id] = row_of(run, spans[-1].since if spans else time.time())
         self._drawing.put_up()
 
-    def tell(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Pass an event on, whose line comes above the picture."""
         if isinstance(event, Retried):
             with self._guard:
-                self._trouble = f"again {printable(event.about)}: {printable(event.reason)}"
+                self._trouble = f"again {printable(event.subject)}: {printable(event.reason)}"
                 self._trouble_until = time.monotonic() + event.wait_seconds + _TROUBLE_SECONDS
         self._drawing.put_away()
-        self._tell(event)
+        self._on_event(event)
         self._drawing.put_up()
 
     def put_away(self) -> None:
@@ -304,8 +308,8 @@ def run_line(row: Row, now: float) -> str:
     """One run in one line: its state, for how long, and the scheduler's reason. The id comes last, it is known already."""
     run = row.run
     lasting = "" if run.state.ended else f" for {time_words(max(0.0, now - row.since))}"
-    about = f" ({printable(row.about)})" if row.about else ""
-    return f"{run.state} at {run.site}{lasting}{about}  {run.id}"
+    subject = f" ({printable(row.subject)})" if row.subject else ""
+    return f"{run.state} at {run.site}{lasting}{subject}  {run.id}"
 
 
 _LONGEST_LETTER = 4  # bytes of UTF-8

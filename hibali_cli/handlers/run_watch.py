@@ -25,7 +25,7 @@ from hibali_cli.options import Common
 from hibali_cli.progress import Telling, listening
 from hibali_cli.tally import Tally
 from runs.model import Run
-from runs.status import course_of_run
+from runs.status import run_timeline
 from runs.store import RunStore
 
 _A_SECOND = 1  # what takes minutes need not be drawn more often
@@ -35,7 +35,7 @@ _TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pa
 class Shown(Protocol):
     """How changes are told."""
 
-    tell: Listener
+    on_event: Listener
 
     def take(self, row: Row) -> None:
         """A run is as this row says."""
@@ -47,20 +47,22 @@ class Shown(Protocol):
         """No more changes come."""
 
 
-def watch_runs(common: Common, book: RunStore, runs: list[Run], changed: Callable[[Run], None]) -> list[Run]:
+def watch_runs(
+    common: Common, run_store: RunStore, runs: list[Run], changed: Callable[[Run], None]
+) -> list[Run]:
     """Show the runs until they are over, and return them as they are then; `changed` hears of each change.
 
     Raises what keeps it from following them at a site, when those of the others are over.
     """
     rows: dict[str, Row] = {}
     ids = [run.id for run in runs]
-    with hint_if_interrupted(lambda: continues(book, ids)), _shown(common) as shown:
-        watching = follow_all(common, book, runs, by_site(common, runs), shown.tell)
+    with hint_if_interrupted(lambda: continues(run_store, ids)), _shown(common) as shown:
+        watching = follow_all(common, run_store, runs, by_site(common, runs), shown.on_event)
         while True:
             is_over = watching.is_over  # before the last look
             for run in watching.changed():
                 before = rows.get(run.id)
-                rows[run.id] = row_of(run, _since(book, run))
+                rows[run.id] = row_of(run, _since(run_store, run))
                 if before is None or before.run != run:
                     shown.take(rows[run.id])
                     changed(run)
@@ -74,8 +76,8 @@ def watch_runs(common: Common, book: RunStore, runs: list[Run], changed: Callabl
     return [rows[run.id].run for run in runs]
 
 
-def _since(book: RunStore, run: Run) -> float:
-    spans = course_of_run(run, book.records(run.id))
+def _since(run_store: RunStore, run: Run) -> float:
+    spans = run_timeline(run, run_store.records(run.id))
     return spans[-1].since if spans else time.time()
 
 
@@ -88,8 +90,8 @@ def _shown(common: Common) -> Iterator[Shown]:
         and output.is_terminal(sys.stdout)
     )
     if not drawn:
-        with listening(common, "watch") as tell:
-            yield _Changes(common, tell)
+        with listening(common, "watch") as on_event:
+            yield _Changes(common, on_event)
         return
     table = _Table(common)
     with output.after(table.put_away):
@@ -102,9 +104,9 @@ def _shown(common: Common) -> Iterator[Shown]:
 class _Changes:
     """A line for each change, on stdout."""
 
-    def __init__(self, common: Common, tell: Listener) -> None:
+    def __init__(self, common: Common, on_event: Listener) -> None:
         self._common = common
-        self.tell = tell
+        self.on_event = on_event
 
     def take(self, row: Row) -> None:
         """See Shown."""
@@ -112,7 +114,7 @@ class _Changes:
         if self._common.json:
             self._common.output.record("run", run.to_record(), flush=True)
             return
-        self._common.output.line(f"{now()[:19]}Z {run.id} {run.state:<9} {row.about}".rstrip())
+        self._common.output.line(f"{now()[:19]}Z {run.id} {run.state:<9} {row.subject}".rstrip())
         output.flush_results()
 
     def stand(self) -> None:
@@ -132,7 +134,7 @@ class _Table:
         self._trouble = ""
         self._trouble_until = 0.0
         self._drawing = Drawing(self._lines, _A_SECOND)
-        self.tell: Listener = Telling(common, self, Tally(), None)
+        self.on_event: Listener = Telling(common, self, Tally(), None)
 
     def take(self, row: Row) -> None:
         """See Shown."""
@@ -153,10 +155,10 @@ class _Table:
             (
                 row.run.id,
                 row.run.state,
-                row.run.pipeline,
+                row.run.spec.pipeline,
                 row.run.site,
-                row.run.name or None,
-                row.about or None,
+                row.run.spec.name or None,
+                row.subject or None,
             )
             for row in self._rows.values()
         ]
@@ -167,7 +169,7 @@ class _Table:
         """Of what happens on the way, only that a site does not answer is of interest."""
         if isinstance(event, Retried):
             with self._guard:
-                self._trouble = f"again {printable(event.about)}: {printable(event.reason)}"
+                self._trouble = f"again {printable(event.subject)}: {printable(event.reason)}"
                 self._trouble_until = time.monotonic() + event.wait_seconds + _TROUBLE_SECONDS
 
     def line(self, text: str) -> None:

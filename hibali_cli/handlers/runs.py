@@ -25,11 +25,11 @@ def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
 
     Raises `UsageError` for a beginning that several runs have, where the parameter takes `only` runs.
     """
-    book = RunStore()
+    run_store = RunStore()
     found = []
     for each in typed:
         try:
-            found.append(book.find_id(each) if only or _looks_like_one(each) else each)
+            found.append(run_store.find_id(each) if only or _looks_like_one(each) else each)
         except NotFoundError:
             found.append(each)
     return tuple(dict.fromkeys(found))
@@ -64,13 +64,13 @@ class Row:
 
     run: Run
     since: float
-    about: str
+    subject: str
 
     def cells(self, now: float) -> tuple[str, ...]:
         """What stands in the columns, safe to show. How long is told of what is not over."""
         run = self.run
         lasting = "" if run.state.ended else time_words(max(0.0, now - self.since))
-        texts = (run.id, run.state, lasting, run.pipeline, run.site, run.name, self.about)
+        texts = (run.id, run.state, lasting, run.spec.pipeline, run.site, run.spec.name, self.subject)
         return tuple(printable(text) for text in texts)
 
 
@@ -86,15 +86,15 @@ def about_run(run: Run) -> str:
     """The scheduler's own word, its reason, and how the tool ended."""
     if run.state is State.SUCCEEDED:
         return ""
-    if run.exit_code is not None and not run.reason:
-        return f"exit code {run.exit_code}"
-    if run.native and run.reason and run.native not in run.reason:
-        return f"{run.native}: {run.reason}"
-    if run.waits and run.reason:
-        return run.reason
+    if run.status.exit_code is not None and not run.status.reason:
+        return f"exit code {run.status.exit_code}"
+    if run.status.native and run.status.reason and run.status.native not in run.status.reason:
+        return f"{run.status.native}: {run.status.reason}"
+    if run.waits and run.status.reason:
+        return run.status.reason
     if not run.job and not run.state.ended:
         return "not submitted"
-    return run.reason or run.native
+    return run.status.reason or run.status.native
 
 
 def count_states(states: Iterable[str]) -> str:
@@ -249,29 +249,29 @@ def run_pairs(run: Run) -> dict[str, Cell]:
     return {
         "run": run.id,
         "state": run.state,
-        "reason": run.reason or None,
-        "pipeline": run.pipeline,
+        "reason": run.status.reason or None,
+        "pipeline": run.spec.pipeline,
         "site": run.site,
-        "name": run.name or None,
-        "runs again": run.origin or None,
+        "name": run.spec.name or None,
+        "runs again": run.spec.origin or None,
         "job": run.job or None,
-        "scheduler says": run.native or None,
-        "exit code": run.exit_code,
-        "host": run.host or None,
+        "scheduler says": run.status.native or None,
+        "exit code": run.status.exit_code,
+        "host": run.status.host or None,
         "created": run.created,
-        "started": run.started or None,
-        "ended": run.ended or None,
-        "CPU": None if run.cpu_seconds is None else f"{run.cpu_seconds:.1f} s",
-        "memory": None if run.memory_bytes is None else size_words(run.memory_bytes),
-        "digest": f"sha256 {run.pipeline_digest}",
-        "image": run.image or None,
-        **{f"input {number}": _input_words(each) for number, each in enumerate(run.inputs)},
+        "started": run.status.started or None,
+        "ended": run.status.ended or None,
+        "CPU": None if run.status.cpu_seconds is None else f"{run.status.cpu_seconds:.1f} s",
+        "memory": None if run.status.memory_bytes is None else size_words(run.status.memory_bytes),
+        "digest": f"sha256 {run.spec.pipeline_digest}",
+        "image": run.placement.image or None,
+        **{f"input {number}": _input_words(each) for number, each in enumerate(run.spec.inputs)},
         "folder": run.folder or None,
-        "after": ", ".join(run.after) or None,
-        "collected": ", ".join(run.collected) or None,
-        "receipts": ", ".join(run.receipts) or None,
-        "begun by": f"hibali {run.hibali}" if run.hibali else None,
-        "removed there": run.cleaned or None,
+        "after": ", ".join(run.spec.after) or None,
+        "collected": ", ".join(run.results.collected) or None,
+        "receipts": ", ".join(run.results.receipts) or None,
+        "begun by": f"hibali {run.spec.version}" if run.spec.version else None,
+        "removed there": run.results.cleaned or None,
     }
 
 
@@ -284,22 +284,26 @@ def find_failure(run: Run) -> HibaliError | None:
     """The error that tells a caller how a run ended; None for one that succeeded or has not ended."""
     if run.sweep is not None:
         return _find_sweep_failure(run, run.sweep)
-    if run.state is State.FAILED and run.missing:
+    if run.state is State.FAILED and run.status.missing:
         return _outputs_missing(run)
     if run.state is State.FAILED:
-        how = f"ended with exit code {run.exit_code}" if run.exit_code is not None else "was ended"
-        why = f" ({run.reason})" if run.reason else ""
+        how = (
+            f"ended with exit code {run.status.exit_code}"
+            if run.status.exit_code is not None
+            else "was ended"
+        )
+        why = f" ({run.status.reason})" if run.status.reason else ""
         return RunFailedError(
-            "run-failed", f"the tool {how}{why}", about=run.id, hint=f"hibali runs logs {run.id}"
+            "run-failed", f"the tool {how}{why}", subject=run.id, hint=f"hibali runs logs {run.id}"
         )
     if run.state is State.CANCELLED:
-        why = f" ({run.reason})" if run.reason else ""
-        return RunFailedError("run-cancelled", f"the run was cancelled{why}", about=run.id)
+        why = f" ({run.status.reason})" if run.status.reason else ""
+        return RunFailedError("run-cancelled", f"the run was cancelled{why}", subject=run.id)
     if run.state is State.LOST:
         return TryLaterError(
             "run-lost",
-            f"nobody knows how this run ended: {run.reason}",
-            about=run.id,
+            f"nobody knows how this run ended: {run.status.reason}",
+            subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )
     return None
@@ -307,16 +311,20 @@ def find_failure(run: Run) -> HibaliError | None:
 
 def _outputs_missing(run: Run) -> OutputsMissingError:
     """Name each missing output with the path where it was expected."""
-    paths = {each.id: each.path for each in run.outputs}
-    lines = [f"{each}: {paths.get(each, '?')}" for each in run.missing[:_MOST_NAMED]]
-    more = len(run.missing) - len(lines)
-    what = "a required output is" if len(run.missing) == 1 else f"{len(run.missing)} required outputs are"
+    paths = {each.id: each.path for each in run.spec.outputs}
+    lines = [f"{each}: {paths.get(each, '?')}" for each in run.status.missing[:_MOST_NAMED]]
+    more = len(run.status.missing) - len(lines)
+    what = (
+        "a required output is"
+        if len(run.status.missing) == 1
+        else f"{len(run.status.missing)} required outputs are"
+    )
     return OutputsMissingError(
         "outputs-missing",
         "\n".join(
             [f"the tool ended with 0, but {what} missing", *lines, *([f"and {more} more"] if more else [])]
         ),
-        about=run.id,
+        subject=run.id,
         hint=f"hibali runs logs {run.id} --stderr",
     )
 
@@ -339,31 +347,33 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
             return OutputsMissingError(
                 "outputs-missing",
                 f"the tool ended with 0 in every task, but left required outputs of {len(failed)} missing: {counts}",
-                about=run.id,
+                subject=run.id,
                 hint=hint,
             )
-        return RunFailedError("tasks-failed", f"not all tasks succeeded: {counts}", about=run.id, hint=hint)
+        return RunFailedError("tasks-failed", f"not all tasks succeeded: {counts}", subject=run.id, hint=hint)
     if sweep.in_state(State.CANCELLED):
-        return RunFailedError("run-cancelled", f"the sweep was cancelled: {counts}", about=run.id, hint=hint)
+        return RunFailedError(
+            "run-cancelled", f"the sweep was cancelled: {counts}", subject=run.id, hint=hint
+        )
     if sweep.in_state(State.LOST):
         return TryLaterError(
             "run-lost",
             f"nobody knows how some tasks ended: {counts}",
-            about=run.id,
+            subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )
     return None
 
 
-def tell_left(common: Common, run: Run) -> None:
+def report_unfinished(common: Common, run: Run) -> None:
     """How far a run is that nobody waits for. Raises `TryLaterError` for one that the queue has no room for."""
     if common.json:
         common.output.record("run", run.to_record())
     if run.waits:
-        from runs.send import no_room
+        from runs.send import queue_full_error
 
         flush_results()
-        raise no_room(run)
+        raise queue_full_error(run)
     if not common.json:
         told = (
             f"on hold at {run.site}: hibali runs release"
@@ -373,15 +383,15 @@ def tell_left(common: Common, run: Run) -> None:
         common.output.say(f"{told} {run.id}")
 
 
-def report_ends(common: Common, book: RunStore, runs: list[Run]) -> None:
+def report_ends(common: Common, run_store: RunStore, runs: list[Run]) -> None:
     """Show how runs ended; from then on the same line starts a new one. Raises the first failure."""
     for run in runs:
         if common.json:
             common.output.record("run", run.to_record())
         else:
-            common.output.say(f"{run.id} {state_text(run)}{' (reused)' if run.reused else ''}")
+            common.output.say(f"{run.id} {state_text(run)}{' (reused)' if run.results.reused else ''}")
     flush_results()
     for run in runs:
-        if run.state.final and not run.reported:
-            book.note(run.id, "reported")
+        if run.state.final and not run.results.reported:
+            run_store.note(run.id, "reported")
     raise_failure(runs)

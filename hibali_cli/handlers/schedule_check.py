@@ -87,15 +87,15 @@ def parse_command(words: Sequence[str]) -> Command:
             if found.invoke_without_command:
                 break
             raise UsageError(
-                "bad-command", f"{' '.join(words)!r} is no command by itself", about="hibali schedule add"
+                "bad-command", f"{' '.join(words)!r} is no command by itself", subject="hibali schedule add"
             )
         name, command, rest = found.resolve_command(context, rest)
         if command is None or name is None:
-            raise UsageError("bad-command", "there is no such command", about=" ".join(words))
+            raise UsageError("bad-command", "there is no such command", subject=" ".join(words))
         found = command
         context = click.Context(found, info_name=name, parent=context)
     if {"-h", "--help"} & set(rest):
-        raise UsageError("bad-command", "help is not a command to schedule", about="hibali schedule add")
+        raise UsageError("bad-command", "help is not a command to schedule", subject="hibali schedule add")
     parsed = found.make_context(context.info_name, list(rest), parent=context.parent)
     return Command(parsed.command_path.partition(" ")[2], parsed)
 
@@ -203,7 +203,7 @@ def _check_folder(schedule: Schedule) -> None:
         raise NotFoundError(
             "no-such-folder",
             "the folder in which the command runs does not exist, or cannot be entered",
-            about=schedule.folder,
+            subject=schedule.folder,
             hint=f"Add {schedule.name} again from another folder, with --replace.",
         )
 
@@ -220,7 +220,7 @@ def _check_person(command: Command) -> None:
         raise UsageError(
             "needs-a-person",
             "it asks questions, and nobody is there to answer",
-            about=f"hibali {command.name}",
+            subject=f"hibali {command.name}",
             hint="Add --yes to the command." if command.name in _NEED_YES else "",
         )
 
@@ -277,4 +277,4 @@ def _check_files(command: Command) -> None:
     for name in _FILES.get(command.name, ()):
         for text in command.values(name):
             if text != "-" and "://" not in text and not Path(text).exists():
-                raise NotFoundError("no-such-file", "the file does not exist", about=text)
+                raise NotFoundError("no-such-file", "the file does not exist", subject=text)

@@ -12,7 +12,7 @@ from hibali_cli.failure import tell_people
 from hibali_cli.options import Common
 
 if TYPE_CHECKING:
-    from runs.schedules.records import Firing
+    from runs.schedules.records import Trigger
     from runs.schedules.schedule import Schedule, Schedules
 
 
@@ -28,21 +28,21 @@ def check_words(words: Sequence[str]) -> tuple[str, ...]:
         raise UsageError(
             "bad-command",
             "what is to be run stands behind --, as in: -- push /data bucket:data",
-            about="hibali schedule add",
+            subject="hibali schedule add",
         )
     for word in given:
         if UNFIT.search(word):
             raise UsageError(
                 "bad-command",
                 "a word with a newline, another control character or what is not UTF-8 cannot be kept",
-                about=ascii(word),
+                subject=ascii(word),
                 hint="Name the folder above it.",
             )
     parse_command(given)
     return tuple(given)
 
 
-def schedule_fields(schedule: Schedule, firings: Sequence[Firing], *, installed: bool) -> dict[str, Any]:
+def schedule_fields(schedule: Schedule, firings: Sequence[Trigger], *, installed: bool) -> dict[str, Any]:
     """The fields of a JSON line of kind `schedule`."""
     from runs.schedules.environment import local_zone
     from runs.schedules.records import holder_of
@@ -76,7 +76,7 @@ def warn_of_missing(common: Common, schedules: Schedules, installed: set[str]) -
             )
 
 
-def outcome_words(firing: Firing | None) -> str:
+def outcome_words(firing: Trigger | None) -> str:
     """How it went, in a word or two."""
     if firing is None:
         return "never run"
@@ -121,13 +121,13 @@ def find_problems(common: Common, schedule: Schedule, *, connect: bool = True) -
     Each step is taken only where the one before found nothing; without `connect` only the first.
     """
     from hibali_cli.handlers.schedule_check import find_closed_ends, find_ends, find_mistakes
-    from runs.schedules.preflight import find_obstacles
+    from runs.schedules.preflight import find_schedule_problems
 
     found = find_mistakes(common, schedule)
     if found or not connect:
         return found
     ends = find_ends(common, schedule)
-    found = find_obstacles(common.config, common.settings(), schedule, datetime.now(UTC), ends)
+    found = find_schedule_problems(common.config, common.settings(), schedule, datetime.now(UTC), ends)
     return found or find_closed_ends(common, schedule, ends)
 
 

@@ -105,7 +105,7 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
         chosen = choose_entries(place.survey, **limits)
         done: list[Evicted] = []
 
-        def tell(each: Evicted) -> None:
+        def on_evicted(each: Evicted) -> None:
             done.append(each)
             fate = {"fate": str(each.fate), "because": each.because}
             if common.json:
@@ -116,9 +116,9 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
 
         if dry:
             for kept in chosen:
-                tell(Evicted(kept, EvictionResult.PLANNED))
+                on_evicted(Evicted(kept, EvictionResult.PLANNED))
         else:
-            evict(place.far, place.work, place.survey, chosen, tell)
+            evict(place.far, place.work, place.survey, chosen, on_evicted)
         code = Exit.INCOMPLETE if any(each.fate is EvictionResult.FAILED for each in done) else Exit.DONE
         if common.json:
             common.output.record("end", {"count": len(done), "exit": int(code)})
@@ -134,8 +134,8 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
 def _opened(common: Common, name: str, title: str) -> Iterator[_Place]:
     site = common.settings().site(name)
     require_built(site)
-    with listening(common, title) as tell:
-        far = open_host(site, tell=tell)
+    with listening(common, title) as on_event:
+        far = open_host(site, on_event=on_event)
         try:
             work = make_work_folder(far, site, b"cache")
             survey = look(far, Synchroniser(), at_site(site), work, _finder(), time.time_ns(), site.purge)
@@ -167,7 +167,9 @@ def _read_keep(text: str | None) -> dict[str, Any]:
         return {"keep_bytes": read_size(text)}
     except ValueError:
         raise UsageError(
-            "bad-keep", f"{text!r} is neither a size such as 500G nor a duration such as 30d", about="--keep"
+            "bad-keep",
+            f"{text!r} is neither a size such as 500G nor a duration such as 30d",
+            subject="--keep",
         ) from None
 
 

@@ -32,8 +32,8 @@ def check_and_tell(common: Common, site: Site) -> None:
 
     require_built(site)
     start_afresh(site)
-    with listening(common, f"check {site.name}") as tell:
-        report = check_site(site, programs_of(site), tell)
+    with listening(common, f"check {site.name}") as on_event:
+        report = check_site(site, programs_of(site), on_event)
     problems: Sequence[HibaliError] = report.problems
     if common.json:
         records = [problem.to_record() for problem in problems]
@@ -57,7 +57,7 @@ def as_access_or_later(problem: HibaliError) -> HibaliError:
     if int(problem.exit) in {2, 4, 5}:
         return problem
     return TryLaterError(
-        problem.code, problem.message, about=problem.about, hint=problem.hint, transient=problem.transient
+        problem.code, problem.message, subject=problem.subject, hint=problem.hint, transient=problem.transient
     )
 
 
@@ -70,8 +70,8 @@ def _order(problem: HibaliError) -> int:
 
 def tune_and_tell(common: Common, site: Site, place: Location | None, logins: int | None) -> None:
     """Measure, and print each trial and the settings to write; raises what measuring raises."""
-    with listening(common, f"tune {site.name}") as tell:
-        found = tune(site, place, logins, tell)
+    with listening(common, f"tune {site.name}") as on_event:
+        found = tune(site, place, logins, on_event)
     if common.json:
         common.output.record("site-tuning", {"name": site.name, **_fields(found)})
         return
@@ -167,8 +167,8 @@ def clean_and_tell(
 
     require_built(site)
     found: list[Leftover] = []
-    with listening(common, f"clean {site.name}") as tell:
-        for left in clean_site(site, older_than=older_than, everybody=everybody, dry=dry, tell=tell):
+    with listening(common, f"clean {site.name}") as on_event:
+        for left in clean_site(site, older_than=older_than, everybody=everybody, dry=dry, on_event=on_event):
             found.append(left)
             if common.json:
                 common.output.record("upload", _leftover_fields(left), flush=True)
@@ -240,7 +240,7 @@ def _ask_for_code(site: Site, url: str, why: str) -> str:
         raise AccessError(
             "login-needed",
             "Globus asks for a person, and nobody can be asked: stdin and stderr are no terminal",
-            about=site.name,
+            subject=site.name,
             hint=f"On a terminal: hibali sites login {site.name}",
         )
     write_aside(f"{why}: open this in a browser, on any machine, and type the code that it shows.\n\n{url}\n")

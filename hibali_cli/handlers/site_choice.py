@@ -16,7 +16,7 @@ from registry.catalogue import Catalogue
 from registry.invocation import read_invocation
 from registry.pipeline import Pipeline
 from runs.containers.base import find_consent_reasons
-from runs.fast_storage import NO_MARKS, Marks
+from runs.fast_storage import NO_FAST_OPTIONS, FastOptions
 from runs.inputs import Located, locate_inputs
 from runs.request import Request, run_key
 from runs.schedulers.base import Resources
@@ -39,7 +39,7 @@ class SiteOptions:
     name: str = ""
     new: bool = False
     explain: bool = False
-    marks: Marks = NO_MARKS
+    marks: FastOptions = NO_FAST_OPTIONS
     wanted: Resources = NOTHING_WANTED
     proxy: bool | None = None
     ran_at: frozenset[str] = frozenset()
@@ -119,14 +119,14 @@ def choose_site(
 
 def _hear_of(common: Common, located: Sequence[Located], order: Order, *, wait: bool) -> bool:
     """Ask about the runs that this one needs, or wait for their ends; whether all of them have ended."""
-    book = RunStore()
+    run_store = RunStore()
     ids = dict.fromkeys(each.reference.run for each in located if each.reference is not None)
-    runs = {run.id: run for run in [*load_first(order), *map(book.load, ids)]}
+    runs = {run.id: run for run in [*load_first(order), *map(run_store.load, ids)]}
     waited = [run for run in runs.values() if not run.state.final]
     if waited:
-        with listening(common, "asking about runs that come first") as tell:
-            (wait_for_runs if wait else update_runs)(common, book, waited, tell)
-    return all(book.load(run_id).state.final for run_id in runs)
+        with listening(common, "asking about runs that come first") as on_event:
+            (wait_for_runs if wait else update_runs)(common, run_store, waited, on_event)
+    return all(run_store.load(run_id).state.final for run_id in runs)
 
 
 def _choose_now(common: Common, asked: SiteOptions, line: str, make: Callable[[str], Request]) -> Request:
@@ -153,29 +153,29 @@ def _choose_now(common: Common, asked: SiteOptions, line: str, make: Callable[[s
     if failed is not None and not requests:
         raise failed
     choice = _choose(common, requests, unable, line, asked)
-    _tell(common, choice, explain=asked.explain)
+    _on_event(common, choice, explain=asked.explain)
     return requests[choice.site]
 
 
 def _choose(
     common: Common, requests: dict[str, Request], unable: list[Candidate], line: str, asked: SiteOptions
 ) -> Choice:
-    book = RunStore()
-    run = None if asked.new else book.find_unreported(line)
+    run_store = RunStore()
+    run = None if asked.new else run_store.find_unreported(line)
     if run is not None:
         if run.site not in requests:
             raise UsageError(
                 "run-elsewhere",
                 f"a run of this line is under way at {run.site}, which cannot be asked any more",
-                about=run.id,
+                subject=run.id,
                 hint="Put that site back into config.toml, or start another run with --new.",
             )
         return Choice(run.site, f"run {run.id} of this line is under way there")
     candidates = list(unable)
     sizes = Sizes()
-    with listening(common, "choosing a site") as tell:
+    with listening(common, "choosing a site") as on_event:
         for request in requests.values():
-            looked = look_at(request, opener(request.site, tell), sizes, book, tell)
+            looked = look_at(request, opener(request.site, on_event), sizes, run_store, on_event)
             if looked.run is not None:
                 return Choice(looked.run.site, f"run {looked.run.id} of this line is under way there")
             candidates.append(looked.candidate)
@@ -204,7 +204,7 @@ def _check_consent(request: Request) -> None:
         )
 
 
-def _tell(common: Common, choice: Choice, *, explain: bool) -> None:
+def _on_event(common: Common, choice: Choice, *, explain: bool) -> None:
     if explain and common.json:
         common.output.record(
             "choice",

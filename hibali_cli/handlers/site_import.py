@@ -61,7 +61,7 @@ def _read(settings: Settings, source: str) -> bytes:
             return stream.read(importers.MOST_BYTES + 1)
     except FileNotFoundError:
         hint = "It is ssh, rclone, a file, or a URL: hibali sites import ssh"
-        raise NotFoundError("no-such-file", "there is no such file", about=source, hint=hint) from None
+        raise NotFoundError("no-such-file", "there is no such file", subject=source, hint=hint) from None
     except OSError as problem:
         raise unreadable(problem, source) from None
 
@@ -80,7 +80,7 @@ def choose(found: Sequence[Found], only: Sequence[str]) -> list[Proposal]:
         raise NotFoundError(
             "not-proposed",
             passed.because if passed else "nothing of this name was found there",
-            about=missing[0],
+            subject=missing[0],
             hint=f"{told}`hibali sites import` lists what there is.",
         )
     return [each for each in proposals if each.name in only]

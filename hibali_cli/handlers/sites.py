@@ -118,7 +118,7 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     for text in options["set"]:
         key, equals, value = text.partition("=")
         if not (key and equals):
-            raise UsageError("bad-pair", f"{text!r} is not --set KEY=VALUE", about="--set")
+            raise UsageError("bad-pair", f"{text!r} is not --set KEY=VALUE", subject="--set")
         _put(table, tuple(key.split(".")), _read_value(value))
     return table
 
@@ -127,7 +127,7 @@ def _put(table: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
-            raise UsageError("bad-pair", f"{key} is not a table", about="--set")
+            raise UsageError("bad-pair", f"{key} is not a table", subject="--set")
     table[keys[-1]] = value
 
 
@@ -153,7 +153,7 @@ def _kind(name: str, options: Mapping[str, Any]) -> str:
         raise UsageError(
             "site-kind",
             f"exactly one of {', '.join(map(_option, (*_KINDS, 'kind')))} says what the site is",
-            about=name,
+            subject=name,
             hint="See: hibali sites add --help",
         )
     foreign = [key for key, keys in _KEYS.items() if keys[0] in _OF_KIND and keys[0] != kinds[0]]
@@ -162,7 +162,7 @@ def _kind(name: str, options: Mapping[str, Any]) -> str:
     wrong = [_option(key) for key in foreign if options[key] not in {None, False}]
     if wrong:
         shown = f"--kind {kinds[0]}" if options["kind"] is not None else _option(kinds[0])
-        raise UsageError("site-option", f"{', '.join(wrong)} cannot go with {shown}", about=name)
+        raise UsageError("site-option", f"{', '.join(wrong)} cannot go with {shown}", subject=name)
     return kinds[0]
 
 
@@ -170,7 +170,7 @@ def _words(option: str, text: str) -> list[str]:
     try:
         return list(read_words(text))
     except ValueError as problem:
-        raise UsageError("bad-words", str(problem), about=option) from None
+        raise UsageError("bad-words", str(problem), subject=option) from None
 
 
 def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
@@ -178,9 +178,9 @@ def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
     for text in given:
         left, equals, right = text.partition("=")
         if not (left and equals and right):
-            raise UsageError("bad-pair", f"{text!r} is not {option} LEFT=RIGHT", about=option)
+            raise UsageError("bad-pair", f"{text!r} is not {option} LEFT=RIGHT", subject=option)
         if left in pairs:
-            raise UsageError("bad-pair", f"{left!r} is given twice", about=option)
+            raise UsageError("bad-pair", f"{left!r} is given twice", subject=option)
         pairs[left] = right
     return pairs
 

@@ -16,11 +16,11 @@ from hibali_cli.handlers.launch import (
     Into,
     announce,
     make_request,
+    report_collected,
     require_consent,
     run_one,
     saving_in,
     show_files,
-    tell_collected,
 )
 from hibali_cli.handlers.run_sites import following, opener, run_site, update_runs
 from hibali_cli.handlers.runs import find_failure, report_ends, state_text
@@ -34,12 +34,12 @@ from hibali_cli.handlers.site_choice import (
 )
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.run_options import Order, notifying, settle, wanted_again, with_proxy, with_wishes
+from hibali_cli.run_options import Order, notifying, parse_resource_argv, settle, with_proxy, with_wishes
 from registry.invocation import Invocation
 from registry.parameters import check_tasks, make_rows
 from registry.pipeline import Pipeline
 from runs.containers.base import load_container
-from runs.dataset import asked_before, asked_here, keep_in
+from runs.dataset import find_dataset, recorded_request, typed_request
 from runs.inputs import Located, list_references, locate_files, seen_from
 from runs.launch import launch
 from runs.model import Run, State
@@ -88,7 +88,7 @@ def read_tasks(pipeline: Pipeline, answers: Path | None, line: SweepLine) -> Tas
     given = read_json_file(answers) if answers is not None else {}
     rows = make_rows(pipeline, line.each, line.parameters)
     files = ", ".join(str(each) for each in (line.each, answers) if each is not None)
-    invocations = check_tasks(pipeline, given, rows, about=files or "--param")
+    invocations = check_tasks(pipeline, given, rows, subject=files or "--param")
     tasks = tuple(
         TaskRequest(number, row.values, invocation)
         for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)
@@ -135,24 +135,26 @@ def request_at(
         located = locate_files(sweep.files, settings, site, identify=identify, several=several)
     else:
         located = seen_from(located, site, settings)
-    asked = asked_here(sweep.answers, located, choosing.image, sweep.line.each, sweep.line.parameters)
+    asked = typed_request(sweep.answers, located, choosing.image, sweep.line.each, sweep.line.parameters)
     request = make_request(sweep.pipeline, sweep.invocation, located, site, choosing.image, asked.to_fields())
     request.container.image_name(sweep.pipeline.container)
     return replace(request, tasks=sweep.tasks, marks=choosing.marks)
 
 
 def request_again(
-    common: Common, book: RunStore, run: Run, pipeline: Pipeline, numbers: Sequence[int]
+    common: Common, run_store: RunStore, run: Run, pipeline: Pipeline, numbers: Sequence[int]
 ) -> Request:
     """The request that runs these tasks of a run again, or all of one that is no sweep."""
-    again = read_again(run, book, pipeline, numbers)
+    again = read_again(run, run_store, pipeline, numbers)
     site = run_site(common, run.site)
     image = str(again.asked.get("image", ""))
     several = takes_several(again.tasks or [TaskRequest(0, {}, again.invocation)])
     located = locate_files(again.files, common.settings(), site, known=again.known, several=several)
     request = make_request(pipeline, again.invocation, located, site, image, again.asked)
-    request = with_wishes(common, request, wanted_again(again.asked.get("options") or ()))
-    request = replace(request, tasks=again.tasks, origin=run.id, name=run.name, image=image, proxy=run.proxy)
+    request = with_wishes(common, request, parse_resource_argv(again.asked.get("options") or ()))
+    request = replace(
+        request, tasks=again.tasks, origin=run.id, name=run.spec.name, image=image, proxy=run.submission.proxy
+    )
     pilot = run.sweep.pilot if run.sweep is not None else None
     return request if pilot is None else by_pilot(request, pilot.allocations)
 
@@ -162,12 +164,12 @@ def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed:
     from registry.catalogue import Catalogue
 
     check_sweep_options(into, table, wait=wait)
-    book = RunStore()
-    run = book.load(run_id)
+    run_store = RunStore()
+    run = run_store.load(run_id)
     if table is not None and run.sweep is None:
-        raise UsageError("usage", "it is for a sweep, and this run is none", about="--table")
-    with listening(common, f"run {run.id}") as tell:
-        [run] = update_runs(common, book, [run], tell)
+        raise UsageError("usage", "it is for a sweep, and this run is none", subject="--table")
+    with listening(common, f"run {run.id}") as on_event:
+        [run] = update_runs(common, run_store, [run], on_event)
     numbers = tasks_to_rerun(run, failed=failed)
     if not numbers:
         if common.json:
@@ -175,7 +177,7 @@ def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed:
         common.output.say(f"{run.id} {state_text(run)}: there is nothing to run again")
         return 0
     catalogue = Catalogue()
-    request = request_again(common, book, run, catalogue.find(run.pipeline), numbers)
+    request = request_again(common, run_store, run, catalogue.find(run.spec.pipeline), numbers)
     require_consent(common, catalogue, request.pipeline, request.container)
     if request.tasks:
         return send_and_follow(common, request, into, table, wait=wait)
@@ -210,7 +212,7 @@ def run_sweep(
     if line.allocations:
         request = by_pilot(request, line.allocations)
     if into.dataset is not None:
-        keep_in(into.dataset, asked_before([{"asked": request.asked}], pipeline.reference))
+        find_dataset(into.dataset, recorded_request([{"asked": request.asked}], pipeline.reference))
     if dry_run:
         _show_sweep(common, request)
         return None
@@ -225,7 +227,7 @@ def check_sweep_options(into: Into, table: str | None, *, wait: bool) -> None:
         raise UsageError(
             "usage",
             "the table is there when the tasks have ended",
-            about="--table",
+            subject="--table",
             hint="Add --wait; or, when they have ended: hibali runs collect ID DIR --table FILE",
         )
     if table is not None:
@@ -237,24 +239,29 @@ def send_and_follow(
 ) -> int:
     """The sweep sent, or what there is room for; with `wait` all of it, to its end. Raises how it failed."""
     request = with_job_proxy(request)
-    book = RunStore()
+    run_store = RunStore()
     receipt = None
     title = f"run {request.pipeline.reference} at {request.site.name}"
-    with notifying(common, notify) as notice, listening(common, title) as tell:
-        far = opener(request.site, tell)()
+    with notifying(common, notify) as notice, listening(common, title) as on_event:
+        host = opener(request.site, on_event)()
         try:
             run = launch(
-                request, far, book, Synchroniser(), began=lambda run: announce(common, run), tell=tell
+                request,
+                host,
+                run_store,
+                Synchroniser(),
+                began=lambda run: announce(common, run),
+                on_event=on_event,
             )
         finally:
-            far.close()
+            host.close()
         if wait:
-            run, receipt = _finish(common, book, run, request, into, table, tell)
+            run, receipt = _finish(common, run_store, run, request, into, table, on_event)
             notice(run)
     if receipt is not None:
-        tell_collected(common, receipt)
+        report_collected(common, receipt)
     if wait or run.state.ended:
-        report_ends(common, book, [run])
+        report_ends(common, run_store, [run])
     elif common.json:
         common.output.record("run", run.to_record())
     else:
@@ -264,7 +271,7 @@ def send_and_follow(
 
 def _tell_sent(common: Common, run: Run) -> None:
     common.output.say(f"{state_text(run)} at {run.site}: hibali runs wait {run.id}")
-    waiting = sum(len(chunk.tasks) for chunk in sweep_of(run).unsent())
+    waiting = sum(len(chunk.tasks) for chunk in sweep_of(run).unsubmitted())
     if waiting:
         common.output.say(
             f"{waiting} tasks wait here for room in the queue; `runs wait` sends them as there is some"
@@ -272,14 +279,20 @@ def _tell_sent(common: Common, run: Run) -> None:
 
 
 def _finish(
-    common: Common, book: RunStore, run: Run, request: Request, into: Into, table: str | None, tell: Listener
+    common: Common,
+    run_store: RunStore,
+    run: Run,
+    request: Request,
+    into: Into,
+    table: str | None,
+    on_event: Listener,
 ) -> tuple[Run, Receipt | None]:
     """Follow it to the end, collecting as tasks finish; then whatever is left, and the table."""
     collector = None
     folder = into.folder or into.dataset
     if folder is not None:
         target = read_target(folder, common.settings())
-        collector = TaskCollector(book, request.site, target, tell, Saving(save=not into.no_save))
+        collector = TaskCollector(run_store, request.site, target, on_event, Saving(save=not into.no_save))
 
     def changed(now: Run) -> None:
         common.output.detail(f"{now.id} {state_text(now)}")
@@ -288,60 +301,62 @@ def _finish(
             if collector is not None and into.dataset is None:
                 collector.bring_new(now)
         except HibaliError as problem:
-            tell(Noted(f"not collected yet: {problem.message}"))
+            on_event(Noted(f"not collected yet: {problem.message}"))
 
-    with following(common, book, [run], tell) as shown:
+    with following(common, run_store, [run], on_event) as shown:
         [run] = wait_for_end(
-            opener(request.site, shown.tell),
-            load_scheduler(run.scheduler),
-            book,
+            opener(request.site, shown.on_event),
+            load_scheduler(run.placement.scheduler),
+            run_store,
             [run.id],
             limits=request.site.limits,
-            tell=shown.tell,
+            on_event=shown.on_event,
             changed=changed,
         )
     if collector is not None and into.dataset is not None:
         # one commit with one record, when all is well; nothing is kept unasked of what failed
-        collector = _keeping(book, run, into.dataset, collector) if run.state is State.SUCCEEDED else None
+        collector = (
+            _keeping(run_store, run, into.dataset, collector) if run.state is State.SUCCEEDED else None
+        )
     numbers = sweep_of(run).in_state(State.SUCCEEDED)
     receipt, chosen = collector.bring(run, numbers) if collector is not None else (None, None)
     if table is not None:
         make_table(common, run, Path(table), collector, chosen)
-    return book.load(run.id), receipt
+    return run_store.load(run.id), receipt
 
 
-def _keeping(book: RunStore, run: Run, dataset: str, collector: TaskCollector) -> TaskCollector:
+def _keeping(run_store: RunStore, run: Run, dataset: str, collector: TaskCollector) -> TaskCollector:
     """The same, committing what it brings with a record of the line. Raises `UsageError` for a part of what that line asks for."""
     part = run
-    while part.origin:
-        whole = book.load(part.origin)
+    while part.spec.origin:
+        whole = run_store.load(part.spec.origin)
         if sweep_of(whole).tasks.keys() != sweep_of(part).tasks.keys():
             raise UsageError(
                 "part-of-a-sweep",
                 "these tasks are a part of their sweep, and the record of its line would repeat all of them",
-                about=run.id,
+                subject=run.id,
                 hint=f"Collect them without a record: hibali runs collect {run.id} DIR",
             )
         part = whole
-    return collector.saving(saving_in(book, run, dataset))
+    return collector.saving(saving_in(run_store, run, dataset))
 
 
-def collect_sweep(common: Common, book: RunStore, run: Run, into: Into, table: str | None) -> int:
+def collect_sweep(common: Common, run_store: RunStore, run: Run, into: Into, table: str | None) -> int:
     """Pull what the tasks left that have ended, and list all tasks; the exit code. Raises how the sweep failed."""
     check_sweep_options(into, table, wait=True)
-    with listening(common, f"collect {run.id}") as tell:
-        [run] = update_runs(common, book, [run], tell, going_on=True)
+    with listening(common, f"collect {run.id}") as on_event:
+        [run] = update_runs(common, run_store, [run], on_event, going_on=True)
         target = read_target(into.dataset or into.folder or f"./{run.id}", common.settings())
         site = run_site(common, run.site)
-        collector = TaskCollector(book, site, target, tell, Saving(save=not into.no_save))
+        collector = TaskCollector(run_store, site, target, on_event, Saving(save=not into.no_save))
         if into.dataset is not None and run.state is State.SUCCEEDED:
-            collector = _keeping(book, run, into.dataset, collector)
+            collector = _keeping(run_store, run, into.dataset, collector)
         receipt, chosen = collector.bring(run, ended_tasks(run))
         if table is not None:
             make_table(common, run, Path(table), collector, chosen)
-    tell_collected(common, receipt)
-    if run.state.final and not run.reported:
-        book.note(run.id, "reported")
+    report_collected(common, receipt)
+    if run.state.final and not run.results.reported:
+        run_store.note(run.id, "reported")
     failure = find_failure(run)
     if isinstance(failure, RunFailedError) and not common.json:
         raise failure

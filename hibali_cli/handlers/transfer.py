@@ -261,7 +261,7 @@ def _check_direction(operation: str, source: Location, target: Location, setting
         line = shlex.join(["hibali", word, source.text, target.text])
         meant = f"Did you mean {near}:{rest}, or {line}?" if near else f"Did you mean: {line}"
     way = "a local path to SITE:PATH" if operation == "push" else "SITE:PATH to a local path"
-    raise UsageError("wrong-direction", f"{operation} goes from {way}", about=place.text, hint=meant)
+    raise UsageError("wrong-direction", f"{operation} goes from {way}", subject=place.text, hint=meant)
 
 
 def _take_pack_bytes(options: dict[str, Any]) -> int:
@@ -272,7 +272,7 @@ def _take_pack_bytes(options: dict[str, Any]) -> int:
     if not asked and size is not None:
         raise UsageError("usage", "--pack-size is for --pack", hint="See: hibali push --help")
     if size is not None and size < _LEAST_PACK_BYTES:
-        raise UsageError("usage", "--pack-size cannot be less than 1MiB", about="--pack-size")
+        raise UsageError("usage", "--pack-size cannot be less than 1MiB", subject="--pack-size")
     return (size or _PACK_BYTES) if asked else 0
 
 
@@ -282,7 +282,7 @@ def take_recorded(options: dict[str, Any]) -> bool:
 
     recorded = bool(options.pop("recorded"))
     if recorded and not options["checksum"]:
-        raise UsageError("usage", "it says which digests count for --checksum", about="--recorded")
+        raise UsageError("usage", "it says which digests count for --checksum", subject="--recorded")
     return recorded
 
 
@@ -292,14 +292,14 @@ def carry_out(common: Common, request: Request, *, dry_run: bool, detailed: bool
     from transfers.operation import plan_only, synchronise
 
     title = f"{request.operation} {request.source.text} {request.target.text}"
-    with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as tell:
+    with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as on_event:
         if dry_run:
-            found = plan_only(request, lambda plan: show_plan(common, plan), tell)
+            found = plan_only(request, lambda plan: show_plan(common, plan), on_event)
             return planned_exit(found, request.target.text, detailed=detailed)
         try:
-            receipt = synchronise(request, tell)
+            receipt = synchronise(request, on_event)
         except KeyboardInterrupt:
-            common.output.say(tell.tally.safe())
+            common.output.say(on_event.tally.safe())
             raise
     tell_receipt(common, receipt)
     return int(receipt.exit)
@@ -319,7 +319,7 @@ def unread(found: TransferPlan, target: str) -> IncompleteError:
     return IncompleteError(
         "plan-incomplete",
         f"the plan is not complete: {names} {'name' if names == 1 else 'names'} could not be read; see above",
-        about=target,
+        subject=target,
         hint="Correct what is named above, then plan again.",
     )
 
@@ -456,8 +456,8 @@ def follow(common: Common, source: str, target: str, following: Following, optio
 
     del options["dry_run"], options["detailed_exit_code"]
     request = request_of(common, "push", source, target, options)
-    with listening(common, f"push {source} {target}") as tell:
-        receipt, interruption = follow_source(request, following, tell)
+    with listening(common, f"push {source} {target}") as on_event:
+        receipt, interruption = follow_source(request, following, on_event)
     if interruption is not None:
         receipt.exit = _exit_of(interruption)
     tell_receipt(common, receipt)

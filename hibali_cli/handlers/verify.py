@@ -43,8 +43,8 @@ from transfers.verify import Question, Verification
 def verify(common: Common, first: str, second: str | None, options: dict[str, Any]) -> int:
     """Carry out one verification and tell its receipt; returns the exit code."""
     question = _question(common, first, second, options)
-    with listening(common, f"verify {first}", records=True) as tell:
-        work = Verification(question, tell)
+    with listening(common, f"verify {first}", records=True) as on_event:
+        work = Verification(question, on_event)
         try:
             receipt = work.run()
         except OutOfTime:
@@ -63,13 +63,13 @@ def verify(common: Common, first: str, second: str | None, options: dict[str, An
 def _question(common: Common, first: str, second: str | None, options: dict[str, Any]) -> Question:
     given = options["manifest"]
     if given is not None and second is not None:
-        raise UsageError("usage", "a manifest is compared with one place, not with two", about="--manifest")
+        raise UsageError("usage", "a manifest is compared with one place, not with two", subject="--manifest")
     if options["bagit"] and given is None:
-        raise UsageError("usage", "it says how to read --manifest FILE", about="--bagit")
+        raise UsageError("usage", "it says how to read --manifest FILE", subject="--bagit")
     if options["seed"] is not None and options["sample"] is None:
-        raise UsageError("usage", "it draws a sample: give --sample, too", about="--seed")
+        raise UsageError("usage", "it draws a sample: give --sample, too", subject="--seed")
     if given == options["files_from"] == "-":
-        raise UsageError("usage", "only one list can come from stdin", about="--files-from")
+        raise UsageError("usage", "only one list can come from stdin", subject="--files-from")
     settings = common.settings()
     places = read_location(first, settings), read_location(second, settings) if second else None
     return Question(
@@ -91,9 +91,9 @@ def _read(given: str, *, bag: bool) -> Manifest:
         with Path(given).open("rb") as stream:
             return read_manifest(stream, given, bag=bag)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such file", about=given) from None
+        raise NotFoundError("no-such-file", "there is no such file", subject=given) from None
     except PermissionError:
-        raise AccessError("denied", "this file may not be read", about=given) from None
+        raise AccessError("denied", "this file may not be read", subject=given) from None
     except OSError as problem:
         raise unreadable(problem, given) from None
 
@@ -112,7 +112,7 @@ def _tell(common: Common, receipt: Receipt) -> None:
             TryLaterError(
                 "max-time",
                 f"stopped because --max-time has elapsed, with {coverage.files_unchecked} files not looked at",
-                about=receipt.target,
+                subject=receipt.target,
                 hint="The same line with --resume goes on from here.",
             )
         )
@@ -120,14 +120,14 @@ def _tell(common: Common, receipt: Receipt) -> None:
         tell_people(_not_verified(receipt, coverage))
     if receipt.files_failed:
         message = f"{receipt.files_failed} differ, are missing or could not be read; they are named above"
-        tell_people(IncompleteError("not-proven", message, about=receipt.target))
+        tell_people(IncompleteError("not-proven", message, subject=receipt.target))
 
 
 def _not_verified(receipt: Receipt, coverage: Coverage) -> NotVerifiedError:
     return NotVerifiedError(
         "not-verified",
         f"{coverage.files_unrecorded} of {receipt.files} files have no digest on record, and were not verified",
-        about=receipt.target,
+        subject=receipt.target,
         hint="To compare them with their source, and record them: hibali sync --checksum FROM TO",
     )
 
@@ -154,9 +154,9 @@ def take_stock(common: Common, place: Location, rules: Rules, output: str | None
     told = _Told(common)
     if output is None and _on_terminal():
         common = replace(common, progress=False)  # the lines themselves are the progress
-    with _kept(common), listening(common, f"manifest {place.text}") as tell, ExitStack() as stack:
+    with _kept(common), listening(common, f"manifest {place.text}") as on_event, ExitStack() as stack:
         wanted = InventoryRequest(place, rules, recorded=recorded, leave_out=leave_out)
-        stock = stack.enter_context(Inventory(wanted, told.through(tell)))
+        stock = stack.enter_context(Inventory(wanted, told.through(on_event)))
         # after the listing, which must not find the partial file
         file = stack.enter_context(WholeFile(Path(output))) if output is not None else None
         lines = bytearray()
@@ -180,20 +180,20 @@ def bag(common: Common, place: Location, folder: str, *, recorded: bool) -> int:
         raise UsageError(
             "bag-inside",
             "the tag files would lie in the payload itself",
-            about=folder,
+            subject=folder,
             hint="LOCATION is the payload: hibali manifest FOLDER/data --bagit FOLDER",
         )
     told = _Told(common)
     with _kept(common), listening(common, f"manifest {place.text}") as listener:
-        tell = told.through(listener)
-        with Inventory(InventoryRequest(place, recorded=recorded), tell) as stock:
+        on_event = told.through(listener)
+        with Inventory(InventoryRequest(place, recorded=recorded), on_event) as stock:
             today = datetime.now(UTC).date()
             write_bag(stock, Path(folder), today, f"hibali {__version__}", told.take)
         if told.percent:
             words = (
                 "the names with % are written as RFC 8493 has them, which the program bagit.py cannot read"
             )
-            tell(Noted(f"{told.percent} of {words}."))
+            on_event(Noted(f"{told.percent} of {words}."))
     return told.end(folder)
 
 
@@ -205,14 +205,14 @@ class _Told:
         self._files = self._bytes = self._recorded = self._failed = self._lines = 0
         self.percent = 0
 
-    def through(self, tell: Listener) -> Listener:
+    def through(self, on_event: Listener) -> Listener:
         """The same listener, counted."""
 
         def listen(event: Event) -> None:
             self._failed += isinstance(event, Failed)
             verbose = self._common.output.verbose and isinstance(event, Hashing)
             self._lines += verbose or isinstance(event, Failed | Noted)
-            tell(event)
+            on_event(event)
 
         return listen
 
@@ -235,7 +235,7 @@ class _Told:
                 },
             )
 
-    def end(self, about: str) -> int:
+    def end(self, subject: str) -> int:
         """The last line."""
         code = Exit.INCOMPLETE if self._failed else Exit.DONE
         if self._common.json:
@@ -247,7 +247,7 @@ class _Told:
         )
         if self._failed:
             message = f"{self._failed} could not be read and are not in it; they are named above"
-            tell_people(IncompleteError("manifest-incomplete", message, about=about))
+            tell_people(IncompleteError("manifest-incomplete", message, subject=subject))
         return int(code)
 
 

@@ -58,13 +58,13 @@ class Saved:
     from_docker: bool
 
 
-def read_saved(members: Members, name: str, about: str) -> Saved:
+def read_saved(members: Members, name: str, subject: str) -> Saved:
     """The image in an archive; of several the one called `name`. Both descriptions are checked where there are two.
 
     Raises `BrokenArchiveError`, `RefusedError` `image-damaged`.
     """
-    layout = _read_layout(members, name, about) if "index.json" in members else None
-    docker = _read_docker(members, name, about) if "manifest.json" in members else None
+    layout = _read_layout(members, name, subject) if "index.json" in members else None
+    docker = _read_docker(members, name, subject) if "manifest.json" in members else None
     if docker is None and layout is None:
         raise BrokenArchiveError("it has neither manifest.json nor index.json")
     if docker is None or layout is None:
@@ -75,14 +75,14 @@ def read_saved(members: Members, name: str, about: str) -> Saved:
         raise RefusedError(
             "image-damaged",
             f"its manifest.json is of image {docker.id}, its index.json of {layout.id}",
-            about=about,
+            subject=subject,
         )
     return Saved(docker.id, docker.names or layout.names, docker.digests | layout.digests, from_docker=True)
 
 
-def _read_docker(members: Members, name: str, about: str) -> Saved:
+def _read_docker(members: Members, name: str, subject: str) -> Saved:
     """`manifest.json`: Config, RepoTags and Layers of each image (moby, image/tarexport)."""
-    listed = _json(members, "manifest.json", about)
+    listed = _json(members, "manifest.json", subject)
     entries = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     entry = _choose([(_names(each.get("RepoTags")), each) for each in entries], name)
     config_name, layers = entry.get("Config"), entry.get("Layers")
@@ -94,20 +94,20 @@ def _read_docker(members: Members, name: str, about: str) -> Saved:
         raise RefusedError(
             "image-damaged",
             f"its configuration has digest {config.digest}, and is called {printable(config_name)}",
-            about=about,
+            subject=subject,
         )
-    _check_layers([_resolve(members, each) for each in layers], _diffs(config, config_name, about), about)
+    _check_layers([_resolve(members, each) for each in layers], _diffs(config, config_name, subject), subject)
     return Saved(config.digest, _names(entry.get("RepoTags")), frozenset({config.digest}), from_docker=True)
 
 
-def _read_layout(members: Members, name: str, about: str) -> Saved:
+def _read_layout(members: Members, name: str, subject: str) -> Saved:
     """`index.json`, the manifest it names, that one's configuration and layers (OCI image layout specification)."""
-    version = _json(members, "oci-layout", about)
+    version = _json(members, "oci-layout", subject)
     if not isinstance(version, dict) or not str(version.get("imageLayoutVersion")).startswith("1."):
         raise BrokenArchiveError("its oci-layout is of another version than 1")
-    described = _choose([(_annotated(each), each) for each in _images(members, "index.json", about)], name)
+    described = _choose([(_annotated(each), each) for each in _images(members, "index.json", subject)], name)
     manifest_digest = _digest_of(described)
-    manifest = _json(members, _blob(manifest_digest), about)
+    manifest = _json(members, _blob(manifest_digest), subject)
     config, layers = (
         manifest.get(key) if isinstance(manifest, dict) else None for key in ("config", "layers")
     )
@@ -120,14 +120,14 @@ def _read_layout(members: Members, name: str, about: str) -> Saved:
             raise BrokenArchiveError(f"{printable(_digest_of(each))} has not the size that is said of it")
         found.append(member)
     config_digest = _digest_of(config)
-    _check_layers(found[2:], _diffs(found[1], config_digest, about), about)
+    _check_layers(found[2:], _diffs(found[1], config_digest, subject), subject)
     digests = frozenset({config_digest, manifest_digest})
     return Saved(config_digest, _annotated(described), digests, from_docker=False)
 
 
-def _images(members: Members, name: str, about: str, depth: int = 0) -> list[dict[str, Any]]:
+def _images(members: Members, name: str, subject: str, depth: int = 0) -> list[dict[str, Any]]:
     """Descriptors of the images of an index, and of the indexes in it; attestations of buildx are none."""
-    index = _json(members, name, about)
+    index = _json(members, name, subject)
     listed = index.get("manifests") if isinstance(index, dict) else None
     found: list[dict[str, Any]] = []
     for each in listed if isinstance(listed, list) else ():
@@ -139,7 +139,7 @@ def _images(members: Members, name: str, about: str, depth: int = 0) -> list[dic
         if each.get("mediaType") not in _INDEXES:
             found.append(each)
         elif depth < 2:
-            inner = _images(members, _blob(_digest_of(each)), about, depth + 1)
+            inner = _images(members, _blob(_digest_of(each)), subject, depth + 1)
             found += [{**image, "annotations": image.get("annotations") or annotations} for image in inner]
     return found
 
@@ -158,7 +158,7 @@ def _choose(images: list[tuple[tuple[str, ...], dict[str, Any]]], name: str) -> 
     )
 
 
-def _check_layers(layers: list[Member], diffs: list[str], about: str) -> None:
+def _check_layers(layers: list[Member], diffs: list[str], subject: str) -> None:
     """Raise where they are not the layers that the configuration names: as many, and each uncompressed one with its digest."""
     if len(layers) != len(diffs):
         raise BrokenArchiveError(f"it has {len(layers)} layers, and its configuration names {len(diffs)}")
@@ -167,14 +167,14 @@ def _check_layers(layers: list[Member], diffs: list[str], about: str) -> None:
             raise RefusedError(
                 "image-damaged",
                 f"a layer has digest {layer.digest}, and the configuration names {diff}",
-                about=about,
+                subject=subject,
                 hint="The archive was changed or damaged; make it anew.",
             )
 
 
-def _diffs(config: Member, name: str, about: str) -> list[str]:
+def _diffs(config: Member, name: str, subject: str) -> list[str]:
     """The digests of the uncompressed layers (OCI image configuration, rootfs.diff_ids)."""
-    found = _parse(config.text, name, about)
+    found = _parse(config.text, name, subject)
     rootfs = found.get("rootfs") if isinstance(found, dict) else None
     diffs = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     if not isinstance(diffs, list) or not all(
@@ -224,13 +224,13 @@ def _blob(digest: str) -> str:
     return digest.replace("sha256:", "blobs/sha256/")
 
 
-def _json(members: Members, name: str, about: str) -> Any:
-    return _parse(_resolve(members, name).text, name, about)
+def _json(members: Members, name: str, subject: str) -> Any:
+    return _parse(_resolve(members, name).text, name, subject)
 
 
-def _parse(text: bytes, name: str, about: str) -> Any:
+def _parse(text: bytes, name: str, subject: str) -> Any:
     try:
-        return read_json(text, f"{about}: {printable(name)}")
+        return read_json(text, f"{subject}: {printable(name)}")
     except HibaliError as problem:
         raise BrokenArchiveError(f"{printable(name)}: {problem.message}") from None
 
@@ -258,23 +258,23 @@ def read_archive(path: Path, name: str = "") -> Archive:
     Of several images it is the one called `name`. Raises `NotFoundError`, `UsageError` `bad-image-archive` for what is none or was
     cut short, `RefusedError` for what contradicts its own digests (`image-damaged`) or grows without end (`archive-bomb`).
     """
-    about = printable(os.fsencode(path))
+    subject = printable(os.fsencode(path))
     try:
         # a FIFO would otherwise wait for somebody who writes
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             found = os.fstat(stream.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise _bad("it is no regular file", about)
-            return _read(stream, found.st_size, name, about)
+                raise _bad("it is no regular file", subject)
+            return _read(stream, found.st_size, name, subject)
     except BrokenArchiveError as problem:
-        raise _bad(str(problem), about) from None
+        raise _bad(str(problem), subject) from None
     except FileNotFoundError:
-        raise NotFoundError("no-such-file", "there is no such image archive", about=about) from None
+        raise NotFoundError("no-such-file", "there is no such image archive", subject=subject) from None
     except OSError as problem:
-        raise _bad(reason_of(problem), about) from None
+        raise _bad(reason_of(problem), subject) from None
 
 
-def _read(stream: IO[bytes], size: int, name: str, about: str) -> Archive:
+def _read(stream: IO[bytes], size: int, name: str, subject: str) -> Archive:
     source = Hashed(stream)
     start = source.read(_START)
     if start[32 : 32 + len(_SIF_MAGIC)] == _SIF_MAGIC:
@@ -283,11 +283,11 @@ def _read(stream: IO[bytes], size: int, name: str, about: str) -> Archive:
         return Archive(ImageRecord(digest, size, "sif", digest), frozenset({digest}))
     if start.startswith(b"PK\x03\x04"):
         raise RefusedError(
-            "bad-image-archive", "a zip file is no image archive, and is not opened", about=about
+            "bad-image-archive", "a zip file is no image archive, and is not opened", subject=subject
         )
     if start.startswith(b"\x28\xb5\x2f\xfd"):
         raise BrokenArchiveError("it is compressed with zstd; decompress it first: unzstd FILE")
-    saved = read_saved(_collect(Forward(source, start, about), about), name, about)
+    saved = read_saved(_collect(Forward(source, start, subject), subject), name, subject)
     record = _record(saved, _finish(source, size), size)
     return Archive(record, saved.digests | {record.digest})
 
@@ -304,34 +304,34 @@ def _finish(source: Hashed, size: int) -> str:
     return f"sha256:{digest}"
 
 
-def _collect(forward: Forward, about: str) -> dict[str, Member]:
+def _collect(forward: Forward, subject: str) -> dict[str, Member]:
     """Every file and link of a tar by its name, hashed; the content of what may be JSON is kept."""
     found: dict[str, Member] = {}
     kept = 0
-    for member, content in members(forward, about):
+    for member, content in members(forward, subject):
         name = member.name.removeprefix("./")
         if member.isdir():
             continue
-        where = f"{about}: {printable(name)}"
+        where = f"{subject}: {printable(name)}"
         if name.startswith("/") or ".." in name.split("/"):
-            raise RefusedError("unsafe-name", "a member's name leads out of the archive", about=where)
+            raise RefusedError("unsafe-name", "a member's name leads out of the archive", subject=where)
         if name in found:
-            raise RefusedError("image-damaged", "two members have one name", about=where)
+            raise RefusedError("image-damaged", "two members have one name", subject=where)
         if member.issym() or member.islnk():
             found[name] = Member(link=member.linkname, is_symlink=member.issym())
         elif member.isreg():
-            found[name] = _hash(name, member.size, content, about)
+            found[name] = _hash(name, member.size, content, subject)
             kept += len(found[name].text)
         else:
-            raise RefusedError("image-damaged", "a member is no file", about=where)
+            raise RefusedError("image-damaged", "a member is no file", subject=where)
         if kept > _KEPT_ALL:
             raise RefusedError(
-                "archive-bomb", "this archive holds too much that looks like JSON", about=about
+                "archive-bomb", "this archive holds too much that looks like JSON", subject=subject
             )
     return found
 
 
-def _hash(name: str, size: int, content: Iterator[bytes], about: str) -> Member:
+def _hash(name: str, size: int, content: Iterator[bytes], subject: str) -> Member:
     """The member as it is known afterwards; raises `RefusedError` for a blob that is not what its name says."""
     blob = _BLOB.fullmatch(name)
     hashed = hashlib.sha256()
@@ -347,7 +347,7 @@ def _hash(name: str, size: int, content: Iterator[bytes], about: str) -> Member:
         raise RefusedError(
             "image-damaged",
             f"a blob has digest {digest}, and is called {blob[1]}",
-            about=about,
+            subject=subject,
             hint="The archive was changed or damaged; make it anew.",
         )
     return Member(size, f"sha256:{digest}", bytes(text), compressed=first.startswith(_COMPRESSED))
@@ -362,10 +362,10 @@ def _check_sif(start: bytes, size: int) -> None:
         raise BrokenArchiveError("it ends too early")
 
 
-def _bad(reason: str, about: str) -> UsageError:
+def _bad(reason: str, subject: str) -> UsageError:
     return UsageError(
         "bad-image-archive",
         f"this is not a whole image archive: {printable(reason)}",
-        about=about,
+        subject=subject,
         hint="Make one with `docker save -o FILE IMAGE` or `podman save -o FILE IMAGE`.",
     )

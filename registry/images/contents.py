@@ -162,7 +162,7 @@ class ImageContents:
             return
         if digest_of(file) != record.digest:
             raise IncompleteError(
-                "image-miswritten", "what was written is not what is read again", about=str(file)
+                "image-miswritten", "what was written is not what is read again", subject=str(file)
             )
         file.chmod(stat.S_IRUSR)
         file.replace(self._plain(record))
@@ -198,7 +198,7 @@ class ImageContents:
             raise IncompleteError(
                 "image-not-dropped",
                 "the image is kept by git-annex, which cannot be asked now",
-                about=f"{name}@{version}",
+                subject=f"{name}@{version}",
                 hint='Is git-annex installed, and config.toml without [catalogue] keep = "folder"?',
             )
 
@@ -225,7 +225,7 @@ class ImageContents:
             raise RefusedError(
                 "no-space",
                 f"the image has {record.size} bytes, and {free} are free",
-                about=str(self._state),
+                subject=str(self._state),
                 hint="Make room there, or set HIBALI_STATE to a place that has it.",
             )
 

@@ -46,7 +46,7 @@ class Images:
 
         Raises `RefusedError` for a record that was changed, or that nobody added.
         """
-        about = f"{name}@{version}"
+        subject = f"{name}@{version}"
         try:
             raw = read_file_bytes(self._shelf.version_folder(name, version) / FILE)
         except NotFoundError:
@@ -57,10 +57,10 @@ class Images:
             raise RefusedError(
                 "changed-image",
                 f"the record of its image {reason}",
-                about=about,
+                subject=subject,
                 hint=f"Look at {self._shelf.version_folder(name, version) / FILE}; take it away, and add or fetch the image again.",
             )
-        return read_record(raw, about)
+        return read_record(raw, subject)
 
     def require(self, pipeline: Pipeline) -> ImageRecord:
         """The same; raises `NotFoundError` where it has no image."""
@@ -69,7 +69,7 @@ class Images:
             raise NotFoundError(
                 "no-image-known",
                 "no image was added to this pipeline",
-                about=pipeline.reference,
+                subject=pipeline.reference,
                 hint=f"hibali pipelines image add {pipeline.reference} --archive FILE",
             )
         return found
@@ -96,7 +96,7 @@ class Images:
             with self._contents.arriving(record) as target:
                 if copy_hashed(archive, target) != record.digest:
                     raise IncompleteError(
-                        "source-changed", "the archive changed while it was read", about=str(archive)
+                        "source-changed", "the archive changed while it was read", subject=str(archive)
                     )
                 self._contents.keep(pipeline.name, pipeline.version, record, target)
         self.know(pipeline, record)
@@ -120,8 +120,8 @@ class Images:
         if pinned is not None and pinned[1] != _sha256(write_record(record)):
             raise other_image(pipeline.reference, pinned=pinned[0], found=record.digest, where=where)
 
-    def receive(self, pipeline: Pipeline, bring: Bring, about: str) -> tuple[ImageRecord, Kept]:
-        """Have the content of its image brought from `about`, unless it is here, and keep it if it is what the record says.
+    def receive(self, pipeline: Pipeline, bring: Bring, subject: str) -> tuple[ImageRecord, Kept]:
+        """Have the content of its image brought from `subject`, unless it is here, and keep it if it is what the record says.
 
         Raises `RefusedError` `image-tampered` where it is not.
         """
@@ -131,7 +131,7 @@ class Images:
             return record, "same"
         with self._contents.arriving(record) as target:
             bring(record, target)
-            _check_content(pipeline, record, target, about)
+            _check_content(pipeline, record, target, subject)
             self._contents.keep(pipeline.name, pipeline.version, record, target)
         self._commit(f"Get the image of {pipeline.reference}", record)
         return record, "added"
@@ -164,14 +164,14 @@ def check_archive(pipeline: Pipeline, archive: Archive) -> None:
             raise RefusedError(
                 "image-differs",
                 f"the descriptor wants {digest}; the archive holds {', '.join(sorted(archive.digests))}",
-                about=pipeline.reference,
+                subject=pipeline.reference,
                 hint="A digest of a registry is that of a manifest, which only an OCI archive has: skopeo copy docker://IMAGE oci-archive:FILE",
             )
     if not wanted_digests(pipeline.container):
         check_names(pipeline, archive.record, pipeline.reference)
 
 
-def check_names(pipeline: Pipeline, record: ImageRecord, about: str) -> None:
+def check_names(pipeline: Pipeline, record: ImageRecord, subject: str) -> None:
     """Raise `RefusedError` where an image is called otherwise than the descriptor calls it, which pins no digest."""
     wanted = wanted_name(pipeline.container)
     if not wanted or not record.names or wanted_digests(pipeline.container) or is_among(wanted, record.names):
@@ -179,7 +179,7 @@ def check_names(pipeline: Pipeline, record: ImageRecord, about: str) -> None:
     raise RefusedError(
         "wrong-image",
         f"the descriptor names the image {printable(wanted)}, and this is {', '.join(record.names)}",
-        about=about,
+        subject=subject,
         hint=f"If it is the right one: podman tag {record.names[0]} {printable(wanted)}, and save it under that name.",
     )
 
@@ -189,12 +189,12 @@ def other_image(reference: str, *, pinned: str, found: str, where: str) -> Refus
     return RefusedError(
         "immutable-image",
         f"this version has another image: {pinned} was added, {found} is {where}",
-        about=reference,
+        subject=reference,
         hint="A version never changes, nor does its image. Raise `tool-version` for another one; ask before you believe either.",
     )
 
 
-def _check_content(pipeline: Pipeline, record: ImageRecord, file: Path, about: str) -> None:
+def _check_content(pipeline: Pipeline, record: ImageRecord, file: Path, subject: str) -> None:
     """Raise, with the file gone, where it is not the image of the record."""
     from registry.images.archive import read_archive
 
@@ -204,7 +204,7 @@ def _check_content(pipeline: Pipeline, record: ImageRecord, file: Path, about: s
         raise RefusedError(
             "image-tampered",
             f"what lies there has digest {found}, but {record.digest} was published",
-            about=f"{pipeline.reference} at {about}",
+            subject=f"{pipeline.reference} at {subject}",
             hint="Ask whoever published it; nothing was kept.",
         )
     archive = read_archive(file, wanted_name(pipeline.container))
@@ -214,7 +214,7 @@ def _check_content(pipeline: Pipeline, record: ImageRecord, file: Path, about: s
         raise RefusedError(
             "image-tampered",
             f"the archive is {_told(archive.record)}, and the record says {_told(record)}",
-            about=f"{pipeline.reference} at {about}",
+            subject=f"{pipeline.reference} at {subject}",
             hint="Ask whoever published it; nothing was kept.",
         )
 

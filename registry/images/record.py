@@ -112,17 +112,17 @@ def write_record(record: ImageRecord) -> bytes:
     )
 
 
-def read_record(raw: bytes, about: str) -> ImageRecord:
+def read_record(raw: bytes, subject: str) -> ImageRecord:
     """The record in bytes nobody vouches for; raises `RefusedError` `bad-image-record` for anything `write_record` would not write."""
     try:
-        found = read_json(raw, about)
+        found = read_json(raw, subject)
     except JsonProblemError as problem:
-        raise _bad(problem.message, about) from None
+        raise _bad(problem.message, subject) from None
     if not isinstance(found, dict) or set(found) != _KEYS:
-        raise _bad(f"it needs exactly the keys {', '.join(sorted(_KEYS))}", about)
+        raise _bad(f"it needs exactly the keys {', '.join(sorted(_KEYS))}", subject)
     reason = _wrong(found)
     if reason:
-        raise _bad(reason, about)
+        raise _bad(reason, subject)
     record = ImageRecord(
         digest=found["digest"],
         size=found["size"],
@@ -131,7 +131,7 @@ def read_record(raw: bytes, about: str) -> ImageRecord:
         names=tuple(found["names"]),
     )
     if write_record(record) != raw:
-        raise _bad("it is not written as canonical JSON with a newline", about)
+        raise _bad("it is not written as canonical JSON with a newline", subject)
     return record
 
 
@@ -159,5 +159,5 @@ def _wrong(found: dict[str, Any]) -> str:
     return "" if names == sorted(set(names)) else "names are not sorted, or stand there twice"
 
 
-def _bad(reason: str, about: str) -> RefusedError:
-    return RefusedError("bad-image-record", f"this is no record of an image: {reason}", about=about)
+def _bad(reason: str, subject: str) -> RefusedError:
+    return RefusedError("bad-image-record", f"this is no record of an image: {reason}", subject=subject)

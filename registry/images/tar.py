@@ -53,10 +53,10 @@ class Hashed:
 class Forward:
     """What comes out of a stream, plain or decompressed, as a file that only goes forward and does not grow without end."""
 
-    def __init__(self, source: Hashed, start: bytes, about: str) -> None:
+    def __init__(self, source: Hashed, start: bytes, subject: str) -> None:
         """`start` is what was read of the stream already, to find out what it is."""
         self._source = source
-        self._about = about
+        self._subject = subject
         self._pull = _decompressed(_Started(source, start), start)
         self._position = 0
         self.allowance: int | None = None  # bytes that may still be read before it is set anew
@@ -103,10 +103,10 @@ class Forward:
         return content
 
     def _bomb(self, reason: str) -> RefusedError:
-        return RefusedError("archive-bomb", f"this archive is not read on: {reason}", about=self._about)
+        return RefusedError("archive-bomb", f"this archive is not read on: {reason}", subject=self._subject)
 
 
-def members(forward: Forward, about: str) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
+def members(forward: Forward, subject: str) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
     """Each member and its content in pieces, which have to be read before the next one is asked for.
 
     Raises `BrokenArchiveError` for what is no tar file or was cut short, `RefusedError` `archive-bomb`.
@@ -126,7 +126,7 @@ def members(forward: Forward, about: str) -> Iterator[tuple[tarfile.TarInfo, Ite
             member = tar.next()
     except (tarfile.TarError, RecursionError, ValueError, OverflowError) as problem:
         raise BrokenArchiveError(str(problem)) from None
-    raise RefusedError("archive-bomb", f"this archive has more than {MOST_MEMBERS} members", about=about)
+    raise RefusedError("archive-bomb", f"this archive has more than {MOST_MEMBERS} members", subject=subject)
 
 
 def _content(forward: Forward, member: tarfile.TarInfo) -> Iterator[bytes]:

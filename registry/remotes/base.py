@@ -103,7 +103,7 @@ def offer_of(parts: Sequence[str]) -> Reference | None:
     return (name, version) if sane else None
 
 
-def gather(files: Iterable[tuple[str, str]], about: str) -> dict[Reference, Offer]:
+def gather(files: Iterable[tuple[str, str]], subject: str) -> dict[Reference, Offer]:
     """Offers of the paths at a remote and what identifies their contents."""
     found: dict[Reference, dict[str, str]] = {}
     for path, content in files:
@@ -112,13 +112,13 @@ def gather(files: Iterable[tuple[str, str]], about: str) -> dict[Reference, Offe
         if reference is not None:
             found.setdefault(reference, {})["/".join(parts[2:])] = content
         if len(found) > MOST_VERSIONS:
-            raise RefusedError("too-many", f"more than {MOST_VERSIONS} versions", about=printable(about))
+            raise RefusedError("too-many", f"more than {MOST_VERSIONS} versions", subject=printable(subject))
     return {reference: Offer(*reference, files) for reference, files in found.items() if DESCRIPTOR in files}
 
 
-def published_digest(raw: bytes, about: str) -> str:
+def published_digest(raw: bytes, subject: str) -> str:
     """The digest that `published.json` tells; "" where it tells none. Raises `UsageError` for what is no JSON."""
-    found = read_json(raw, about)
+    found = read_json(raw, subject)
     digest = found.get("digest") if isinstance(found, dict) else None
     return digest if isinstance(digest, str) else ""
 

@@ -31,7 +31,7 @@ class FolderRemote:
             raise TryLaterError(
                 "remote-unreachable",
                 "there is no such folder now",
-                about=printable(os.fsencode(self._folder)),
+                subject=printable(os.fsencode(self._folder)),
             )
         return FolderLook(self._folder)
 
@@ -109,7 +109,7 @@ def _read(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise RefusedError("no-file", "this is no regular file any more", about=str(path))
+                raise RefusedError("no-file", "this is no regular file any more", subject=str(path))
             return stream.read(LARGEST_FILE + 1)
 
 
@@ -130,5 +130,5 @@ def _translated(path: Path) -> Iterator[None]:
         raise IncompleteError(
             "remote-failed",
             f"the folder cannot be used: {reason_of(problem)}",
-            about=printable(os.fsencode(path)),
+            subject=printable(os.fsencode(path)),
         ) from None

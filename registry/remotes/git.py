@@ -99,7 +99,7 @@ def read_ria_url(url: str) -> RiaPlace | None:
         raise UsageError(
             "bad-ria-url",
             "a dataset of a RIA store is written ria+ssh://HOST/STORE#ID, ria+https://HOST/STORE#ID or ria+file:///STORE#ID",
-            about=printable(url),
+            subject=printable(url),
             hint=f"The ID is the dataset's own; for one that is to be made, take a fresh one: {printable(fresh)}",
         )
     return RiaPlace(found["scheme"], found["host"], found["store"].rstrip("/"), found["id"])
@@ -119,7 +119,7 @@ def make_dataset(place: RiaPlace) -> None:
         raise UsageError(
             "cannot-make-dataset",
             "this dataset is not there yet, and nothing can be made over https",
-            about=place.git_url,
+            subject=place.git_url,
             hint=f"On the store's host: {_line_to_type(place)}",
         )
 
@@ -141,14 +141,16 @@ def _make_here(place: RiaPlace) -> None:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except PermissionError:
-        raise AccessError("denied", "the store may not be written to", about=printable(place.store)) from None
+        raise AccessError(
+            "denied", "the store may not be written to", subject=printable(place.store)
+        ) from None
     except OSError as problem:
         if (dataset / "HEAD").exists():  # somebody else was first
             return
         raise IncompleteError(
             "cannot-make-dataset",
             f"the dataset cannot be made: {reason_of(problem)}",
-            about=printable(place.folder),
+            subject=printable(place.folder),
         ) from None
 
 
@@ -168,7 +170,7 @@ def _make_there(place: RiaPlace) -> None:
         raise UsageError(
             "cannot-make-dataset",
             "this dataset is not there yet, and cannot be made from here: its path or your ssh settings need a shell to be understood",
-            about=printable(place.git_url),
+            subject=printable(place.git_url),
             hint=f"On the store's host: {_line_to_type(place)}",
         )
     words = [*login, *(("-p", host["port"]) if host["port"] else ())]
@@ -198,26 +200,26 @@ def _login_words() -> list[str] | None:
 
 
 def _error_of(code: int, said: bytes, place: RiaPlace) -> HibaliError:
-    text, about = printable(said.strip()[-400:]), printable(place.git_url)
+    text, subject = printable(said.strip()[-400:]), printable(place.git_url)
     if code == _OTHER_VERSION:
         return _other_version(f"{place.host}:{place.store}")
     if code == _NO_GIT:
-        return IncompleteError("no-git", "git is not installed there", about=about)
+        return IncompleteError("no-git", "git is not installed there", subject=subject)
     if b"Permission denied" in said:
-        return AccessError("denied", f"the store may not be written to: {text}", about=about)
+        return AccessError("denied", f"the store may not be written to: {text}", subject=subject)
     if code == 255:
-        return TryLaterError("remote-unreachable", f"the store cannot be reached: {text}", about=about)
+        return TryLaterError("remote-unreachable", f"the store cannot be reached: {text}", subject=subject)
     return IncompleteError(
         "cannot-make-dataset",
         f"the dataset cannot be made: {text or f'sh ended with {code}'}",
-        about=about,
+        subject=subject,
         hint=f"On the store's host: {_line_to_type(place)}",
     )
 
 
 def _other_version(store: str) -> RefusedError:
     return RefusedError(
-        "unknown-layout", f"the store's layout is not version {_STORE_VERSION}", about=printable(store)
+        "unknown-layout", f"the store's layout is not version {_STORE_VERSION}", subject=printable(store)
     )
 
 
@@ -269,7 +271,7 @@ class GitRemote:
             raise NotFoundError(
                 "no-repository",
                 "the dataset that was there before is gone",
-                about=printable(self._meeting.url),
+                subject=printable(self._meeting.url),
                 hint="Is the store mounted, and is this the host that you mean?",
             )
         make_dataset(place)
@@ -296,7 +298,7 @@ class GitRemote:
         raise RefusedError(
             "history-rewritten",
             f"the remote's history was rewritten: {known[:12]} was there, and is not before {tip[:12] or 'nothing'}",
-            about=self._meeting.name,
+            subject=self._meeting.name,
             hint="Ask who did it. If that was meant: --accept-rewritten",
         )
 
@@ -356,31 +358,31 @@ def is_repository(folder: Path) -> bool:
     return ((folder / "HEAD").exists() and (folder / "objects").is_dir()) or (folder / ".git").exists()
 
 
-def error_of(said: bytes, about: str) -> HibaliError:
+def error_of(said: bytes, subject: str) -> HibaliError:
     """What git says it failed with, as one of our errors (text of git 2.39 under LC_ALL=C)."""
     text = printable(said.strip()[-400:])
-    about = printable(about)
+    subject = printable(subject)
     if b"does not appear to be a git repository" in said or b"not found" in said:
         return NotFoundError(
             "no-repository",
             "there is no git repository",
-            about=about,
+            subject=subject,
             hint="Make one there: git init --bare PATH",
         )
     if b"branch is currently checked out" in said:
         return RefusedError(
             "branch-checked-out",
             "the remote has its branch main checked out in a work tree",
-            about=about,
+            subject=subject,
             hint="Publish to a bare repository: git init --bare PATH",
         )
     if b"Permission denied" in said or b"Authentication failed" in said or b"could not read Username" in said:
-        return AccessError("denied", f"the remote does not let you in: {text}", about=about)
+        return AccessError("denied", f"the remote does not let you in: {text}", subject=subject)
     if b"not allowed" in said and b"transport" in said:
-        return RefusedError("unsafe-url", f"this kind of URL is not used: {text}", about=about)
+        return RefusedError("unsafe-url", f"this kind of URL is not used: {text}", subject=subject)
     if b"fsck" in said or b"unpack-objects abnormal exit" in said or b"index-pack failed" in said:
-        return RefusedError("bad-objects", f"what the remote sends is not sound: {text}", about=about)
-    return TryLaterError("remote-unreachable", f"the remote cannot be reached: {text}", about=about)
+        return RefusedError("bad-objects", f"what the remote sends is not sound: {text}", subject=subject)
+    return TryLaterError("remote-unreachable", f"the remote cannot be reached: {text}", subject=subject)
 
 
 def _files(listed: bytes) -> Iterable[tuple[str, str]]:

@@ -23,7 +23,7 @@ MOST = 10_000  # descriptors of one place
 class Candidate:
     """What may be a descriptor: its bytes, and how people call where it came from."""
 
-    about: str
+    subject: str
     raw: bytes
 
     @property
@@ -78,7 +78,7 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
     source: Source = load("registry.sources", source_word(place))
     for number, candidate in enumerate(source.find_candidates(place, access)):
         if number >= MOST:
-            raise UsageError("too-many", f"more than {MOST} descriptors", about=printable(place))
+            raise UsageError("too-many", f"more than {MOST} descriptors", subject=printable(place))
         yield candidate
 
 

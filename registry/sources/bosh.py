@@ -22,7 +22,7 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
             raise UsageError(
                 "bad-zenodo-id",
                 "what is in the cache of bosh has names such as zenodo.1234567",
-                about=printable(place),
+                subject=printable(place),
             )
         yield Candidate(place, read_file_bytes(folder / f"zenodo-{found[1]}.json"))
         return
@@ -31,7 +31,7 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
         raise NotFoundError(
             "no-bosh-cache",
             "bosh has fetched nothing here",
-            about=str(folder),
+            subject=str(folder),
             hint="`hibali pipelines add zenodo.1234567` fetches it from Zenodo itself.",
         )
     for file in files:

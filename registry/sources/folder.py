@@ -17,7 +17,7 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
     del access
     root = Path(place)
     if not root.is_dir():
-        raise NotFoundError("no-such-folder", "there is no such folder", about=printable(os.fsencode(root)))
+        raise NotFoundError("no-such-folder", "there is no such folder", subject=printable(os.fsencode(root)))
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
         for name in sorted(files):

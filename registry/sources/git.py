@@ -26,7 +26,7 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
         raise UsageError(
             "bad-git-url",
             "a git repository is written git+https://HOST/PATH, git+ssh://HOST/PATH or git+file:///PATH, then perhaps @REF and #FOLDER",
-            about=printable(place),
+            subject=printable(place),
         )
     url, ref, folder = found["url"], found["ref"] or "HEAD", found["folder"] or ""
     partial = access.scratch / secrets.token_hex(16)
@@ -47,14 +47,14 @@ def _fetch(repository: Git, url: str, ref: str) -> None:
         said = printable(fetched.stderr.strip()[-400:])
         if b"couldn't find remote ref" in fetched.stderr:
             raise NotFoundError(
-                "no-such-ref", "this repository has no such branch or tag", about=printable(ref)
+                "no-such-ref", "this repository has no such branch or tag", subject=printable(ref)
             )
         raise TryLaterError(
-            "git-unreachable", f"the repository cannot be fetched: {said}", about=printable(url)
+            "git-unreachable", f"the repository cannot be fetched: {said}", subject=printable(url)
         )
 
 
-def _read(repository: Git, about: str, folder: str) -> Iterator[Candidate]:
+def _read(repository: Git, subject: str, folder: str) -> Iterator[Candidate]:
     listed = repository.ask("ls-tree", "-r", "-z", "-l", "refs/hibali/source")
     blobs: list[tuple[bytes, str]] = []
     total = 0
@@ -69,9 +69,9 @@ def _read(repository: Git, about: str, folder: str) -> Iterator[Candidate]:
             blobs.append((name, digest.decode()))
     if len(blobs) > MOST or total > _MOST_BYTES:
         raise UsageError(
-            "too-many", "too many or too large JSON files", about=about, hint="Name a folder: ...#FOLDER"
+            "too-many", "too many or too large JSON files", subject=subject, hint="Name a folder: ...#FOLDER"
         )
     for name, raw in read_blobs(repository, blobs):
-        candidate = Candidate(f"{about}: {printable(name)}", raw)
+        candidate = Candidate(f"{subject}: {printable(name)}", raw)
         if candidate.looks_like_one:
             yield candidate

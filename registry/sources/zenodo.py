@@ -19,32 +19,34 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
     """See `Source`. A record may hold several files; those that are descriptors are meant."""
     found = ZENODO_ID.fullmatch(place)
     assert found is not None
-    about = f"zenodo.{found[1]}"
-    record = read_json(fetch(f"{access.zenodo}/api/records/{found[1]}", access.origins, MAXIMUM_BYTES), about)
+    subject = f"zenodo.{found[1]}"
+    record = read_json(
+        fetch(f"{access.zenodo}/api/records/{found[1]}", access.origins, MAXIMUM_BYTES), subject
+    )
     offered = [each for each in _files(record) if _name(each).endswith(".json")]
     count = 0
     for each in offered:
-        candidate = Candidate(f"{about}/{_name(each)}", _content(each, about, access))
+        candidate = Candidate(f"{subject}/{_name(each)}", _content(each, subject, access))
         if len(offered) == 1 or candidate.looks_like_one:
             count += 1
             yield candidate
     if not count:
-        raise NotFoundError("no-descriptor", "this record holds no Boutiques descriptor", about=about)
+        raise NotFoundError("no-descriptor", "this record holds no Boutiques descriptor", subject=subject)
 
 
-def _content(file: dict[str, Any], about: str, access: Access) -> bytes:
+def _content(file: dict[str, Any], subject: str, access: Access) -> bytes:
     """The file as it was published: its checksum is compared."""
     links = file.get("links")
     url = links.get("self") or links.get("content") if isinstance(links, dict) else None
     if not isinstance(url, str):
-        raise TryLaterError("bad-answer", "the record does not say where its files are", about=about)
+        raise TryLaterError("bad-answer", "the record does not say where its files are", subject=subject)
     raw = fetch(url, access.origins, MAXIMUM_BYTES)
     kind, _, digest = str(file.get("checksum", "")).partition(":")
     if kind in _CHECKSUMS and new_hash(kind, raw, usedforsecurity=False).hexdigest() != digest:
         raise RefusedError(
             "content-differs",
             f"what came has another {kind} than the record says ({printable(digest)})",
-            about=f"{about}/{printable(_name(file))}",
+            subject=f"{subject}/{printable(_name(file))}",
         )
     return raw
 

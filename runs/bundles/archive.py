@@ -119,7 +119,7 @@ class ArchiveWriter:
         except OSError as problem:
             raise self._broken(problem) from None
         if written != size:
-            raise RefusedError("input-changed", "it changed while the bundle was written", about=name)
+            raise RefusedError("input-changed", "it changed while the bundle was written", subject=name)
         return summed.hexdigest()
 
     def add_folder(self, name: str) -> None:
@@ -143,7 +143,7 @@ class ArchiveWriter:
         return IncompleteError(
             "unwritable-file",
             f"it could not be written: {reason_of(problem)}",
-            about=str(self._file.path),
+            subject=str(self._file.path),
         )
 
     def __enter__(self) -> Self:
@@ -162,16 +162,16 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         """Open it and judge its list of members. Raises `NotFoundError`, `AccessError`, `UsageError`, too."""
-        self.about = printable(os.fsencode(path))
+        self.subject = printable(os.fsencode(path))
         self._stack = contextlib.ExitStack()
         try:
             stream = self._stack.enter_context(path.open("rb"))
         except (FileNotFoundError, NotADirectoryError):
-            raise NotFoundError("no-such-file", "there is no such bundle", about=self.about) from None
+            raise NotFoundError("no-such-file", "there is no such bundle", subject=self.subject) from None
         except PermissionError:
-            raise AccessError("denied", "this file may not be read", about=self.about) from None
+            raise AccessError("denied", "this file may not be read", subject=self.subject) from None
         except OSError as problem:
-            raise UsageError("unreadable-file", reason_of(problem), about=self.about) from None
+            raise UsageError("unreadable-file", reason_of(problem), subject=self.subject) from None
         try:
             self.size = os.fstat(stream.fileno()).st_size
             with self._translated("its list of members"):
@@ -203,7 +203,7 @@ class Archive:
         raise RefusedError(
             "bad-bundle",
             f"this is no bundle that can be used: {reason}",
-            about=self.about,
+            subject=self.subject,
             hint="Nothing was started. Ask whoever made it for another copy.",
         )
 
@@ -225,11 +225,11 @@ class Archive:
             self.refuse("its members overlap")
 
     @contextlib.contextmanager
-    def _translated(self, about: str) -> Iterator[None]:
+    def _translated(self, subject: str) -> Iterator[None]:
         try:
             yield
         except _ZIP_ERRORS as problem:
-            self.refuse(f"{about}: {printable(str(problem)[:200])}")
+            self.refuse(f"{subject}: {printable(str(problem)[:200])}")
 
     def __enter__(self) -> Self:
         return self

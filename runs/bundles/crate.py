@@ -19,7 +19,7 @@ from runs.model import State
 TERMS = "https://w3id.org/ro/terms/workflow-run#"
 _ANY_FORMAT = "application/octet-stream"  # nobody looked into it
 _MOST_RESULTS = 5_000  # beyond, outputs.sha256 alone speaks of them
-_ABOUT = {
+_PROPERTIES = {
     DESCRIPTOR: ("The pipeline as a Boutiques descriptor", "application/json"),
     INVOCATION: ("The answers to the pipeline's questions", "application/json"),
     RECORD: ("What hibali knows of the run", "application/json"),
@@ -97,8 +97,8 @@ class Part:
         self._agent = agent
         self.tool = self._tool()
         for name, size in told.members.items():
-            if name in _ABOUT:
-                words, form = _ABOUT[name]
+            if name in _PROPERTIES:
+                words, form = _PROPERTIES[name]
                 self._file(name, size, name=words, encodingFormat=form)
         self._inputs = {each.member: self._input(each) for each in told.record.inputs}
         self._image = self._add_image()

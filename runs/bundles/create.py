@@ -78,7 +78,7 @@ class Content:
         return {member: digest for member, (digest, _) in self.files.items()}
 
 
-def take_content(each: Input, place: Location, tell: Listener) -> Content:
+def take_content(each: Input, place: Location, on_event: Listener) -> Content:
     """Hash an input where it lies.
 
     Raises `NotFoundError`, `IncompleteError` where a file could not be read, and `RefusedError` where a folder has more
@@ -86,13 +86,13 @@ def take_content(each: Input, place: Location, tell: Listener) -> Content:
     """
     name = each.name.encode("utf-8", "surrogateescape")
     files: dict[str, tuple[str, int]] = {}
-    with Inventory(InventoryRequest(place), tell) as stock:
+    with Inventory(InventoryRequest(place), on_event) as stock:
         tree = stock.tree
         if tree.links.count or tree.specials:
             raise RefusedError(
                 "input-has-links",
                 "there are symlinks or special files in this folder",
-                about=printable(place.text),
+                subject=printable(place.text),
                 hint="Make a copy that has none (cp -rL), and run with that.",
             )
         for hashed in stock.hashed():
@@ -100,7 +100,7 @@ def take_content(each: Input, place: Location, tell: Listener) -> Content:
             files[member_of(each.number, path)] = (hashed.digest, hashed.entry.size)
         if stock.failures:
             raise IncompleteError(
-                "unreadable-input", f"{stock.failures} of its files could not be read", about=place.text
+                "unreadable-input", f"{stock.failures} of its files could not be read", subject=place.text
             )
         return Content(files, folder=not tree.single)
 
@@ -111,7 +111,7 @@ def check_unchanged(
     recorded: str,
     site: Site,
     content: Content,
-    open_far: Callable[[], RemoteHost],
+    open_host: Callable[[], RemoteHost],
 ) -> None:
     """Raise `RefusedError` where an input is not what it was when the run of `site` began, as `recorded` says."""
     kind = recorded.partition(":")[0]
@@ -122,7 +122,7 @@ def check_unchanged(
     elif kind == "run":
         now = _now_left(recorded, place.site, content)
     elif place.site == site and not place.typed_local:
-        now = identify_at_site(open_far(), place)[0].text
+        now = identify_at_site(open_host(), place)[0].text
     else:
         store = open_store(place)
         try:
@@ -133,7 +133,7 @@ def check_unchanged(
         raise RefusedError(
             "input-changed",
             f"the input {each.id} is not what it was when the run began",
-            about=printable(place.text),
+            subject=printable(place.text),
             hint="Run it again with what is there now, and bundle that run.",
         )
 
@@ -216,9 +216,9 @@ def decide_record(parts: Parts) -> Record:
     )
 
 
-def _too_much(message: str, about: str) -> RefusedError:
+def _too_much(message: str, subject: str) -> RefusedError:
     return RefusedError(
-        "too-much", message, about=about, hint="Pack what is many into one file, and run with that."
+        "too-much", message, subject=subject, hint="Pack what is many into one file, and run with that."
     )
 
 
@@ -246,16 +246,16 @@ def run_facts(run: Run, image: str) -> RunFacts:
     return RunFacts(
         id=run.id,
         site=run.site,
-        scheduler=run.scheduler,
-        container=run.container,
+        scheduler=run.placement.scheduler,
+        container=run.placement.container,
         state=str(run.state),
-        reason=run.reason,
-        host=run.host,
+        reason=run.status.reason,
+        host=run.status.host,
         image=f"sha256:{image}" if image else "",
-        exit_code=run.exit_code,
+        exit_code=run.status.exit_code,
         created=run.created,
-        started=run.started,
-        ended=run.ended,
+        started=run.status.started,
+        ended=run.status.ended,
     )
 
 
@@ -329,7 +329,7 @@ def _answers(parts: Parts, record: Record) -> bytes:
     try:
         return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode("ascii")
     except ValueError:
-        raise UsageError("not-text", "an answer cannot be written as JSON", about=INVOCATION) from None
+        raise UsageError("not-text", "an answer cannot be written as JSON", subject=INVOCATION) from None
 
 
 def image_name(image: ImageRecord) -> str:
@@ -337,11 +337,11 @@ def image_name(image: ImageRecord) -> str:
     return f"image{image.extension}"
 
 
-def given_answers(run: Run, book: RunStore, pipeline: Pipeline) -> Any:
+def given_answers(run: Run, run_store: RunStore, pipeline: Pipeline) -> Any:
     """The answers of a run as they were given; raises `RefusedError` where its pipeline is another one by now, `UsageError` for a sweep."""
     require_single(run)
     check_pipeline(run, pipeline)
-    return _begun(run, book).get("invocation")
+    return _begun(run, run_store).get("invocation")
 
 
 def require_single(run: Run) -> None:
@@ -350,60 +350,60 @@ def require_single(run: Run) -> None:
         raise UsageError(
             "no-single-run",
             "this is for one run, and this is a sweep",
-            about=run.id,
+            subject=run.id,
             hint="Run the task that is meant by itself, and take that run.",
         )
 
 
 def check_pipeline(run: Run, pipeline: Pipeline) -> None:
     """Raise `RefusedError` where this is not what was run."""
-    if pipeline.digest != run.pipeline_digest:
+    if pipeline.digest != run.spec.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
-            f"the run was of sha256 {run.pipeline_digest}, and the catalogue has {pipeline.digest}",
-            about=run.pipeline,
+            f"the run was of sha256 {run.spec.pipeline_digest}, and the catalogue has {pipeline.digest}",
+            subject=run.spec.pipeline,
             hint="Add the descriptor that was run again.",
         )
 
 
 def inputs_of_run(
     run: Run,
-    book: RunStore,
+    run_store: RunStore,
     invocation: Invocation,
     settings: Settings,
     site: Site,
-    open_far: Callable[[], RemoteHost],
-    tell: Listener,
+    open_host: Callable[[], RemoteHost],
+    on_event: Listener,
 ) -> list[Given]:
     """The inputs that a run had, hashed where they lie now.
 
     Raises `RefusedError` where one changed since, `NotFoundError` where one is gone, or where nobody wrote down where it lay.
     """
-    recorded = _begun(run, book).get("inputs")
+    recorded = _begun(run, run_store).get("inputs")
     asked = list_inputs(invocation)
     if not isinstance(recorded, list) or len(recorded) != len(asked):
         raise NotFoundError(
             "inputs-not-recorded",
             "the ledger does not say where the inputs of this run lay",
-            about=run.id,
+            subject=run.id,
             hint="Run it again with this version, and bundle that run.",
         )
     found = []
     for each, known in zip(asked, recorded, strict=True):
         place = read_location(str(known["location"]), settings, literal=True)
-        given = _take(replace(each, name=str(known["name"])), place, tell)
-        check_unchanged(given.input, place, str(known["identity"]), site, given.content, open_far)
+        given = _take(replace(each, name=str(known["name"])), place, on_event)
+        check_unchanged(given.input, place, str(known["identity"]), site, given.content, open_host)
         found.append(given)
     return found
 
 
-def inputs_of_invocation(invocation: Invocation, settings: Settings, tell: Listener) -> list[Given]:
+def inputs_of_invocation(invocation: Invocation, settings: Settings, on_event: Listener) -> list[Given]:
     """The inputs that an invocation names, from the current folder, hashed where they lie."""
     found = []
     for each in list_inputs(invocation):
         place = read_location(each.text, settings)
         name = place.name.decode("utf-8", "surrogateescape") or "input"
-        found.append(_take(replace(each, name=name), real_place(place), tell))
+        found.append(_take(replace(each, name=name), real_place(place), on_event))
     return found
 
 
@@ -416,38 +416,38 @@ def real_place(place: Location) -> Location:
     return replace(place, path=real, slash=False)
 
 
-def image_of(run: Run, book: RunStore) -> str:
+def image_of(run: Run, run_store: RunStore) -> str:
     """The id of the image that a run was started with, 64 hexadecimal digits; "" for none."""
-    found = [str(record.get("id")) for record in book.records(run.id) if record.get("kind") == "image"]
+    found = [str(record.get("id")) for record in run_store.records(run.id) if record.get("kind") == "image"]
     return found[-1] if found else ""
 
 
-def left_by(run: Run, book: RunStore, site: Callable[[], Site]) -> Left:
+def left_by(run: Run, run_store: RunStore, site: Callable[[], Site]) -> Left:
     """The outputs of a run that has ended, of a sweep as `left_by_tasks` names them.
 
     Raises `TryLaterError` for one that has not ended, or of which nobody knows.
     """
     require_end(run)
     if run.sweep is not None:
-        from runs.sweeps.collect import left_by_tasks
+        from runs.sweeps.collect import task_outputs
 
-        return left_by_tasks(run, book, site)
-    return recorded_outputs(run, book) or hash_outputs(run, site())
-
-
-def _take(each: Input, place: Location, tell: Listener) -> Given:
-    return Given(each, place, take_content(each, place, tell))
+        return task_outputs(run, run_store, site)
+    return recorded_outputs(run, run_store) or hash_outputs(run, site())
 
 
-def _begun(run: Run, book: RunStore) -> dict[str, Any]:
-    return next(record for record in book.records(run.id) if record.get("kind") == "prepared")
+def _take(each: Input, place: Location, on_event: Listener) -> Given:
+    return Given(each, place, take_content(each, place, on_event))
 
 
-def create_bundle(parts: Parts, target: Path, tell: Listener = ignore) -> Record:
+def _begun(run: Run, run_store: RunStore) -> dict[str, Any]:
+    return next(record for record in run_store.records(run.id) if record.get("kind") == "prepared")
+
+
+def create_bundle(parts: Parts, target: Path, on_event: Listener = ignore) -> Record:
     """Write the bundle; the same parts make the same bytes. Raises `RefusedError` where an input changed meanwhile."""
     record = decide_record(parts)
     texts = decide_texts(parts, record)
-    with _local_copies(parts, record, tell) as copies, ArchiveWriter(target) as archive:
+    with _local_copies(parts, record, on_event) as copies, ArchiveWriter(target) as archive:
         for name, content in texts.items():
             archive.add(name, len(content), [content])
         for given, each in zip(parts.inputs, record.inputs, strict=True):
@@ -464,12 +464,12 @@ def create_bundle(parts: Parts, target: Path, tell: Listener = ignore) -> Record
 
 
 @contextlib.contextmanager
-def _local_copies(parts: Parts, record: Record, tell: Listener) -> Iterator[dict[int, Path]]:
+def _local_copies(parts: Parts, record: Record, on_event: Listener) -> Iterator[dict[int, Path]]:
     """Where each included input can be read on this machine; those of sites are pulled first, and gone when all is done."""
     places: dict[int, Path] = {}
     name = f"create-{hashlib.sha256(write_record(record)).hexdigest()}"
     scratch = state_folder() / "bundles" / name
-    with RunStore().claim(name, tell=tell):
+    with RunStore().claim(name, on_event=on_event):
         for given, each in zip(parts.inputs, record.inputs, strict=True):
             if not each.included:
                 continue
@@ -481,7 +481,7 @@ def _local_copies(parts: Parts, record: Record, tell: Listener) -> Iterator[dict
             places[number] = private_folder(scratch / str(number)) / "input"
             text = str(places[number])
             here = Location(local_site(), text, text, typed_local=True)
-            Synchroniser().copy(given.place, here, tell, checksum=True)
+            Synchroniser().copy(given.place, here, on_event, checksum=True)
         yield places
         shutil.rmtree(scratch, ignore_errors=True)  # after a failure the same line goes on with what is there
 
@@ -504,15 +504,15 @@ def _read(path: Path) -> Iterator[bytes]:
         raise RefusedError(
             "input-changed",
             f"it cannot be read any more: {reason_of(problem)}",
-            about=printable(os.fsencode(path)),
+            subject=printable(os.fsencode(path)),
         ) from None
 
 
-def _require_same(about: str, found: str, digest: str) -> None:
+def _require_same(subject: str, found: str, digest: str) -> None:
     if found != digest:
         raise RefusedError(
             "input-changed",
             "it changed while the bundle was written",
-            about=about,
+            subject=subject,
             hint="Let it come to rest and type the same line again.",
         )

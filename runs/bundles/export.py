@@ -51,7 +51,7 @@ def _members(each: Exported) -> dict[str, bytes]:
     record = {"schema": 1, "kind": "run", **each.run.to_whole_record()}
     return {
         DESCRIPTOR: each.pipeline.raw,
-        INVOCATION: _json(each.run.invocation),
+        INVOCATION: _json(each.run.spec.invocation),
         RUN: _json(record),
         **({OUTPUTS: manifest_of((path, files[path][0]) for path in sorted(files))} if files else {}),
     }
@@ -61,12 +61,12 @@ def _json(value: Mapping[str, object]) -> bytes:
     try:
         return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii")
     except ValueError:
-        raise UsageError("not-text", "an answer cannot be written as JSON", about=INVOCATION) from None
+        raise UsageError("not-text", "an answer cannot be written as JSON", subject=INVOCATION) from None
 
 
 def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Described:
     run, pipeline = each.run, each.pipeline
-    names = [member_of(number, _name_of(given)) for number, given in enumerate(run.inputs)]
+    names = [member_of(number, _name_of(given)) for number, given in enumerate(run.spec.inputs)]
     questions = _questions(each.tasks)
     inputs = tuple(
         PackedInput(
@@ -78,24 +78,24 @@ def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Descr
             included=False,
             location=given["location"],
         )
-        for name, given in zip(names, run.inputs, strict=True)
+        for name, given in zip(names, run.spec.inputs, strict=True)
     )
     return Described(
         record=Record(
-            hibali=run.hibali or __version__,
+            hibali=run.spec.version or __version__,
             name=pipeline.name,
             version=pipeline.version,
             digest=pipeline.digest,
             inputs=inputs,
-            run=run_facts(run, run.image.removeprefix("sha256:")),
+            run=run_facts(run, run.placement.image.removeprefix("sha256:")),
             outputs=left_facts(each.left),
         ),
         pipeline=pipeline,
         members={name: len(content) for name, content in members.items()},
-        published=run.ended or run.created,
+        published=run.status.ended or run.created,
         agent=agent,
         outputs=dict(sorted(each.left.files.items())),
-        identities={name: given["identity"] for name, given in zip(names, run.inputs, strict=True)},
+        identities={name: given["identity"] for name, given in zip(names, run.spec.inputs, strict=True)},
         folder=f"{run.id}/",
         tasks=() if run.sweep is None else tuple(_actions(run, run.sweep, each.tasks, names)),
     )
@@ -112,7 +112,7 @@ def _questions(tasks: Sequence[TaskRequest]) -> dict[str, list[str]]:
 
 def _actions(run: Run, sweep: Sweep, tasks: Sequence[TaskRequest], names: Sequence[str]) -> Iterator[Action]:
     members: dict[str, list[str]] = {}
-    for name, given in zip(names, run.inputs, strict=True):
+    for name, given in zip(names, run.spec.inputs, strict=True):
         members.setdefault(str(given.get("text")), []).append(name)
     for asked in tasks:
         task = sweep.tasks[asked.number]
@@ -149,7 +149,7 @@ def write_crate(texts: Mapping[str, bytes], target: Path) -> None:
         raise RefusedError(
             "exists",
             "something stands there already",
-            about=str(target),
+            subject=str(target),
             hint="Name a folder that is new or empty.",
         )
     partial = target.absolute().with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
@@ -161,11 +161,11 @@ def write_crate(texts: Mapping[str, bytes], target: Path) -> None:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except PermissionError:
-        raise AccessError("denied", "it may not be written there", about=str(target)) from None
+        raise AccessError("denied", "it may not be written there", subject=str(target)) from None
     except OSError as problem:
         reason = reason_of(problem)
         raise IncompleteError(
-            "unwritable-file", f"it could not be written: {reason}", about=str(target)
+            "unwritable-file", f"it could not be written: {reason}", subject=str(target)
         ) from None
 
 

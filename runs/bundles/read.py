@@ -72,7 +72,7 @@ def read_bundle(archive: Archive, name: str | None = None) -> Bundle:
     except HibaliError as problem:
         if problem.code == "bad-bundle":
             raise
-        archive.refuse(f"{problem.about}: {problem.message}")
+        archive.refuse(f"{problem.subject}: {problem.message}")
 
 
 def check_contents(archive: Archive, bundle: Bundle) -> None:
@@ -206,7 +206,7 @@ def unpack(archive: Archive, bundle: Bundle, site: str) -> Path:
         raise RefusedError(
             "no-space",
             f"its files have {wanted} bytes, and {free} are free",
-            about=str(parent),
+            subject=str(parent),
             hint="Make room there, or set HIBALI_STATE.",
         )
     partial = parent / f".{final.name}"
@@ -222,7 +222,7 @@ def unpack(archive: Archive, bundle: Bundle, site: str) -> Path:
         partial.rename(final)
         sync_folder(parent)
     except OSError as problem:
-        raise IncompleteError("not-unpacked", reason_of(problem), about=str(parent)) from None
+        raise IncompleteError("not-unpacked", reason_of(problem), subject=str(parent)) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return final

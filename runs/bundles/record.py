@@ -131,12 +131,12 @@ def write_record(record: Record) -> bytes:
     return canonical_json({"schema": 1, "kind": "bundle", **record.to_fields()}) + b"\n"
 
 
-def read_record(raw: bytes, about: str) -> Record:
+def read_record(raw: bytes, subject: str) -> Record:
     """The record in bytes nobody vouches for; raises `UsageError`."""
-    found = read_json(raw, about)
+    found = read_json(raw, subject)
     problem = next(_validator().iter_errors(found), None)
     if problem is not None:
-        raise UsageError("bad-record", f"{problem.json_path}: {problem.message[:200]}", about=about)
+        raise UsageError("bad-record", f"{problem.json_path}: {problem.message[:200]}", subject=subject)
     return Record(
         hibali=found["hibali"],
         name=found["pipeline"]["name"],

@@ -145,9 +145,9 @@ class Use:
 class Hold:
     """The names that one run holds, in a file of its own at the site."""
 
-    def __init__(self, far: RemoteHost, work: bytes, run: str) -> None:
+    def __init__(self, host: RemoteHost, work: bytes, run: str) -> None:
         """`work` is the site's work folder, absolute."""
-        self._far = far
+        self._host = host
         self._folder = work + b"/" + HELD
         self._run = run
         self._names: frozenset[Name] = frozenset()
@@ -157,10 +157,10 @@ class Hold:
         if self._names.issuperset(names):
             return
         if not self._names:
-            self._far.make_folder(self._folder)
+            self._host.make_folder(self._folder)
         self._names |= frozenset(names)
         lines = "".join(f"{name.text}\n" for name in sorted(self._names))
-        self._far.put(_file(self._folder, self._run), lines.encode("ascii"))
+        self._host.put(_file(self._folder, self._run), lines.encode("ascii"))
 
 
 def _file(folder: bytes, run: str) -> bytes:
@@ -173,11 +173,11 @@ def run_of(name: bytes) -> str | None:
     return text if RUN_ID.fullmatch(text) else None
 
 
-def read_use(far: RemoteHost, work: bytes, run: str, at_ns: int = 0) -> Use | None:
+def read_use(host: RemoteHost, work: bytes, run: str, at_ns: int = 0) -> Use | None:
     """What that run's file says, a name a line; None where there is none."""
     path = _file(work + b"/" + HELD, run)
     content = b""
-    while part := far.get(path, maximum=_PIECE, offset=len(content)):
+    while part := host.get(path, maximum=_PIECE, offset=len(content)):
         content += part
         if len(part) < _PIECE:
             break
@@ -187,9 +187,9 @@ def read_use(far: RemoteHost, work: bytes, run: str, at_ns: int = 0) -> Use | No
     return Use(run, frozenset(name for name in names if name is not None), at_ns)
 
 
-def remove_use(far: RemoteHost, work: bytes, run: str) -> None:
+def remove_use(host: RemoteHost, work: bytes, run: str) -> None:
     """Forget what a run used."""
-    far.remove_tree(_file(work + b"/" + HELD, run))
+    host.remove_tree(_file(work + b"/" + HELD, run))
 
 
 _DAY_NS = 86_400 * 1_000_000_000
@@ -216,7 +216,9 @@ def is_doomed(purge: Purge, oldest: int, now_ns: int, wait_seconds: float) -> bo
 
 def expected_wait(runs: Iterable[Run], site: str) -> float:
     """The longest time in seconds that one of the last runs at the site waited for its start; 0 where nobody knows."""
-    waits = [_seconds(run.created, run.started) for run in runs if run.site == site and run.started]
+    waits = [
+        _seconds(run.created, run.status.started) for run in runs if run.site == site and run.status.started
+    ]
     return max(waits[-_LAST_RUNS:], default=0.0)
 
 
@@ -230,11 +232,11 @@ def _seconds(first: str, last: str) -> float:
 class Times:
     """The times of files at a site that deletes by them."""
 
-    def __init__(self, far: RemoteHost, purge: Purge, root: bytes, tell: Listener = ignore) -> None:
+    def __init__(self, host: RemoteHost, purge: Purge, root: bytes, on_event: Listener = ignore) -> None:
         """`root` is the folder in which the site deletes, absolute."""
-        self._far = far
+        self._host = host
         self._root = root.rstrip(b"/")
-        self._tell = tell
+        self._on_event = on_event
         self.purge = purge
 
     def covers(self, path: bytes) -> bool:
@@ -270,29 +272,29 @@ class Times:
         if oldest is None or not self.covers(path) or not is_doomed(self.purge, oldest, now, wait_seconds):
             return
         age = max(0, now - oldest) // _DAY_NS
-        self._tell(
+        self._on_event(
             Noted(
                 f"{what}: the site deletes by {self.purge.by} after {self.purge.days} days, this is {age} days old, and runs"
                 f" there waited up to {_rounded(wait_seconds)}: it may be gone before the run starts ({printable(path)})"
             )
         )
 
-    def _touch(self, words: Sequence[bytes | str], about: bytes) -> None:
+    def _touch(self, words: Sequence[bytes | str], subject: bytes) -> None:
         try:
-            failed = self._far.run(words, timeout=600.0).exit_code != 0
+            failed = self._host.run(words, timeout=600.0).exit_code != 0
         except HibaliError:
             failed = True
         if failed:
-            self._tell(
-                Noted(f"the times of {printable(about)} could not be set: the site may delete it soon")
+            self._on_event(
+                Noted(f"the times of {printable(subject)} could not be set: the site may delete it soon")
             )
 
 
-def times_at(far: RemoteHost, site: Site, tell: Listener = ignore) -> Times | None:
+def times_at(host: RemoteHost, site: Site, on_event: Listener = ignore) -> Times | None:
     """The times of a site that deletes by itself; None for one that does not."""
     if site.purge is None:
         return None
-    return Times(far, site.purge, far.expand(site.roots[site.purge.root]), tell)
+    return Times(host, site.purge, host.expand(site.roots[site.purge.root]), on_event)
 
 
 def _rounded(seconds: float) -> str:

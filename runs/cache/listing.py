@@ -68,7 +68,7 @@ class _Found:
 
 
 def look(
-    far: RemoteHost,
+    host: RemoteHost,
     carrier: Carrier,
     place: Callable[[bytes], Location],
     work: bytes,
@@ -83,7 +83,7 @@ def look(
     """
     listed: list[Entry] = []
     for folder in _LISTED:
-        if far.stat(work + b"/" + folder) is not None:
+        if host.stat(work + b"/" + folder) is not None:
             found_there = carrier.entries(place(work + b"/" + folder))
             listed += [entry._replace(path=folder + b"/" + entry.path) for entry in found_there]
     found = count_entries(listed, purge)
@@ -91,11 +91,11 @@ def look(
     for entry in listed:
         above, _, name = entry.path.rpartition(b"/")
         run = run_of(name) if above == HELD else None
-        use = read_use(far, work, run, entry.mtime_ns) if run is not None else None
+        use = read_use(host, work, run, entry.mtime_ns) if run is not None else None
         if use is not None:
             uses.append(use)
     # those too that hold nothing yet: what they are to find may be on its way
-    holding = frozenset(use.run for use in uses if not _is_over(far, work, use, find_run(use.run), now_ns))
+    holding = frozenset(use.run for use in uses if not _is_over(host, work, use, find_run(use.run), now_ns))
     return CacheContents(tuple(join(found, uses, holding)), tuple(uses), holding, now_ns)
 
 
@@ -149,14 +149,14 @@ def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[s
     return sorted(kept, key=lambda each: (each.used_ns, each.name))
 
 
-def _is_over(far: RemoteHost, work: bytes, use: Use, run: Run | None, now_ns: int) -> bool:
+def _is_over(host: RemoteHost, work: bytes, use: Use, run: Run | None, now_ns: int) -> bool:
     """Whether nothing of that run will look at its inputs any more."""
     if run is not None and run.state.final:
         return True
     folder = work + b"/runs/" + use.run.encode("ascii")
-    if far.stat(folder + b"/exit.json") is not None:
+    if host.stat(folder + b"/exit.json") is not None:
         return True
-    if far.stat(folder) is None:  # which is made before anything is held
+    if host.stat(folder) is None:  # which is made before anything is held
         return now_ns - use.at_ns > _HOUR_NS
     return (run is None or run.state.ended) and now_ns - use.at_ns > _LONGEST_NS
 
@@ -203,52 +203,52 @@ def choose_entries(
 
 
 def evict(
-    far: RemoteHost,
+    host: RemoteHost,
     work: bytes,
     survey: CacheContents,
     chosen: Sequence[Kept],
-    tell: Callable[[Evicted], None],
+    on_event: Callable[[Evicted], None],
 ) -> None:
-    """Take these out, and finish what an eviction before left half-way; `tell` hears of each. `work` is ours alone."""
+    """Take these out, and finish what an eviction before left half-way; `on_evicted` hears of each. `work` is ours alone."""
     folder = work + b"/" + ASIDE
     by_name = {each.name: each for each in chosen}
     if chosen:
-        far.make_folder(folder)
+        host.make_folder(folder)
     for each in chosen:
-        far.move(work + b"/" + each.name.path, folder + b"/" + _aside_name(each.name))
-    aside = [(entry, name) for entry in far.names(folder) if (name := _name_of(entry)) is not None]
-    held = _held_now(far, work, survey) if aside else frozenset()
+        host.move(work + b"/" + each.name.path, folder + b"/" + _aside_name(each.name))
+    aside = [(entry, name) for entry in host.names(folder) if (name := _name_of(entry)) is not None]
+    held = _held_now(host, work, survey) if aside else frozenset()
     for entry, name in aside:
-        tell(_settle(far, work, folder + b"/" + entry, by_name.pop(name, Kept(name)), held))
+        on_event(_settle(host, work, folder + b"/" + entry, by_name.pop(name, Kept(name)), held))
     for name, each in by_name.items():
-        if far.stat(work + b"/" + name.path) is not None:
-            tell(Evicted(each, EvictionResult.FAILED, "it could not be taken out"))
+        if host.stat(work + b"/" + name.path) is not None:
+            on_event(Evicted(each, EvictionResult.FAILED, "it could not be taken out"))
     for run in survey.superseded:
-        remove_use(far, work, run)
+        remove_use(host, work, run)
 
 
-def _settle(far: RemoteHost, work: bytes, aside: bytes, kept: Kept, held: frozenset[Name]) -> Evicted:
+def _settle(host: RemoteHost, work: bytes, aside: bytes, kept: Kept, held: frozenset[Name]) -> Evicted:
     """What lies aside goes for good, or back where a run came to hold it meanwhile."""
     try:
         if kept.name in held:
             home = work + b"/" + kept.name.path
-            far.make_folder(home.rpartition(b"/")[0])
-            far.move(aside, home)
-            if far.stat(aside) is None:
+            host.make_folder(home.rpartition(b"/")[0])
+            host.move(aside, home)
+            if host.stat(aside) is None:
                 return Evicted(kept, EvictionResult.HELD, "a run came to hold it meanwhile")
         if kept.name.kind == IMAGE:  # whose folders may be read-only
-            far.run(("chmod", "-R", "u+rwX", "--", aside), timeout=600.0)
-        far.remove_tree(aside)
+            host.run(("chmod", "-R", "u+rwX", "--", aside), timeout=600.0)
+        host.remove_tree(aside)
     except HibaliError as problem:
         return Evicted(kept, EvictionResult.FAILED, problem.message)
     return Evicted(kept, EvictionResult.EVICTED)
 
 
-def _held_now(far: RemoteHost, work: bytes, survey: CacheContents) -> frozenset[Name]:
+def _held_now(host: RemoteHost, work: bytes, survey: CacheContents) -> frozenset[Name]:
     """What runs hold at this moment, those included that came after the survey."""
     over = {use.run for use in survey.uses} - survey.holding
-    runs = (run_of(name) for name in far.names(work + b"/" + HELD))
-    uses = [read_use(far, work, run) for run in runs if run is not None and run not in over]
+    runs = (run_of(name) for name in host.names(work + b"/" + HELD))
+    uses = [read_use(host, work, run) for run in runs if run is not None and run not in over]
     return frozenset(name for use in uses if use is not None for name in use.names)
 
 

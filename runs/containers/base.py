@@ -140,11 +140,11 @@ def check_environment(environment: Mapping[str, str]) -> None:
             raise RefusedError(
                 "unsafe-variable",
                 f"a pipeline may not set the variable {printable(name)}",
-                about=printable(name),
+                subject=printable(name),
                 hint="Take it out of `environment-variables` in the descriptor.",
             )
         if "\0" in value:
-            raise RefusedError("unsafe-variable", "the value holds a NUL byte", about=name)
+            raise RefusedError("unsafe-variable", "the value holds a NUL byte", subject=name)
 
 
 def find_consent_reasons(pipeline: Pipeline, container: Container) -> list[str]:
@@ -214,7 +214,7 @@ def _refused(word: str) -> RefusedError:
     return RefusedError(
         "container-option",
         f"the descriptor asks for the container option {printable(word)}, which is not allowed",
-        about=printable(word),
+        subject=printable(word),
         hint="Allowed are -e NAME=VALUE and --shm-size=SIZE; take the others out of `container-opts`.",
     )
 
@@ -224,7 +224,7 @@ def wrong_kind(container: str, wanted: Wanted) -> UsageError:
     return UsageError(
         "wrong-image-kind",
         f"{container} cannot start an image of type {printable(wanted.kind)}",
-        about=printable(wanted.image or wanted.url),
+        subject=printable(wanted.image or wanted.url),
         hint="Run it at a site whose [container] can, or take a descriptor with a docker image.",
     )
 
@@ -265,7 +265,7 @@ def unsafe_path(path: str, what: str) -> RefusedError:
     return RefusedError(
         "unsafe-name",
         f"the container runtime of this site cannot be given a path with {what}",
-        about=printable(path),
+        subject=printable(path),
         hint="Rename it, or run at a site with another [container].",
     )
 
@@ -351,7 +351,7 @@ def docker_name(runtime: str, wanted: Wanted | None) -> str:
     index = wanted.index.removeprefix("docker://").strip("/")
     name = image if index in _HUBS else f"{index}/{image}"
     if not _IMAGE.fullmatch(name):
-        raise UsageError("bad-image", "this is not the name of an image", about=printable(name))
+        raise UsageError("bad-image", "this is not the name of an image", subject=printable(name))
     return name
 
 

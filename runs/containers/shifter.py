@@ -52,7 +52,7 @@ class Shifter(Container):
             raise UsageError(
                 "bad-working-directory",
                 "Shifter cannot show the work folder at another path",
-                about=printable(task.sees_work),
+                subject=printable(task.sees_work),
                 hint="Run it at a site with another [container], or take `working-directory` out of the descriptor.",
             )
         for path in (task.work, task.command):

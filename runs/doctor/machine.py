@@ -37,7 +37,7 @@ from runs.doctor.network import (
 from runs.launch import launch
 from runs.model import Run, State
 from runs.poll import update
-from runs.rate_limits import courteous
+from runs.rate_limits import rate_limited
 from runs.request import Request, show_prepared
 from runs.schedulers.base import Resources, Scheduler, load_scheduler
 from runs.site_commands import SiteCommands
@@ -54,10 +54,10 @@ _OF_LOGINS = frozenset(
 )
 
 
-def reach(walk: StepList, site: Site, tell: Listener) -> RemoteHost | None:
+def reach(walk: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
     """The machine there, or None where a step on the way failed. Logs in once, and makes one connection before."""
     if site.ssh is None:
-        return _start_here(walk, site, tell)
+        return _start_here(walk, site, on_event)
     try:
         says = ask_ssh(site.ssh.command, site.ssh.host)
     except (NotFoundError, UsageError, TryLaterError) as problem:
@@ -66,12 +66,12 @@ def reach(walk: StepList, site: Site, tell: Listener) -> RemoteHost | None:
         return None
     if not _look_from_here(walk, site.ssh, says):
         return None
-    return _log_in(walk, site, says, tell)
+    return _log_in(walk, site, says, on_event)
 
 
-def _start_here(walk: StepList, site: Site, tell: Listener) -> RemoteHost | None:
+def _start_here(walk: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
     try:
-        far, _ = reach_machine(site, SiteReport(), tell)
+        far, _ = reach_machine(site, SiteReport(), on_event)
     except HibaliError as problem:
         walk.fault("transport", problem)
         return None
@@ -95,7 +95,7 @@ def _look_from_here(walk: StepList, ssh: SshSettings, says: dict[str, str]) -> b
     return True
 
 
-def _log_in(walk: StepList, site: Site, says: dict[str, str], tell: Listener) -> RemoteHost | None:
+def _log_in(walk: StepList, site: Site, says: dict[str, str], on_event: Listener) -> RemoteHost | None:
     assert site.ssh is not None
     known = knows_key(says, site.ssh.host)
     if site.ssh.auth == "gsi" and not look_at_proxy(walk, site.ssh, site.name):
@@ -104,7 +104,7 @@ def _log_in(walk: StepList, site: Site, says: dict[str, str], tell: Listener) ->
     report = SiteReport()
     began = time.monotonic()
     try:
-        far, logins = reach_machine(site, report, tell)
+        far, logins = reach_machine(site, report, on_event)
     except HibaliError as problem:
         _judge_failure(walk, problem, known)
         return None
@@ -164,7 +164,7 @@ def run_job(
     site: Site,
     far: RemoteHost,
     open_far: Callable[[], RemoteHost],
-    tell: Listener,
+    on_event: Listener,
     patience: float = PATIENCE_SECONDS,
 ) -> None:
     """The step `job`; its folder is removed again, and the work folder where it was not there before."""
@@ -178,7 +178,7 @@ def run_job(
         run = begun
 
     try:
-        run = launch(_request(site), far, book, Synchroniser(), began=began, tell=tell)
+        run = launch(_request(site), far, book, Synchroniser(), began=began, on_event=on_event)
         run = _follow(run, site, far, book, patience)
         _judge(walk, run, patience)
     except HibaliError as problem:
@@ -214,28 +214,28 @@ def _request(site: Site) -> Request:
 def _follow(run: Run, site: Site, far: RemoteHost, book: RunStore, patience: float) -> Run:
     """The run when it has ended, or when patience is over."""
     began = time.monotonic()
-    wait = 0.2 if run.scheduler == "direct" else 1.0
+    wait = 0.2 if run.placement.scheduler == "direct" else 1.0
     while not run.state.ended and time.monotonic() - began < patience:
         pause(wait)
         wait = min(wait * 2, max(site.limits.poll_seconds, 1.0), 30.0)
-        [run] = update(far, load_scheduler(run.scheduler), book, [run])
+        [run] = update(far, load_scheduler(run.placement.scheduler), book, [run])
     return run
 
 
 def _judge(walk: StepList, run: Run, patience: float) -> None:
     if run.state is State.SUCCEEDED:
-        walk.ok("job", f"{run.job} ran at {run.host or 'the site'} and is removed again")
+        walk.ok("job", f"{run.job} ran at {run.status.host or 'the site'} and is removed again")
     elif run.state.ended:
-        why = run.reason or run.native or f"exit code {run.exit_code}"
+        why = run.status.reason or run.status.native or f"exit code {run.status.exit_code}"
         hint = f"See what it was: hibali runs show {run.id}"
         walk.fault(
             "job",
             IncompleteError(
-                "job-failed", f"a job of one minute ended {run.state}: {why}", about=run.id, hint=hint
+                "job-failed", f"a job of one minute ended {run.state}: {why}", subject=run.id, hint=hint
             ),
         )
     else:
-        why = f" ({run.reason})" if run.reason else ""
+        why = f" ({run.status.reason})" if run.status.reason else ""
         walk.warn(
             "job",
             f"{run.job} is {run.state} after {patience:.0f} s{why}, and was taken back",
@@ -248,13 +248,13 @@ def _remove(
 ) -> None:
     if not run.state.ended:
         with contextlib.suppress(HibaliError):
-            run = cancel_run(open_far, load_scheduler(run.scheduler), book, run)
+            run = cancel_run(open_far, load_scheduler(run.placement.scheduler), book, run)
         for _ in range(10):
             if run.state.final:
                 break
             pause(1.0)
             with contextlib.suppress(TryLaterError):
-                [run] = update(far, load_scheduler(run.scheduler), book, [run])
+                [run] = update(far, load_scheduler(run.placement.scheduler), book, [run])
     with contextlib.suppress(HibaliError):
         clean_run(far, site, book, run, CleanRequest(all_ended=True))
         book.note(run.id, "reported")
@@ -292,7 +292,7 @@ def _look_at_roots(walk: StepList, site: Site, far: RemoteHost) -> None:
                 raise NotFoundError(
                     "no-such-folder",
                     "the root is not there",
-                    about=f"{site.name}:@{name}",
+                    subject=f"{site.name}:@{name}",
                     hint=f"Make it, or correct config.toml: hibali mkdir {site.name}:@{name}",
                 )
             found.append(f"@{name} is {printable(expanded)}")
@@ -327,7 +327,9 @@ def _try_writing(walk: StepList, site: Site, far: RemoteHost) -> float | None:
 
 
 def _with_hint(problem: HibaliError, message: str, hint: str) -> HibaliError:
-    return type(problem)(problem.code, message, about=problem.about, hint=hint, transient=problem.transient)
+    return type(problem)(
+        problem.code, message, subject=problem.subject, hint=hint, transient=problem.transient
+    )
 
 
 def _nearest_folder(far: RemoteHost, path: bytes) -> bytes:
@@ -337,7 +339,7 @@ def _nearest_folder(far: RemoteHost, path: bytes) -> bytes:
         if found is not None and found.kind is Kind.FOLDER:
             return path
         if found is not None:
-            raise IncompleteError("not-a-folder", "it is no folder", about=printable(path))
+            raise IncompleteError("not-a-folder", "it is no folder", subject=printable(path))
         path = path.rpartition(b"/")[0]
     return b"/"
 
@@ -345,14 +347,16 @@ def _nearest_folder(far: RemoteHost, path: bytes) -> bytes:
 def _write_and_remove(far: RemoteHost, site: Site, above: bytes) -> float | None:
     """Write a file in a folder of our own name, read it back, remove both; returns what `_try_writing` does."""
     folder = above.rstrip(b"/") + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
-    about = f"{site.name}:{printable(above)}"
+    subject = f"{site.name}:{printable(above)}"
     far.make_folder(folder, exclusive=True)
     try:
         before = time.time()
         far.put(folder + b"/file", _CONTENT)
         after = time.time()
         if far.get(folder + b"/file") != _CONTENT:
-            raise IncompleteError("other-bytes", "what was written reads back as something else", about=about)
+            raise IncompleteError(
+                "other-bytes", "what was written reads back as something else", subject=subject
+            )
         found = far.stat(folder + b"/file")
     finally:
         far.remove_tree(folder)
@@ -410,7 +414,7 @@ def _look_at_room(walk: StepList, site: Site, far: RemoteHost) -> None:
                 little.append(words)
     if full:
         hint = f"Remove what nobody needs: hibali sites cache list {site.name}"
-        walk.fault("room", IncompleteError("no-space", "; ".join(full), about=site.name, hint=hint))
+        walk.fault("room", IncompleteError("no-space", "; ".join(full), subject=site.name, hint=hint))
     elif little:
         walk.warn("room", "; ".join(little), f"Look what can go: hibali sites cache list {site.name}")
     else:
@@ -442,7 +446,7 @@ def _ask_scheduler(walk: StepList, site: Site, far: RemoteHost) -> None:
 
 def _ask_once(site: Site, far: RemoteHost, scheduler: Scheduler, words: tuple[str, ...]) -> None:
     try:
-        with courteous(site.name):
+        with rate_limited(site.name):
             scheduler.read_lookup(far.run(words), far.facts()["user"])
     except TryLaterError as problem:
         hint = f"By hand, after a login there: {shlex.join(words)}"
@@ -476,7 +480,7 @@ def _ask_container(walk: StepList, site: Site, far: RemoteHost) -> None:
         if answer.exit_code != 0:
             said = printable(answer.stderr.strip()[-200:])
             hint = f"By hand, after a login there: {program} --version"
-            raise IncompleteError("container-fails", f"{program} fails: {said}", about=site.name, hint=hint)
+            raise IncompleteError("container-fails", f"{program} fails: {said}", subject=site.name, hint=hint)
     except HibaliError as problem:
         walk.fault("container", problem)
         return

@@ -45,9 +45,9 @@ class Step:
 
 @dataclass(slots=True)
 class StepList:
-    """The steps so far; `tell` hears of each as soon as it is over."""
+    """The steps so far; `on_event` hears of each as soon as it is over."""
 
-    tell: Callable[[Step], None]
+    on_event: Callable[[Step], None]
     steps: list[Step] = field(default_factory=list)
 
     def ok(self, name: str, found: str) -> None:
@@ -60,8 +60,8 @@ class StepList:
 
     def fault(self, name: str, problem: HibaliError) -> None:
         """It does not work."""
-        about = f"{problem.about}: " if problem.about else ""
-        self._add(Step(name, Verdict.FAULT, f"{about}{problem.message}", problem.hint, problem))
+        subject = f"{problem.subject}: " if problem.subject else ""
+        self._add(Step(name, Verdict.FAULT, f"{subject}{problem.message}", problem.hint, problem))
 
     def skip(self, names: Sequence[str], because: str) -> None:
         """They were not tried."""
@@ -70,7 +70,7 @@ class StepList:
 
     def _add(self, step: Step) -> None:
         self.steps.append(step)
-        self.tell(step)
+        self.on_event(step)
 
     def has_fault(self, name: str) -> bool:
         """Whether a step of this name failed."""
@@ -100,7 +100,7 @@ def ask_ssh(command: Sequence[str], host: str) -> dict[str, str]:
     said = printable(told.stderr.strip()[-300:])
     if b"onfiguration" in told.stderr or b"config" in told.stderr:
         hint = f"Correct ~/.ssh/config; then: {' '.join(command)} -G {host}"
-        raise UsageError("ssh-configuration", said or "ssh gave no reason", about=host, hint=hint)
+        raise UsageError("ssh-configuration", said or "ssh gave no reason", subject=host, hint=hint)
     return {}
 
 
@@ -115,7 +115,7 @@ def find_addresses(walk: StepList, host: str, port: int) -> bool:
             TryLaterError(
                 "no-address",
                 f"the name has no address: {reason}",
-                about=host,
+                subject=host,
                 hint=f"Is it spelled right, and is the network there? By hand: getent hosts {host}",
             ),
         )
@@ -152,7 +152,7 @@ def greeted(walk: StepList, host: str, port: int, *, greets: str = "", step: str
 
     Returns what there is to say of it; empty where `step` was told as a fault.
     """
-    about = f"{host} port {port}"
+    subject = f"{host} port {port}"
     began = time.monotonic()
     try:
         with socket.create_connection((host, port), timeout=_SECONDS) as line:
@@ -164,27 +164,27 @@ def greeted(walk: StepList, host: str, port: int, *, greets: str = "", step: str
             TryLaterError(
                 "unreachable",
                 f"nobody answers: {reason_of(problem)}",
-                about=about,
+                subject=subject,
                 hint=f"Does the site need a VPN, or a jump host? By hand: nc -vz {host} {port}",
             ),
         )
         return ""
     if not greeting.startswith(greets):
         said = printable(greeting) or "nothing"
-        walk.fault(step, _wrong_greeting(greets, said, about))
+        walk.fault(step, _wrong_greeting(greets, said, subject))
         return ""
-    return f"{about} answers in {took * 1000:.0f} ms{': ' * bool(greeting)}{printable(greeting)}"
+    return f"{subject} answers in {took * 1000:.0f} ms{': ' * bool(greeting)}{printable(greeting)}"
 
 
-def _wrong_greeting(greets: str, said: str, about: str) -> TryLaterError:
+def _wrong_greeting(greets: str, said: str, subject: str) -> TryLaterError:
     if greets == "SSH-":
         hint = "Many failed logins, or a firewall, end connections so; wait, or ask the site."
         return TryLaterError(
-            "no-ssh-server", f"no ssh server greets there, but {said}", about=about, hint=hint
+            "no-ssh-server", f"no ssh server greets there, but {said}", subject=subject, hint=hint
         )
     hint = "Is the port in the site's gridftp table right? Ask the site."
     return TryLaterError(
-        "no-gridftp-server", f"no GridFTP server greets there, but {said}", about=about, hint=hint
+        "no-gridftp-server", f"no GridFTP server greets there, but {said}", subject=subject, hint=hint
     )
 
 
@@ -223,7 +223,7 @@ def missing_program(site: str, program: str) -> NotFoundError:
     return NotFoundError(
         "no-such-program",
         f"{program} is not found there in a login without a terminal",
-        about=site,
+        subject=site,
         hint="Set PATH in the account's start-up file that non-interactive shells read.",
     )
 
@@ -231,22 +231,22 @@ def missing_program(site: str, program: str) -> NotFoundError:
 _GRIDFTP_PORT = 2811  # IANA: gsiftp
 
 
-def look_beside(walk: StepList, site: Site, tell: Listener) -> None:
+def look_beside(walk: StepList, site: Site, on_event: Listener) -> None:
     """The steps of whatever the site has; no login by ssh is made."""
     if site.ssh is not None and site.ssh.data_host not in {None, site.ssh.host}:
         _look_at_data_host(walk, site.ssh, str(site.ssh.data_host))
     if site.ssh is not None and site.gridftp is not None and site.gridftp.wants_proxy:
         _look_at_gridftp(walk, site.ssh, site.gridftp.url)
     if site.globus is not None and site.globus.client is not None:
-        look_at_collection(walk, site, tell)
+        look_at_collection(walk, site, on_event)
 
 
-def look_at_proxy(walk: StepList, ssh: SshSettings, about: str) -> bool:
+def look_at_proxy(walk: StepList, ssh: SshSettings, subject: str) -> bool:
     """The step `proxy`, once; returns whether it is good for a login, as far as can be told."""
     if any(step.name == "proxy" for step in walk.steps):
         return not walk.has_fault("proxy")
     try:
-        left = seconds_left(ready_proxy(ssh.proxy, about=about).path)
+        left = seconds_left(ready_proxy(ssh.proxy, subject=subject).path)
     except HibaliError as problem:
         if isinstance(problem, NotFoundError) and ssh.auth != "gsi" and ssh.proxy.make == "no":
             walk.skip(
@@ -292,11 +292,11 @@ def _look_at_gridftp(walk: StepList, ssh: SshSettings, url: str) -> None:
         walk.skip(["gridftp"], "it needs the proxy")
 
 
-def look_at_collection(walk: StepList, site: Site, tell: Listener) -> None:
+def look_at_collection(walk: StepList, site: Site, on_event: Listener) -> None:
     """Whether Globus lets us in, and whether the collection shows what it holds."""
     facts: dict[str, str | int | bool] = {}
     try:
-        load("transfers.stores", "globus").check(site, facts, tell=tell)
+        load("transfers.stores", "globus").check(site, facts, on_event=on_event)
     except HibaliError as problem:
         if "globus login" not in facts or (
             isinstance(problem, AccessError) and "globus collection" not in facts

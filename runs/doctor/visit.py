@@ -27,7 +27,7 @@ _OF_CREDENTIALS = frozenset({"bad-credentials", "expired", "no-credentials", "no
 _OF_BUCKETS = frozenset({"no-such-bucket", "wrong-endpoint"})
 
 
-def look_at_bucket(walk: StepList, site: Site, tell: Listener) -> None:
+def look_at_bucket(walk: StepList, site: Site, on_event: Listener) -> None:
     """All steps; the small objects that are written are removed again."""
     assert site.s3 is not None
     try:
@@ -47,8 +47,8 @@ def look_at_bucket(walk: StepList, site: Site, tell: Listener) -> None:
         walk.skip(STEPS[4:], "there are no credentials")
         return
     bucket = site.s3.bucket or ""
-    about = f"{site.name}:{bucket}" if bucket else site.name
-    requests = Requests(endpoint, source, bucket, about, tell)
+    subject = f"{site.name}:{bucket}" if bucket else site.name
+    requests = Requests(endpoint, source, bucket, subject, on_event)
     try:
         _look_inside(walk, site, requests, "signed" if keys else "anonymous")
     finally:
@@ -160,7 +160,9 @@ def _try_writing(walk: StepList, site: Site, requests: Requests) -> None:
         )
     elif not seen.proves:
         words = "the server compares no sha256: the proof of what is sent is claimed at best"
-        walk.warn("writes", words, f"See docs/proof.md, and what it does: hibali sites check {site.name}")
+        walk.warn(
+            "writes", words, f"See docs/verification.md, and what it does: hibali sites check {site.name}"
+        )
     elif not seen.locks:
         words = "the server knows no conditional writes: two hibali may write at a time"
         walk.warn("writes", words, f"See what it does: hibali sites check {site.name}")
@@ -172,7 +174,7 @@ _WEB = ("name", "connection", "endpoint")
 _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
 
 
-def visit(walk: StepList, site: Site, tell: Listener, *, job: bool) -> None:
+def visit(walk: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
     """Walk through all steps of a site of this kind; with `job` to the end of a job. Raises nothing but a bug."""
     try:
         require_built(site)
@@ -182,20 +184,20 @@ def visit(walk: StepList, site: Site, tell: Listener, *, job: bool) -> None:
     walk.ok("settings", f"{site.name} is of kind {site.kind}")
     rate_limits.start_afresh(site)
     if kind_of(site).has_machine:
-        _look_at_machine(walk, site, tell, job=job)
-        look_beside(walk, site, tell)
+        _look_at_machine(walk, site, on_event, job=job)
+        look_beside(walk, site, on_event)
     elif site.s3 is not None:
-        look_at_bucket(walk, site, tell)
+        look_at_bucket(walk, site, on_event)
     elif site.url is not None:
-        _look_at_web(walk, site, tell)
+        _look_at_web(walk, site, on_event)
     elif site.globus is not None:
-        look_at_collection(walk, site, tell)
+        look_at_collection(walk, site, on_event)
     else:
-        _look_at_store(walk, site, tell)
+        _look_at_store(walk, site, on_event)
 
 
-def _look_at_machine(walk: StepList, site: Site, tell: Listener, *, job: bool) -> None:
-    found = reach(walk, site, tell)
+def _look_at_machine(walk: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
+    found = reach(walk, site, on_event)
     if found is None:
         walk.skip([*machine.MACHINE_STEPS, *(["job"] if job else [])], "the machine was not reached")
         return
@@ -214,10 +216,10 @@ def _look_at_machine(walk: StepList, site: Site, tell: Listener, *, job: bool) -
             return
         from runs.doctor.machine import run_job
 
-        run_job(walk, site, far, lambda: rate_limits.reach(site, tell), tell)
+        run_job(walk, site, far, lambda: rate_limits.reach(site, on_event), on_event)
 
 
-def _look_at_web(walk: StepList, site: Site, tell: Listener) -> None:
+def _look_at_web(walk: StepList, site: Site, on_event: Listener) -> None:
     parts = urlsplit(site.url or "")
     host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
     if not find_addresses(walk, host, port):
@@ -226,14 +228,14 @@ def _look_at_web(walk: StepList, site: Site, tell: Listener) -> None:
     if not connect_once(walk, host, port):
         walk.skip(_WEB[2:], "nobody answers there")
         return
-    _look_at_store(walk, site, tell)
+    _look_at_store(walk, site, on_event)
 
 
-def _look_at_store(walk: StepList, site: Site, tell: Listener) -> None:
+def _look_at_store(walk: StepList, site: Site, on_event: Listener) -> None:
     """The steps of any store: whether it answers, and takes files."""
     facts: dict[str, str | int | bool] = {}
     try:
-        check_store(site, facts, tell=tell)
+        check_store(site, facts, on_event=on_event)
     except HibaliError as problem:
         walk.fault("endpoint", problem)
         return

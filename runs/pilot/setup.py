@@ -18,7 +18,7 @@ from hibali.errors import RefusedError, UsageError
 from hibali.events import Listener, Noted
 from hibali.locations import Location
 from hibali.text import as_bytes, as_text, printable
-from runs.fast_storage import Marks
+from runs.fast_storage import FastOptions
 from runs.inputs import Identity, identify_local
 from runs.model import Pilot, Run
 from runs.prepare import Prepared
@@ -53,7 +53,7 @@ def find_library() -> tuple[Path, Identity]:
         raise UsageError(
             "no-hyperqueue",
             "a pilot needs HyperQueue, which is not installed here",
-            about="--pilot",
+            subject="--pilot",
             hint=f"pip install 'hibali[pilot]' (hyperqueue {VERSION}); or leave out --pilot: job arrays need nothing.",
         )
     identity = identify_local(path)
@@ -61,7 +61,7 @@ def find_library() -> tuple[Path, Identity]:
         raise RefusedError(
             "other-hyperqueue",
             f"this is not the HyperQueue {VERSION} that hibali knows: its sha256 is {identity.digest}",
-            about=os.fspath(path),
+            subject=os.fspath(path),
             hint=f"pip install --force-reinstall hyperqueue=={VERSION}",
         )
     return path, identity
@@ -147,11 +147,11 @@ def program() -> bytes:
     return resources.files("runs.pilot").joinpath("program.py").read_bytes()
 
 
-def find_python(far: RemoteHost, site: Site) -> str:
+def find_python(host: RemoteHost, site: Site) -> str:
     """The first Python of the site that can load the library, by its path. Raises `RefusedError` where there is none."""
     first = site.ssh.python if site.ssh else "python3"
     names = dict.fromkeys((first, *_NAMES))
-    finished = far.run(("/bin/sh", "-c", _LOOK, "hibali", *names))
+    finished = host.run(("/bin/sh", "-c", _LOOK, "hibali", *names))
     seen: list[str] = []
     for line in finished.stdout.splitlines():
         found = _read(line)
@@ -165,7 +165,7 @@ def find_python(far: RemoteHost, site: Site) -> str:
     raise RefusedError(
         "no-pilot-there",
         f"a pilot needs Python {'.'.join(map(str, PYTHON))} or later on Linux {MACHINE} with glibc {'.'.join(map(str, LIBC))}: {because}",
-        about=site.name,
+        subject=site.name,
         hint=_HINT,
     )
 
@@ -189,13 +189,13 @@ def _read(line: bytes) -> tuple[str, str] | None:
     return path, "has no global lock" if free else ""
 
 
-def stage_library(far: RemoteHost, site: Site, cache: Cache, python: str) -> str:
+def stage_library(host: RemoteHost, site: Site, cache: Cache, python: str) -> str:
     """Where the library lies at the site when this returns, loaded there once. Raises `UsageError` where it cannot be."""
     path, identity = find_library()
     text = as_text(os.fsencode(path.absolute()))
     place = Location(local_site(), text, text, typed_local=True)
-    staged = as_text(cache.bring_patiently(identity, place))
-    finished = far.run((python, "-I", "-", "--check", staged, SHA256), stdin=program())
+    staged = as_text(cache.stage_with_retries(identity, place))
+    finished = host.run((python, "-I", "-", "--check", staged, SHA256), stdin=program())
     said: Any = None
     if finished.exit_code == 0:
         try:
@@ -207,7 +207,7 @@ def stage_library(far: RemoteHost, site: Site, cache: Cache, python: str) -> str
         raise UsageError(
             "no-pilot-there",
             f"HyperQueue cannot be loaded by {python}: {because or finished.exit_code}",
-            about=site.name,
+            subject=site.name,
             hint=_HINT,
         )
     return staged
@@ -235,13 +235,13 @@ def allocation_texts(
     }
 
 
-def put_allocation(far: RemoteHost, folder: bytes, texts: dict[str, str]) -> None:
+def write_allocation(host: RemoteHost, folder: bytes, texts: dict[str, str]) -> None:
     """Lay them ready, before anything is submitted."""
     files = [
         SmallFile(folder + b"/" + as_bytes(name), as_bytes(text), executable=name == "job.sh")
         for name, text in texts.items()
     ]
-    far.put_all(files, [folder])
+    host.put_all(files, [folder])
 
 
 def pristine(prepared: Prepared) -> bytes | None:
@@ -271,7 +271,7 @@ def _text(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
 
 
-def check_wishes(asked: DecidedResources) -> int:
+def check_pilot_resources(asked: DecidedResources) -> int:
     """The cores of each task, in an allocation that asks for this; pure.
 
     What a sweep's job asks for is the allocation's then, and the author's suggestion for the tool is each task's. Raises
@@ -284,14 +284,14 @@ def check_wishes(asked: DecidedResources) -> int:
             raise UsageError(
                 "not-in-a-pilot",
                 f"the tasks of a pilot share one node, and the job asks for {count} {what}",
-                about="--pilot",
+                subject="--pilot",
                 hint="Leave out --pilot: job arrays give each task its own.",
             )
     if wished.gpus:
         raise UsageError(
             "not-in-a-pilot",
             f"nobody would share the {wished.gpus} GPUs out among the tasks of a pilot",
-            about="--pilot",
+            subject="--pilot",
             hint="Leave out --pilot: job arrays give each task its own. --gpus 0 asks for none.",
         )
     each = asked.suggested.cores or 1
@@ -303,27 +303,29 @@ def by_pilot(request: Request, allocations: int) -> Request:
 
     Raises `UsageError` for what cannot be shared among tasks.
     """
-    check_wishes(request.ask())
+    check_pilot_resources(request.ask())
     if request.marks.inputs or request.marks.work:
         raise UsageError(
             "not-in-a-pilot",
             "the tasks of a pilot share their node's fast storage, and nobody would share it out",
-            about="--pilot, --fast",
+            subject="--pilot, --fast",
             hint="Leave out --fast, or --pilot.",
         )
-    return replace(request, allocations=allocations, marks=Marks(none=True))
+    return replace(request, allocations=allocations, marks=FastOptions(none=True))
 
 
-def prepare_pilot(request: Request, far: RemoteHost) -> Pilot:
+def prepare_pilot(request: Request, host: RemoteHost) -> Pilot:
     """How the sweep is to go. Raises `UsageError` or `RefusedError` where it cannot, here or at its site; nothing is sent."""
     asked = request.ask()
-    cores = check_wishes(asked)
+    cores = check_pilot_resources(asked)
     find_library()
-    python = find_python(far, request.site)
+    python = find_python(host, request.site)
     return Pilot(python, cores, asked.resources.cores, request.allocations)
 
 
-def settle_pilot(book: RunStore, run: Run, pilot: Pilot | None, tell: Listener, *, wanted: bool) -> Run:
+def record_pilot(
+    run_store: RunStore, run: Run, pilot: Pilot | None, on_event: Listener, *, wanted: bool
+) -> Run:
     """The sweep, going by this pilot, or as job arrays where there is none, unless it is on its way already.
 
     How the tasks go is no part of a run's key, as what their jobs ask for is not.
@@ -332,8 +334,8 @@ def settle_pilot(book: RunStore, run: Run, pilot: Pilot | None, tell: Listener, 
     if sweep.chunks:
         if (sweep.pilot is not None) is not wanted:
             before, now = ("by a pilot", "job arrays") if sweep.pilot else ("as job arrays", "a pilot")
-            tell(Noted(f"run {run.id} was begun {before}, and goes on so; --new starts one with {now}"))
+            on_event(Noted(f"run {run.id} was begun {before}, and goes on so; --new starts one with {now}"))
         return run
     if sweep.pilot == pilot:
         return run
-    return book.note(run.id, "pilot", {"pilot": None if pilot is None else pilot.to_fields()})
+    return run_store.note(run.id, "pilot", {"pilot": None if pilot is None else pilot.to_fields()})

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from hibali import __version__
 from hibali.amounts import size_words, time_words
 from runs.model import Run, State
 from runs.outputs import Left, recorded_outputs
-from runs.reports.markup import (
-    LEGEND,
-    Child,
-    Element,
-    Line,
-    clock,
-    draw_timeline,
-    link_to,
-    page_head,
-    tag,
-    write_page,
-)
-from runs.status import SKEW_SECONDS, Span, course_of_run, read_moment
+from runs.reports.page import clock, render_page
+from runs.reports.timeline import LEGEND, Row, Shape, draw_timeline, shorten
+from runs.status import SKEW_SECONDS, Span, read_moment, run_timeline
 from runs.store import RunStore
 
-_MOST_TASK_LINES = 60  # a sweep of more is drawn as a grid alone
-MOST_LINES = 400  # of the timeline; the table has all runs
+MAX_ROWS = 400  # of the timeline; the table has all runs
+_MAX_TASK_ROWS = 60  # the tasks of a larger sweep are drawn as a grid only
+_MAX_OUTPUTS = 200
+_MAX_VALUE = 2000  # characters of an invocation's value
+_SQUARES, _SQUARE = 50, 12.0  # tasks in one line of a grid, and how large each is
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """One run: its record, its time in each state, when it was collected, and the digests of what came."""
+    """One run: its record, its time in each state, when it was collected, and the digests of its outputs."""
 
     run: Run
     record: Mapping[str, Any]
@@ -44,71 +35,71 @@ class ReportedRun:
 
     @property
     def tasks(self) -> Sequence[Mapping[str, Any]]:
-        """As in the run's JSON."""
+        """The tasks of a sweep, as in the run's JSON."""
         tasks: Sequence[Mapping[str, Any]] = self.record["tasks"]
         return tasks
 
     @property
     def waited(self) -> float | None:
-        """Seconds from the submission to the beginning; None where it was not submitted, or has not begun."""
+        """Seconds from submission to start; None for a run that was not submitted or has not started."""
         sent = next((span.since for span in self.spans if span.state is State.SUBMITTED), None)
         ran = next((span.since for span in self.spans if span.state is State.RUNNING), None)
         return None if sent is None or ran is None else max(0.0, ran - sent)
 
     @property
     def ran(self) -> float | None:
-        """Seconds in which the tool ran; None where that is not known."""
+        """Seconds in which the tool ran; None if unknown."""
         ends = [span.until - span.since for span in self.spans if span.state is State.RUNNING and span.until]
         return ends[-1] if ends else None
 
 
-def tell_of(run: Run, book: RunStore) -> ReportedRun:
-    """Everything that the ledger has of it."""
-    records = book.records(run.id)
+def report_run(run: Run, store: RunStore) -> ReportedRun:
+    """Read all that the ledger has of a run."""
+    records = store.records(run.id)
     collected = [read_moment(record.get("at")) for record in records if record.get("kind") == "collected"]
     return ReportedRun(
         run=run,
         record=run.to_whole_record(),
-        spans=course_of_run(run, records),
+        spans=run_timeline(run, records),
         collected=[at for at in collected if at is not None],
-        left=recorded_outputs(run, book),
+        left=recorded_outputs(run, store),
     )
 
 
-def lines_of(told: Sequence[ReportedRun], now: float) -> list[Line]:
-    """The rows of the timeline, at most `MOST_LINES`: the latest runs, in the order in which they began."""
-    lines: list[Line] = []
-    for each in reversed(told):
-        some = _lines_of_run(each, now)
-        if some and len(lines) + len(some) > MOST_LINES:
+def timeline_rows(runs: Sequence[ReportedRun], now: float) -> list[Row]:
+    """Make the rows of the timeline, at most `MAX_ROWS`: the latest runs, in the order in which they began."""
+    rows: list[Row] = []
+    for each in reversed(runs):
+        more = _rows_of_run(each, now)
+        if more and len(rows) + len(more) > MAX_ROWS:
             break
-        lines[:0] = some
-    return lines
+        rows[:0] = more
+    return rows
 
 
-def _lines_of_run(each: ReportedRun, now: float) -> list[Line]:
+def _rows_of_run(each: ReportedRun, now: float) -> list[Row]:
     run = each.run
     if not each.spans:
         return []
     seconds = each.ran if run.state.ended else now - each.spans[-1].since
-    said = f"{run.state.lower()}{f', {time_words(seconds)}' if seconds else ''}"
-    whole = Line(
+    duration = f", {time_words(seconds)}" if seconds else ""
+    whole = Row(
         label=run.id,
         spans=each.spans,
         state=run.state,
-        below=f"{run.pipeline} at {run.site}",
+        subtitle=shorten(f"{run.spec.pipeline} at {run.site}"),
         target=run.id,
-        said=said,
+        summary=f"{run.state.lower()}{duration}",
         collected=each.collected,
     )
-    if not 1 < len(each.tasks) <= _MOST_TASK_LINES:
+    if not 1 < len(each.tasks) <= _MAX_TASK_ROWS:
         return [whole]
-    tasks = (_line_of_task(number, task, whole, now) for number, task in enumerate(each.tasks, 1))
-    return [whole, *(line for line in tasks if line is not None)]
+    tasks = (_row_of_task(number, task, whole, now) for number, task in enumerate(each.tasks, 1))
+    return [whole, *(row for row in tasks if row is not None)]
 
 
-def _line_of_task(number: int, task: Mapping[str, Any], run: Line, now: float) -> Line | None:
-    """None for a task that has not begun, or of which nobody knows when: what it says itself may be anything."""
+def _row_of_task(number: int, task: Mapping[str, Any], run: Row, now: float) -> Row | None:
+    """Make the row of a task; None if it has not begun or its times, which the job itself recorded, are impossible."""
     state, began = State(task["state"]), read_moment(task.get("started"))
     ended = read_moment(task.get("ended"))
     if began is None or (state.ended and ended is None):
@@ -118,225 +109,165 @@ def _line_of_task(number: int, task: Mapping[str, Any], run: Line, now: float) -
     spans = [Span(State.RUNNING, began, ended)]
     if ended is not None:
         spans.append(Span(state, max(began, ended)))
-    return Line(label=f"task {number}", spans=spans, state=state)
+    return Row(label=f"task {number}", spans=spans, state=state)
 
 
-_MOST_OUTPUTS = 200
-_MOST_VALUE = 2000  # characters of an answer
-_SQUARES, _SQUARE = 50, 12.0  # tasks in one line of a grid, and how large each is
+def render(runs: Sequence[ReportedRun], now: float) -> bytes:
+    """Render the document.
 
-
-def render(told: Sequence[ReportedRun], now: float) -> bytes:
-    """The document in ASCII; `told` are the runs, oldest first, `now` is when they were looked at, seconds since the epoch."""
-    style = Path(__file__).with_name("run_page.css").read_text("ascii")
-    body = tag("main", _heading(told, now), *_timeline(told, now), *_overview(told))
-    if told:
-        body.append(tag("h2", "Each run"))
-    body.extend(_run(each) for each in told)
-    body.append(tag("footer", f"Written by hibali {__version__} from its ledger; no site was asked."))
-    return write_page(tag("html", page_head(_title(told), style), tag("body", body), lang="en"))
-
-
-def _title(told: Sequence[ReportedRun]) -> str:
-    if len(told) == 1:
-        return f"{told[0].run.pipeline} at {told[0].run.site}"
-    return f"{len(told)} runs"
-
-
-def _heading(told: Sequence[ReportedRun], now: float) -> Element:
-    counts = Counter(each.run.state for each in told)
-    shown = [_state(state, f"{counts[state]} {state.lower()}") for state in State if counts[state]]
-    return tag(
-        "header",
-        tag("h1", _title(told), id="top"),
-        tag("p", f"As last heard of on {clock(now)} UTC", class_="soft"),
-        tag("div", *shown, class_="counts"),
+    Args:
+        runs: The runs, oldest first.
+        now: When their state was read, in seconds since the epoch.
+    """
+    rows = timeline_rows(runs, now)
+    drawn = sum(1 for row in rows if row.target)
+    counts = Counter(each.run.state for each in runs)
+    return render_page(
+        "run_page.html",
+        ["run_page.css"],
+        title=_title(runs),
+        now=clock(now),
+        counts=[(state.lower(), f"{counts[state]} {state.lower()}") for state in State if counts[state]],
+        timeline=draw_timeline(rows, now) if rows else None,
+        legend=list(_legend(runs)),
+        any_collected=any(each.collected for each in runs),
+        omitted=f"The latest {drawn} of {len(runs)} runs. " if drawn < len(runs) else "",
+        measures=("waited", "ran", "CPU", "memory", "exit"),
+        runs=[_section(each) for each in runs],
     )
 
 
-def _state(state: State, words: str | None = None) -> Element:
-    return tag("span", words or state.lower(), class_=f"state {state.lower()}")
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    name: str
+    value: str | bytes
+    code: bool = False
 
 
-def _timeline(told: Sequence[ReportedRun], now: float) -> list[Element]:
-    lines = lines_of(told, now)
-    if not lines:
-        return []
-    picture, caption = draw_timeline(lines, now)
-    drawn = sum(1 for line in lines if line.target)
-    if drawn < len(told):
-        caption = f"The latest {drawn} of {len(told)} runs. {caption}"
-    return [
-        tag("h2", "Timeline"),
-        tag("div", picture, class_="wide"),
-        tag("div", *_legend(told), class_="legend"),
-        tag("p", caption, class_="note"),
-    ]
+@dataclass(frozen=True, slots=True)
+class _Table:
+    title: str
+    names: Sequence[str]
+    rows: Sequence[Sequence[str | bytes]]
+    note: str = ""
 
 
-def _legend(told: Sequence[ReportedRun]) -> Iterable[Element]:
-    """What the colours mean, of those that are there."""
-    states = {each.run.state.lower() for each in told} | {
-        str(task["state"]).lower() for each in told for task in each.tasks
-    }
-    for kind, words in LEGEND:
-        if kind in {"staging", "waiting"} or kind in states:
-            square = tag("rect", class_=kind, width=11.0, height=11.0, rx=2.0)
-            yield tag("span", tag("svg", square, width=11.0, height=11.0, aria_hidden="true"), words)
-    if any(each.collected for each in told):
-        diamond = tag("polygon", class_="collected", points="5.5,0 10,5.5 5.5,11 1,5.5")
-        yield tag("span", tag("svg", diamond, width=11.0, height=11.0, aria_hidden="true"), "collected")
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """A square for each task, in the colour of its state."""
+
+    width: float
+    height: float
+    squares: Sequence[Shape]
 
 
-def _overview(told: Sequence[ReportedRun]) -> list[Element]:
-    if not told:
-        return [tag("p", "There are no runs.", class_="soft")]
-    names = ("run", "state", "pipeline", "site", "waited", "ran", "CPU", "memory", "exit")
-    numeric = names[4:]
-    head = [tag("th", name, class_="number" if name in numeric else None) for name in names]
-    rows = [_overview_row(each) for each in told]
-    table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows))
-    return [tag("h2", "Overview"), tag("div", table, class_="wide")]
+def _title(runs: Sequence[ReportedRun]) -> str:
+    if len(runs) == 1:
+        return f"{runs[0].run.spec.pipeline} at {runs[0].run.site}"
+    return f"{len(runs)} runs"
 
 
-def _overview_row(each: ReportedRun) -> Element:
+def _legend(runs: Sequence[ReportedRun]) -> Iterable[tuple[str, str]]:
+    """Explain the colours that the page uses."""
+    states = {each.run.state.lower() for each in runs}
+    states |= {str(task["state"]).lower() for each in runs for task in each.tasks}
+    return ((kind, text) for kind, text in LEGEND if kind in {"staging", "waiting"} or kind in states)
+
+
+def _section(each: ReportedRun) -> dict[str, Any]:
+    """Collect what the page shows of one run."""
     run = each.run
-    texts = (
-        _seconds(each.waited),
-        _seconds(each.ran),
-        _seconds(run.cpu_seconds),
-        None if run.memory_bytes is None else size_words(run.memory_bytes),
-        None if run.exit_code is None else str(run.exit_code),
-    )
-    return tag(
-        "tr",
-        tag("td", link_to(run.id, run.id, class_="id")),
-        tag("td", _state(run.state)),
-        tag("td", run.pipeline),
-        tag("td", run.site),
-        *(tag("td", text or "-", class_="number") for text in texts),
-    )
+    return {
+        "id": run.id,
+        "state": run.state.lower(),
+        "pipeline": run.spec.pipeline,
+        "site": run.site,
+        "reason": run.status.reason,
+        "measures": [
+            _seconds(each.waited),
+            _seconds(each.ran),
+            _seconds(run.status.cpu_seconds),
+            _memory(run),
+            _exit_code(run),
+        ],
+        "facts": [fact for fact in _facts(each) if fact.value],
+        "grid": _grid(each.tasks) if len(each.tasks) > 1 else None,
+        "tables": list(_tables(each)),
+    }
 
 
-def _seconds(value: float | None) -> str | None:
+def _facts(each: ReportedRun) -> Iterator[_Fact]:
+    run = each.run
+    yield _Fact("name", run.spec.name)
+    yield _Fact("begun", _moment(run.created))
+    yield _Fact("started", _moment(run.status.started))
+    yield _Fact("ended", _moment(run.status.ended))
+    yield _Fact("waited", _seconds(each.waited))
+    yield _Fact("ran", _seconds(each.ran))
+    yield _Fact("CPU", _seconds(run.status.cpu_seconds))
+    yield _Fact("memory", _memory(run))
+    yield _Fact("exit code", _exit_code(run))
+    yield _Fact("host", run.status.host)
+    yield _Fact("scheduler", f"{run.placement.scheduler}{f', job {run.job}' if run.job else ''}")
+    yield _Fact("state in the scheduler", run.status.native)
+    yield _Fact("container", run.placement.container)
+    yield _Fact("hibali", run.spec.version)
+    yield _Fact("pipeline digest", f"sha256:{run.spec.pipeline_digest}", code=True)
+    yield _Fact("image", run.placement.image or "", code=True)
+    yield _Fact("folder", run.folder, code=True)
+    yield _Fact("collected to", ", ".join(run.results.collected))
+    yield _Fact("receipts", ", ".join(run.results.receipts), code=True)
+
+
+def _memory(run: Run) -> str:
+    return "" if run.status.memory_bytes is None else size_words(run.status.memory_bytes)
+
+
+def _exit_code(run: Run) -> str:
+    return "" if run.status.exit_code is None else str(run.status.exit_code)
+
+
+def _seconds(value: float | None) -> str:
     if value is None:
-        return None
+        return ""
     return time_words(value) if value >= 1 else f"{value:.1f} s"
 
 
-def _run(each: ReportedRun) -> Element:
-    run = each.run
-    section = tag("section", id=run.id, class_="run")
-    section.append(
-        tag(
-            "header",
-            tag("span", run.id, class_="id"),
-            _state(run.state),
-            tag("span", run.pipeline, f" at {run.site}", class_="soft"),
-            link_to("top", "overview", class_="up"),
+def _moment(text: str) -> str:
+    return f"{text[:10]} {text[11:19]} UTC" if text else ""
+
+
+def _tables(each: ReportedRun) -> Iterator[_Table]:
+    """Show what the run was given, and what was collected with the digests that were verified then."""
+    files = {given["id"] for given in each.run.spec.inputs}
+    values = [(name, _value(value)) for name, value in each.run.spec.invocation.items() if name not in files]
+    yield _Table("Invocation", ("id", "value"), values)
+    inputs = [(given["id"], given["location"], given["identity"]) for given in each.run.spec.inputs]
+    yield _Table("Inputs", ("id", "location", "content"), inputs)
+    if each.left is not None:
+        outputs = sorted(each.left.files.items())
+        more = len(outputs) - _MAX_OUTPUTS
+        yield _Table(
+            "Outputs",
+            ("path", "size", "content"),
+            [(path, size_words(size), f"sha256:{digest}") for path, (digest, size) in outputs[:_MAX_OUTPUTS]],
+            note=f"and {more} more, {size_words(each.left.size)} in all" if more > 0 else "",
         )
-    )
-    if run.reason:
-        section.append(tag("p", run.reason))
-    section.append(
-        tag("dl", *(_pair(name, value) for name, value in _facts(each) if value not in {None, ""}))
-    )
-    if len(each.tasks) > 1:
-        section.extend([tag("h3", f"{len(each.tasks)} tasks"), _grid(each.tasks)])
-    section.extend(
-        _table("Answers", ("id", "value"), ((name, _shown(value)) for name, value in _answers(each)))
-    )
-    section.extend(
-        _table(
-            "Inputs",
-            ("id", "location", "content"),
-            ((given["id"], given["location"], given["identity"]) for given in run.inputs),
-        )
-    )
-    section.extend(_outputs(each))
-    return section
 
 
-def _facts(each: ReportedRun) -> list[tuple[str, Child]]:
-    run = each.run
-    return [
-        ("name", run.name),
-        ("begun", _moment(run.created)),
-        ("started", _moment(run.started)),
-        ("ended", _moment(run.ended)),
-        ("waited", _seconds(each.waited)),
-        ("ran", _seconds(each.ran)),
-        ("CPU", _seconds(run.cpu_seconds)),
-        ("memory", None if run.memory_bytes is None else size_words(run.memory_bytes)),
-        ("exit code", None if run.exit_code is None else str(run.exit_code)),
-        ("host", run.host),
-        ("scheduler", f"{run.scheduler}{f', job {run.job}' if run.job else ''}"),
-        ("scheduler says", run.native),
-        ("container", run.container),
-        ("hibali", run.hibali),
-        ("pipeline digest", tag("code", f"sha256:{run.pipeline_digest}")),
-        ("image", tag("code", run.image) if run.image else None),
-        ("folder", tag("code", run.folder) if run.folder else None),
-        ("collected to", ", ".join(run.collected)),
-        ("receipts", tag("code", ", ".join(run.receipts)) if run.receipts else None),
-    ]
-
-
-def _pair(name: str, value: Child) -> Element:
-    broad = not isinstance(value, str) or len(value) > 40
-    return tag("div", tag("dt", name), tag("dd", value), class_="broad" if broad else None)
-
-
-def _moment(text: str) -> str | None:
-    return f"{text[:10]} {text[11:19]} UTC" if text else None
-
-
-def _answers(each: ReportedRun) -> list[tuple[str, Any]]:
-    files = {given["id"] for given in each.run.inputs}
-    return [(name, value) for name, value in each.run.invocation.items() if name not in files]
-
-
-def _shown(value: Any) -> str:
+def _value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}… ({len(text)} characters)"
+    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}… ({len(text)} characters)"
 
 
-def _outputs(each: ReportedRun) -> list[Element]:
-    """What was collected, with the digests that were proven then."""
-    if each.left is None:
-        return []
-    files = sorted(each.left.files.items())
-    rows = ((path, size_words(size), f"sha256:{digest}") for path, (digest, size) in files[:_MOST_OUTPUTS])
-    found = _table("Outputs", ("path", "size", "content"), rows)
-    if len(files) > _MOST_OUTPUTS:
-        found.append(
-            tag(
-                "p",
-                f"and {len(files) - _MOST_OUTPUTS} more, {size_words(each.left.size)} in all",
-                class_="note",
-            )
-        )
-    return found
-
-
-def _table(title: str, names: Sequence[str], rows: Iterable[Sequence[str | bytes]]) -> list[Element]:
-    cells = [tag("tr", *(tag("td", tag("code", text)) for text in row)) for row in rows]
-    if not cells:
-        return []
-    head = tag("thead", tag("tr", *(tag("th", name) for name in names)))
-    return [tag("h3", title), tag("div", tag("table", head, tag("tbody", *cells)), class_="wide")]
-
-
-def _grid(tasks: Sequence[Mapping[str, Any]]) -> Element:
-    """A square for each task, in the colour of its state."""
-    lines = -(-len(tasks) // _SQUARES)
-    width, height = min(len(tasks), _SQUARES) * _SQUARE, lines * _SQUARE
-    grid = tag("svg", viewBox=f"0 0 {width:g} {height:g}", width=width, height=height, role="img")
+def _grid(tasks: Sequence[Mapping[str, Any]]) -> _Grid:
+    squares = []
     for number, task in enumerate(tasks):
         state = str(task["state"]).lower()
         kind = state if State(task["state"]).ended or state == "running" else "waiting"
         exit_code = task.get("exit_code")
-        words = f"task {number + 1}: {state}{f', exit code {exit_code}' if exit_code else ''}"
+        text = f"task {number + 1}: {state}{f', exit code {exit_code}' if exit_code else ''}"
         x, y = number % _SQUARES * _SQUARE, number // _SQUARES * _SQUARE
-        grid.append(tag("rect", tag("title", words), class_=kind, x=x, y=y, width=10.0, height=10.0, rx=2.0))
-    return tag("div", grid, class_="wide")
+        squares.append(Shape(kind, x, y, _SQUARE - 2, _SQUARE - 2, text))
+    lines = -(-len(tasks) // _SQUARES)
+    return _Grid(min(len(tasks), _SQUARES) * _SQUARE, lines * _SQUARE, squares)

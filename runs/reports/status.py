@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from hibali.amounts import size_words, time_words
-from runs.schedules.records import WELL, Firing
+from runs.schedules.records import WELL, Trigger
 from transfers.history.operations import Operation, Result, Unproven, moment_of
 
 STRIP = 30  # firings that are shown of each schedule
@@ -71,11 +71,11 @@ class Line:
 
     plan: Plan
     health: Health
-    strip: Sequence[Firing]
+    strip: Sequence[Trigger]
     trouble: Trouble | None = None
 
     @property
-    def last(self) -> Firing | None:
+    def last(self) -> Trigger | None:
         """The latest firing that has ended, however it did."""
         return next((each for each in reversed(self.strip) if mark_of(each) not in _UNTOLD), None)
 
@@ -85,7 +85,7 @@ class Line:
         return bool(self.strip) and mark_of(self.strip[-1]) is Mark.RUNNING
 
 
-def mark_of(firing: Firing) -> Mark:
+def mark_of(firing: Trigger) -> Mark:
     """How it is drawn: a firing that is running has not failed."""
     if firing.state != "failed":
         return _MARKS[firing.state]
@@ -94,7 +94,7 @@ def mark_of(firing: Firing) -> Mark:
     return {5: Mark.LATER, 6: Mark.INCOMPLETE, 11: Mark.INCOMPLETE}.get(firing.exit or 1, Mark.FAILED)
 
 
-def judge(plan: Plan, firings: Sequence[Firing], now: float) -> Line:
+def judge(plan: Plan, firings: Sequence[Trigger], now: float) -> Line:
     """`firings` are all that are on record, oldest first; `now` in seconds since the epoch."""
     strip = firings[-STRIP:]
     if plan.paused:
@@ -106,9 +106,9 @@ def judge(plan: Plan, firings: Sequence[Firing], now: float) -> Line:
     return Line(plan, Health.WELL if told else Health.NEW, strip)
 
 
-def _failing(plan: Plan, firings: Sequence[Firing]) -> Trouble | None:
+def _failing(plan: Plan, firings: Sequence[Trigger]) -> Trouble | None:
     """The row of bad firings at the end, told by the latest of them."""
-    row: list[Firing] = []
+    row: list[Trigger] = []
     for firing in reversed(firings):
         mark = mark_of(firing)
         if mark in _BAD_MARKS:
@@ -121,7 +121,7 @@ def _failing(plan: Plan, firings: Sequence[Firing]) -> Trouble | None:
     return Trouble(plan.name, _what(last), _todo(plan, last), row[-1].began, len(row), last.id)
 
 
-def _what(firing: Firing) -> str:
+def _what(firing: Trigger) -> str:
     mark = mark_of(firing)
     if mark is Mark.BROKEN:
         return "It began and never ended: it was killed, or the machine went down."
@@ -138,7 +138,7 @@ def _what(firing: Firing) -> str:
     return f"It ended with exit code {firing.exit}."
 
 
-def _todo(plan: Plan, firing: Firing) -> str:
+def _todo(plan: Plan, firing: Trigger) -> str:
     """A line to act on; where the error had none, what shows more."""
     if firing.hint:
         return firing.hint
@@ -147,7 +147,7 @@ def _todo(plan: Plan, firing: Firing) -> str:
     return f"hibali schedule log {plan.name}"
 
 
-def _silent(plan: Plan, firings: Sequence[Firing], now: float) -> Trouble | None:
+def _silent(plan: Plan, firings: Sequence[Trigger], now: float) -> Trouble | None:
     """Nothing has fired for too long."""
     last = max(plan.since, *(moment_of(each.began) or 0.0 for each in firings[-1:]), 0.0)
     if not last or now - last <= plan.silence:

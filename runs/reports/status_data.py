@@ -23,7 +23,7 @@ from runs.rate_limits import site_usage
 from runs.records import fold_records
 from runs.reports.status import DAYS, Fading, Overview, Plan, by_day, by_hand, judge
 from runs.schedules.environment import Credential
-from runs.schedules.records import read_firings
+from runs.schedules.records import read_triggers
 from runs.schedules.schedule import Schedule, Schedules, load_schedules
 from runs.schedules.tend import all_credentials, longest_silence
 from transfers.history.index import read_operations
@@ -186,7 +186,7 @@ def look_over(config: str | None, days: int = DAYS) -> Overview:
     soon = timedelta(days=max(_SOON_DAYS, schedules.notices.expires_within_days))
     credentials = [each for some in all_credentials(config, schedules).values() for each in some]
     operations = [each for each in read_operations() if not each.was_mistyped]
-    lines = [judge(plan, read_firings(plan.name), now) for plan in plans]
+    lines = [judge(plan, read_triggers(plan.name), now) for plan in plans]
     sites = [settings.sites[name] for name in sorted(settings.sites)]
     return Overview(
         now=now,

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hibali import __version__
 from hibali.amounts import size_words, time_words
+from hibali.text import counted
 from runs.model import State
-from runs.reports.markup import Child, Element, clock, page_head, tag, write_page
+from runs.reports.page import clock, render_page
 from runs.reports.status import STRIP, Day, Health, Line, Mark, Overview, Trouble, headline, mark_of, summary
-from runs.schedules.records import Firing
+from runs.reports.timeline import Shape
+from runs.schedules.records import Trigger
 
-CLASSES = {
+_MARK_KINDS = {
     Mark.DONE: "succeeded",
     Mark.INCOMPLETE: "lost",
     Mark.LATER: "lost",
@@ -24,360 +25,259 @@ CLASSES = {
     Mark.SKIPPED: "skipped",
     Mark.RUNNING: "running",
 }
-_STEP, _WIDTH, _HIGH = 11.0, 9.0, 26.0
-# Told apart without colours, too: what is well is low, what is not is high.
-_HEIGHTS = {Mark.DONE: 15.0, Mark.SKIPPED: 5.0, Mark.RUNNING: 15.0, Mark.INCOMPLETE: 20.0, Mark.LATER: 20.0}
-_CHART_WIDTH, _CHART_HEIGHT, _LEFT, _BASE = 720.0, 130.0, 76.0, 108.0
-
-
-def draw_strip(name: str, firings: Sequence[Firing]) -> Element:
-    """The latest firings as bars, the newest at the right."""
-    picture = tag(
-        "svg",
-        class_="strip",
-        viewBox=f"0 0 {STRIP * _STEP:g} {_HIGH:g}",
-        role="img",
-        aria_label=strip_words(name, firings),
-    )
-    first = STRIP - len(firings)
-    picture.append(tag("line", class_="grid", x1=0.0, x2=STRIP * _STEP, y1=_HIGH - 0.5, y2=_HIGH - 0.5))
-    for number, firing in enumerate(firings, first):
-        mark = mark_of(firing)
-        height = _HEIGHTS.get(mark, 25.0)
-        words = f"{firing.began[:10]} {firing.began[11:16]}: {mark}"
-        x, y = number * _STEP + 1, _HIGH - 1 - height
-        bar = tag(
-            "rect", tag("title", words), class_=CLASSES[mark], x=x, y=y, width=_WIDTH, height=height, rx=1.5
-        )
-        picture.append(bar)
-    return picture
-
-
-def strip_words(name: str, firings: Sequence[Firing]) -> str:
-    """The same in words."""
-    if not firings:
-        return f"{name} has not fired yet"
-    counts = Counter(str(mark_of(each)) for each in firings)
-    told = ", ".join(f"{count} {mark}" for mark, count in counts.most_common())
-    last = firings[-1]
-    return f"The last {len(firings)} firings of {name}: {told}; the latest, {last.began[:10]} {last.began[11:16]}: {mark_of(last)}"
-
-
-def draw_days(
-    days: Sequence[Day], title: str, value: Callable[[Day], float], words: Callable[[Day], str]
-) -> Element:
-    """One bar a day; a day on which something went wrong has a mark above it."""
-    most = max((value(day) for day in days), default=0.0)
-    picture = tag(
-        "svg",
-        class_="days",
-        viewBox=f"0 0 {_CHART_WIDTH:g} {_CHART_HEIGHT:g}",
-        role="img",
-        aria_label=f"{title}, {days[0].day} to {days[-1].day}: {size_words(round(most))} at most",
-    )
-    for share in (0.0, 0.5, 1.0):
-        y = _BASE - share * (_BASE - 14)
-        picture.append(tag("line", class_="grid", x1=_LEFT, x2=_CHART_WIDTH, y1=y, y2=y))
-        if most or not share:
-            label = size_words(round(most * share))
-            picture.append(tag("text", label, class_="soft", x=_LEFT - 6, y=y + 4, text_anchor="end"))
-    step = (_CHART_WIDTH - _LEFT) / len(days)
-    for number, day in enumerate(days):
-        x = _LEFT + number * step
-        height = value(day) / most * (_BASE - 14) if most else 0.0
-        if height:
-            high = max(height, 1.0)
-            bar = tag(
-                "rect",
-                tag("title", words(day)),
-                class_="bar",
-                x=x + 1,
-                y=_BASE - high,
-                width=step - 2,
-                height=high,
-            )
-            picture.append(bar)
-        if day.bad:
-            mark = f"{day.bad} of {day.operations} operations did not end well on {day.day}"
-            picture.append(tag("circle", tag("title", mark), class_="failed", cx=x + step / 2, cy=6.0, r=3.0))
-    for number in _labelled(len(days)):
-        x = _LEFT + (number + 0.5) * step
-        anchor = "start" if number == 0 else "end" if number == len(days) - 1 else "middle"
-        picture.append(
-            tag("text", days[number].day[5:], class_="soft", x=x, y=_BASE + 16, text_anchor=anchor)
-        )
-    return picture
-
-
-def _labelled(count: int) -> list[int]:
-    """Which days are named below the axis."""
-    return sorted({0, count // 4, count // 2, 3 * count // 4, count - 1})
-
-
-def draw_share(share: float, words: str) -> Element:
-    """How much of a budget is used."""
-    width = max(0.0, min(1.0, share)) * 100
-    return tag(
-        "svg",
-        tag("rect", class_="stripe", x=0.0, y=0.0, width=100.0, height=8.0, rx=2.0),
-        tag("rect", class_="failed" if share >= 1 else "bar", x=0.0, y=0.0, width=width, height=8.0, rx=2.0),
-        class_="share",
-        viewBox="0 0 100 8",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=words,
-    )
-
-
-_CLASSES = {
+_HEALTH_KINDS = {
     Health.WELL: "succeeded",
     Health.NEEDS_YOU: "failed",
     Health.PAUSED: "skipped",
     Health.NEW: "waiting",
 }
-_MOST_ROWS = 100
-_SIMPLE = re.compile(r"(?P<minute>[0-9]{1,2}) (?P<hour>[0-9]{1,2}|\*) \* \* \*")
+_STEP, _WIDTH, _HEIGHT = 11.0, 9.0, 26.0
+# Readable without colours, too: bars of failures are higher.
+_HEIGHTS = {Mark.DONE: 15.0, Mark.SKIPPED: 5.0, Mark.RUNNING: 15.0, Mark.INCOMPLETE: 20.0, Mark.LATER: 20.0}
+_CHART_WIDTH, _CHART_HEIGHT, _LEFT, _BASE, _MARGIN = 720.0, 130.0, 76.0, 108.0, 14.0
+_MAX_ROWS = 100
+_SIMPLE_CRON = re.compile(r"(?P<minute>[0-9]{1,2}) (?P<hour>[0-9]{1,2}|\*) \* \* \*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    """A bar for each day; `lines` are values on the axis, `marks` days with failures, `labels` days that are named."""
+
+    text: str
+    width: float
+    height: float
+    left: float
+    base: float
+    lines: Sequence[tuple[float, str]]
+    bars: Sequence[Shape]
+    marks: Sequence[tuple[float, str]]
+    labels: Sequence[tuple[float, str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One cell of a table: text, or code, or the share of a limit that is used, before the text."""
+
+    text: str
+    code: bool = False
+    share: float | None = None
 
 
 def render(overview: Overview) -> bytes:
-    """The document in ASCII."""
-    folder = Path(__file__).parent
-    style = (folder / "run_page.css").read_text("ascii") + (folder / "status_page.css").read_text("ascii")
-    body = tag(
-        "main",
-        _heading(overview),
-        *_troubles(overview.troubles),
-        *_schedules(overview.lines),
-        *_days(overview.days),
-        *_unproven(overview),
-        *_fading(overview),
-        *_sites(overview.usage),
-        *_runs(overview),
+    """Render the document in ASCII."""
+    shown_marks = {mark_of(each) for line in overview.lines for each in line.strip}
+    days = overview.days if any(day.operations for day in overview.days) else ()
+    return render_page(
+        "status_page.html",
+        ["run_page.css", "status_page.css"],
+        title=headline(overview),
+        mood="bad" if overview.in_need else "good" if overview.lines else "",
+        summary=summary(overview),
+        now=clock(overview.now)[:16],
+        troubles=[(each, _since(each)) for each in overview.troubles],
+        schedules=[_schedule(line) for line in overview.lines],
+        shown=STRIP,
+        strip=(STRIP * _STEP, _HEIGHT),
+        legend=[(_MARK_KINDS[mark], str(mark)) for mark in Mark if mark in shown_marks],
+        charts=_charts(days) if days else (),
+        any_failed=any(day.bad for day in days),
+        all_verified=bool(overview.operations) and not overview.unproven,
+        tables=[table for table in _tables(overview) if table["rows"]],
+        runs=[
+            (state.lower(), f"{overview.runs[state]} {state.lower()}")
+            for state in State
+            if overview.runs.get(state)
+        ],
     )
-    foot = tag(
-        "footer", f"Written by hibali {__version__} from its ledger; no site was asked. All times are UTC."
-    )
-    body.append(foot)
-    return write_page(tag("html", page_head(headline(overview), style), tag("body", body), lang="en"))
-
-
-def _heading(overview: Overview) -> Element:
-    bad = bool(overview.in_need)
-    return tag(
-        "header",
-        tag("h1", headline(overview), class_="bad" if bad else "good" if overview.lines else None),
-        tag("p", summary(overview), class_="lead"),
-        tag("p", f"As it was on {clock(overview.now)[:16]} UTC", class_="soft"),
-    )
-
-
-def _troubles(troubles: Sequence[Trouble]) -> list[Element]:
-    if not troubles:
-        return []
-    cards = [
-        tag(
-            "li",
-            tag("h3", each.about),
-            tag("p", each.what),
-            tag("p", tag("span", "What to do: ", class_="soft"), tag("code", each.todo)),
-            tag("p", _since(each), class_="note"),
-        )
-        for each in troubles
-    ]
-    return [tag("h2", "What failed, and what to do"), tag("ul", *cards, class_="troubles")]
-
-
-def _since(each: Trouble) -> str:
-    if not each.since:
-        return ""
-    often = f"{each.times} times in a row, since " if each.times > 1 else "Since "
-    return f"{often}{_moment(each.since)}"
-
-
-def _moment(text: str) -> str:
-    return f"{text[:10]} {text[11:16]}"
-
-
-def _schedules(lines: Sequence[Line]) -> list[Element]:
-    if not lines:
-        return []
-    marks = {mark_of(each) for line in lines for each in line.strip}
-    legend = tag("div", *(_legend(mark) for mark in Mark if mark in marks), class_="legend")
-    return [
-        tag("h2", "Schedules"),
-        tag("p", "The latest thirty firings of each, the newest at the right.", class_="note"),
-        tag("ul", *(_schedule(line) for line in lines), class_="schedules"),
-        legend,
-    ]
-
-
-def _legend(mark: Mark) -> Element:
-    square = tag("rect", class_=CLASSES[mark], width=11.0, height=11.0, rx=2.0)
-    return tag("span", tag("svg", square, width=11.0, height=11.0, aria_hidden="true"), str(mark))
-
-
-def _schedule(line: Line) -> Element:
-    last = line.last
-    told = (
-        "has not fired yet"
-        if last is None
-        else f"last {mark_of(last)} {_moment(last.ended or last.began)}{_amount(line)}"
-    )
-    state = "running now, " if line.running else ""
-    return tag(
-        "li",
-        tag(
-            "div",
-            tag("h3", line.plan.name),
-            tag("span", str(line.health), class_=f"state {_CLASSES[line.health]}"),
-            class_="name",
-        ),
-        tag("div", draw_strip(line.plan.name, line.strip), tag("p", f"{state}{told}", class_="note")),
-        tag(
-            "p",
-            tag("code", line.plan.command),
-            tag("span", f" {cron_words(line.plan.cron)}", class_="soft when"),
-            class_="command",
-        ),
-    )
-
-
-def _amount(line: Line) -> str:
-    last = line.last
-    if last is None or not last.amount("files_moved"):
-        return ""
-    proof = f", proven by {last.proof}" if last.proof else ""
-    return f": {last.amount('files_moved')} files, {size_words(last.amount('bytes_moved'))}{proof}"
-
-
-def _days(days: Sequence[Day]) -> list[Element]:
-    if not any(day.operations for day in days):
-        return []
-    moved = draw_days(days, "Bytes moved per day", lambda day: day.bytes, _day_words)
-    fast = draw_days(days, "Throughput per day, bytes a second", lambda day: day.rate, _rate_words)
-    return [
-        tag("h2", "Day by day"),
-        tag("h3", "Moved per day"),
-        moved,
-        tag("h3", "Throughput: bytes a second, while something was carried"),
-        fast,
-        tag("p", "A dot above a day: something did not end well on it.", class_="note")
-        if any(day.bad for day in days)
-        else tag("p"),
-    ]
-
-
-def _day_words(day: Day) -> str:
-    return f"{day.day}: {size_words(day.bytes)} in {day.files} files, {day.operations} operations"
-
-
-def _rate_words(day: Day) -> str:
-    return f"{day.day}: {size_words(round(day.rate))} a second, for {time_words(day.seconds)}"
-
-
-def _unproven(overview: Overview) -> list[Element]:
-    if not overview.unproven:
-        return (
-            []
-            if not overview.operations
-            else [
-                tag("h2", "Proof"),
-                tag("p", "Everything that the ledger knows to have moved is proven by its content."),
-            ]
-        )
-    rows = (
-        (
-            each.site,
-            tag("code", each.target),
-            str(each.files),
-            size_words(each.bytes),
-            each.proof,
-            tag("code", f"hibali verify {each.target}"),
-        )
-        for each in overview.unproven
-    )
-    names = ("site", "place", "files", "size", "best proof", "what to do")
-    return [tag("h2", "Not proven"), _table("Data without a proof by content, by site", names, rows)]
-
-
-def _fading(overview: Overview) -> list[Element]:
-    if not overview.fading:
-        return []
-    rows = (
-        (_moment(each.when), each.what, tag("code", each.about), tag("code", each.todo) if each.todo else "")
-        for each in overview.fading
-    )
-    title = "Will expire or be purged"
-    return [tag("h2", title), _table(title, ("when", "what", "where", "what to do"), rows)]
-
-
-def _sites(usage: Sequence[Any]) -> list[Element]:
-    if not usage:
-        return []
-    names = ("site", "jobs in the queue", "logins", "commands to schedulers", "bytes", "left alone")
-    return [
-        tag("h2", "Sites"),
-        tag(
-            "p",
-            "What was asked of each in the last hour and in the last day, beside what it may be.",
-            class_="note",
-        ),
-        _table("What was asked of sites", names, (_site(each) for each in usage)),
-    ]
-
-
-def _site(each: Any) -> tuple[Child, ...]:
-    hour, day, limits = each["hour"], each["day"], each["limits"]
-    queued, most = each["queued_jobs"], limits["queued_jobs"]
-    share = queued / most if most else 0.0
-    interval = limits["login_interval_seconds"]
-    refused = [f"{one['by']}: {one['because']}" for one in each["refusals"]]
-    bandwidth = f", at most {size_words(limits['bandwidth'])} a second" if limits["bandwidth"] else ""
-    return (
-        each["name"],
-        tag("span", draw_share(share, f"{queued} of {most} jobs"), f"{queued} of {most}"),
-        f"{hour['logins']} and {day['logins']}, one every {interval:g} s at most",
-        f"{hour['scheduler_commands']} and {day['scheduler_commands']}, every {limits['poll_seconds']:g} s",
-        f"{size_words(hour['bytes'])} and {size_words(day['bytes'])}{bandwidth}",
-        "; ".join(refused) or "no",
-    )
-
-
-def _runs(overview: Overview) -> list[Element]:
-    if not overview.runs:
-        return []
-    shown = [
-        tag("span", f"{overview.runs[state]} {state.lower()}", class_=f"state {state.lower()}")
-        for state in State
-        if overview.runs.get(state)
-    ]
-    return [tag("h2", "Runs"), tag("div", *shown, class_="counts")]
-
-
-def _table(title: str, names: Sequence[str], rows: Iterable[Sequence[Child]]) -> Element:
-    """On a narrow screen each row is a card, and each cell says what it is."""
-    body = [
-        tag(
-            "tr",
-            *(
-                _cell(name, value, first=number == 0)
-                for number, (name, value) in enumerate(zip(names, row, strict=True))
-            ),
-        )
-        for row in list(rows)[:_MOST_ROWS]
-    ]
-    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in names)))
-    return tag("table", tag("caption", title), head, tag("tbody", *body), class_="cards")
-
-
-def _cell(name: str, value: Child, *, first: bool) -> Element:
-    return tag("th" if first else "td", tag("span", value), scope="row" if first else None, data_name=name)
 
 
 def cron_words(cron: str) -> str:
-    """When a schedule fires, as people say it where that is short, else as it is written."""
-    found = _SIMPLE.fullmatch(cron)
+    """Say when a schedule fires, in words where these are short."""
+    found = _SIMPLE_CRON.fullmatch(cron)
     if found is None:
         return f"by cron {cron}"
     minute, hour = int(found["minute"]), found["hour"]
     return f"every hour at {minute:02d}" if hour == "*" else f"every day at {int(hour):02d}:{minute:02d}"
+
+
+def _since(trouble: Trouble) -> str:
+    if not trouble.since:
+        return ""
+    often = f"{trouble.times} times in a row, since " if trouble.times > 1 else "Since "
+    return f"{often}{_minute(trouble.since)}"
+
+
+def _minute(text: str) -> str:
+    return f"{text[:10]} {text[11:16]}"
+
+
+def _schedule(line: Line) -> dict[str, Any]:
+    last = line.last
+    told = (
+        "has not fired yet"
+        if last is None
+        else f"last {mark_of(last)} {_minute(last.ended or last.began)}{_amount(last)}"
+    )
+    return {
+        "name": line.plan.name,
+        "health": str(line.health),
+        "kind": _HEALTH_KINDS[line.health],
+        "bars": list(_strip_bars(line.strip)),
+        "bars_text": _strip_text(line.plan.name, line.strip),
+        "note": f"running now, {told}" if line.running else told,
+        "command": line.plan.command,
+        "when": cron_words(line.plan.cron),
+    }
+
+
+def _amount(firing: Trigger) -> str:
+    files = firing.amount("files_moved")
+    if not files:
+        return ""
+    verified = f", verified by {firing.proof}" if firing.proof else ""
+    return f": {counted(files, 'file')}, {size_words(firing.amount('bytes_moved'))}{verified}"
+
+
+def _strip_bars(firings: Sequence[Trigger]) -> Iterable[Shape]:
+    """Place the latest firings, the newest at the right."""
+    for number, firing in enumerate(firings, STRIP - len(firings)):
+        mark = mark_of(firing)
+        height = _HEIGHTS.get(mark, 25.0)
+        text = f"{_minute(firing.began)}: {mark}"
+        yield Shape(_MARK_KINDS[mark], number * _STEP + 1, _HEIGHT - 1 - height, _WIDTH, height, text)
+
+
+def _strip_text(name: str, firings: Sequence[Trigger]) -> str:
+    """Describe the bars for those who cannot see them."""
+    if not firings:
+        return f"{name} has not fired yet"
+    counts = Counter(str(mark_of(each)) for each in firings)
+    states = ", ".join(f"{count} {mark}" for mark, count in counts.most_common())
+    last = firings[-1]
+    return f"The last {len(firings)} firings of {name}: {states}; the latest, {_minute(last.began)}: {mark_of(last)}"
+
+
+def _charts(days: Sequence[Day]) -> list[tuple[str, _Chart]]:
+    def moved(day: Day) -> str:
+        amount = f"{size_words(day.bytes)} in {counted(day.files, 'file')}"
+        return f"{day.day}: {amount}, {counted(day.operations, 'operation')}"
+
+    def rate(day: Day) -> str:
+        return f"{day.day}: {size_words(round(day.rate))} a second, for {time_words(day.seconds)}"
+
+    return [
+        ("Moved per day", _chart(days, "Bytes moved per day", lambda day: day.bytes, moved)),
+        (
+            "Throughput: bytes a second, during transfers",
+            _chart(days, "Throughput per day, bytes a second", lambda day: day.rate, rate),
+        ),
+    ]
+
+
+def _chart(
+    days: Sequence[Day], title: str, value: Callable[[Day], float], text: Callable[[Day], str]
+) -> _Chart:
+    most = max((value(day) for day in days), default=0.0)
+    step = (_CHART_WIDTH - _LEFT) / len(days)
+    full = _BASE - _MARGIN
+    bars, marks = [], []
+    for number, day in enumerate(days):
+        x = _LEFT + number * step
+        if value(day):
+            height = max(value(day) / most * full, 1.0)
+            bars.append(Shape("bar", x + 1, _BASE - height, step - 2, height, text(day)))
+        if day.bad:
+            marks.append((x + step / 2, f"{day.bad} of {day.operations} operations failed on {day.day}"))
+    return _Chart(
+        text=f"{title}, {days[0].day} to {days[-1].day}: {size_words(round(most))} at most",
+        width=_CHART_WIDTH,
+        height=_CHART_HEIGHT,
+        left=_LEFT,
+        base=_BASE,
+        lines=[
+            (_BASE - share * full, size_words(round(most * share)) if most or not share else "")
+            for share in (0.0, 0.5, 1.0)
+        ],
+        bars=bars,
+        marks=marks,
+        labels=[
+            (_LEFT + (number + 0.5) * step, days[number].day[5:], _anchor(number, len(days)))
+            for number in _labelled(len(days))
+        ],
+    )
+
+
+def _labelled(count: int) -> list[int]:
+    """Choose the days that are named below the axis."""
+    return sorted({0, count // 4, count // 2, 3 * count // 4, count - 1})
+
+
+def _anchor(number: int, count: int) -> str:
+    return "start" if number == 0 else "end" if number == count - 1 else "middle"
+
+
+def _tables(overview: Overview) -> Iterable[dict[str, Any]]:
+    yield _table(
+        "Not verified",
+        "Data that was not verified by content, by site",
+        ("site", "place", "files", "size", "best check", "what to do"),
+        [
+            (
+                _Cell(each.site),
+                _Cell(each.target, code=True),
+                _Cell(str(each.files)),
+                _Cell(size_words(each.bytes)),
+                _Cell(each.proof),
+                _Cell(f"hibali verify {each.target}", code=True),
+            )
+            for each in overview.unproven[:_MAX_ROWS]
+        ],
+    )
+    yield _table(
+        "Will expire or be purged",
+        "Will expire or be purged",
+        ("when", "what", "where", "what to do"),
+        [
+            (
+                _Cell(_minute(each.when)),
+                _Cell(each.what),
+                _Cell(each.about, code=True),
+                _Cell(each.todo, code=bool(each.todo)),
+            )
+            for each in overview.fading[:_MAX_ROWS]
+        ],
+    )
+    yield _table(
+        "Sites",
+        "Use of sites",
+        ("site", "jobs in the queue", "logins", "scheduler commands", "bytes", "pauses requested"),
+        [_site(each) for each in overview.usage[:_MAX_ROWS]],
+        note="Use of each site in the last hour and in the last day, beside its limits.",
+    )
+
+
+def _table(
+    heading: str, caption: str, names: Sequence[str], rows: Sequence[Sequence[_Cell]], note: str = ""
+) -> dict[str, Any]:
+    """Make a table whose rows become cards on a narrow screen, where each cell names its column."""
+    named = [list(zip(names, row, strict=True)) for row in rows]
+    return {"heading": heading, "caption": caption, "names": names, "rows": named, "note": note}
+
+
+def _site(each: Mapping[str, Any]) -> tuple[_Cell, ...]:
+    hour, day, limits = each["hour"], each["day"], each["limits"]
+    queued, most = each["queued_jobs"], limits["queued_jobs"]
+    share = max(0.0, min(1.0, queued / most)) if most else 0.0
+    interval = limits["login_interval_seconds"]
+    refused = [f"{one['by']}: {one['because']}" for one in each["refusals"]]
+    bandwidth = f", at most {size_words(limits['bandwidth'])} a second" if limits["bandwidth"] else ""
+    return (
+        _Cell(each["name"]),
+        _Cell(f"{queued} of {most}", share=share),
+        _Cell(f"{hour['logins']} and {day['logins']}, one every {interval:g} s at most"),
+        _Cell(
+            f"{hour['scheduler_commands']} and {day['scheduler_commands']}, every {limits['poll_seconds']:g} s"
+        ),
+        _Cell(f"{size_words(hour['bytes'])} and {size_words(day['bytes'])}{bandwidth}"),
+        _Cell("; ".join(refused) or "no"),
+    )

@@ -285,7 +285,7 @@ def check_directive(text: str) -> str:
         raise UsageError(
             "bad-directive",
             "a directive is one line of printable ASCII that starts with a dash",
-            about=ascii(text),
+            subject=ascii(text),
             hint="Correct --directive, or `directives` in the site's [scheduler] table.",
         )
     return text
@@ -297,7 +297,7 @@ def check_plain(text: str, what: str) -> str:
         raise UsageError(
             "bad-directive",
             f"this cannot be the name of a {what}",
-            about=ascii(text),
+            subject=ascii(text),
             hint=f"Correct --{what}, or `{what}` in the site's [scheduler] table.",
         )
     return text
@@ -403,5 +403,5 @@ def has_option(resources: Resources, *options: str) -> bool:
 def check_number(text: str, what: str) -> str:
     """Digits, where the system knows only numbers; raises `UsageError`."""
     if not (text.isascii() and text.isdecimal()):
-        raise UsageError("bad-number", f"{what} is a number here", about=ascii(text))
+        raise UsageError("bad-number", f"{what} is a number here", subject=ascii(text))
     return text

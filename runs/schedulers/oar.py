@@ -166,7 +166,7 @@ class Oar(Scheduler):
     def lookup_words(self, name: str) -> tuple[str, ...]:
         """Ended jobs are found as well."""
         if not _NAME.fullmatch(name):
-            raise UsageError("bad-name", "this cannot be the name of a job", about=ascii(name))
+            raise UsageError("bad-name", "this cannot be the name of a job", subject=ascii(name))
         return ("oarstat", "--full", "--json", "--sql", f"job_name = '{name}'")
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:

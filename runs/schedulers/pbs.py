@@ -153,7 +153,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         output = ["-j", "oe", "-o", "/dev/null" if job.tasks else "scheduler.log"]
         for each in job.after:
             if not _JOB.fullmatch(each):
-                raise UsageError("bad-job", "this is no job of PBS", about=printable(each))
+                raise UsageError("bad-job", "this is no job of PBS", subject=printable(each))
         options = [f"-Wdepend=afterok:{':'.join(job.after)}"] if job.after else []
         if job.hold:
             options.append("-h")
@@ -222,7 +222,7 @@ def job_name(run: str) -> str:
         second = int(datetime.strptime(f"{day}{time}", "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp())
         return f"h{_base36(second, 7)}{_base36(int(rest, 16), 7)}"
     except ValueError:
-        raise UsageError("bad-run-id", "this is not the identifier of a run", about=ascii(run)) from None
+        raise UsageError("bad-run-id", "this is not the identifier of a run", subject=ascii(run)) from None
 
 
 def _base36(number: int, digits: int) -> str:

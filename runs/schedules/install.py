@@ -56,7 +56,7 @@ def split_block(crontab: bytes, owner: str) -> tuple[bytes, list[str], bytes]:
         raise RefusedError(
             "crontab-marks",
             "the marks around the lines of hibali are not one pair any more; nothing was changed",
-            about="crontab",
+            subject="crontab",
             hint="Remove both marks and what is ours between them: crontab -e",
         )
     first, last = bare.index(begin), bare.index(end)
@@ -78,7 +78,7 @@ def crontab_line(when: str, words: Sequence[str], environment: Mapping[str, str]
         raise UsageError(
             "unfit-for-crontab",
             "a newline or another control character cannot stand in a line of a crontab",
-            about=ascii(line),
+            subject=ascii(line),
             hint="Keep hibali, its configuration and its state below folders with plain names.",
         )
     return line.replace("%", "\\%")
@@ -123,7 +123,7 @@ def _unfit(word: str) -> UsageError:
     return UsageError(
         "unfit-for-systemd",
         "a newline or another control character cannot stand in a unit of systemd",
-        about=ascii(word),
+        subject=ascii(word),
         hint="Keep hibali, its configuration and its state below folders with plain names.",
     )
 
@@ -144,7 +144,7 @@ def choose_installer() -> Installer:
     raise NotFoundError(
         "no-cron",
         "there is neither a crontab nor a systemd of yours that answers",
-        about="hibali schedule add",
+        subject="hibali schedule add",
         hint="--by print writes the line for whoever manages cron here.",
     )
 
@@ -243,7 +243,9 @@ def _install_crontab(config: str | None, schedules: Schedules) -> None:
     if after == before:
         return
     if _read_crontab() != before:
-        raise TryLaterError("crontab-changed", "somebody else changed the crontab meanwhile", about="crontab")
+        raise TryLaterError(
+            "crontab-changed", "somebody else changed the crontab meanwhile", subject="crontab"
+        )
     words = ["crontab", "-"] if after else ["crontab", "-r"]
     finished = subprocesses.run(words, stdin=after)
     if finished.exit_code != 0 or _read_crontab() != after:
@@ -251,7 +253,7 @@ def _install_crontab(config: str | None, schedules: Schedules) -> None:
         raise UsageError(
             "crontab-refused",
             f"crontab does not take it: {said[-1] if said else finished.exit_code}",
-            about="crontab",
+            subject="crontab",
             hint="--by print writes the line for whoever manages cron here.",
         )
 
@@ -267,7 +269,7 @@ def _read_crontab() -> bytes:
     raise AccessError(
         "crontab-refused",
         said.splitlines()[-1] if said else "crontab -l fails",
-        about="crontab",
+        subject="crontab",
         hint="--by systemd uses timers, --by print writes the line for whoever manages cron here.",
     )
 
@@ -336,7 +338,7 @@ def _write_unit(path: Path, text: str) -> None:
         write_atomic(path, content, mode=0o644)
     except OSError as problem:
         raise UsageError(
-            "config-unwritable", f"cannot be written: {reason_of(problem)}", about=str(path)
+            "config-unwritable", f"cannot be written: {reason_of(problem)}", subject=str(path)
         ) from None
 
 
@@ -347,7 +349,7 @@ def _systemctl(*words: str) -> None:
     finished = subprocesses.run(["systemctl", "--user", "--no-ask-password", *words])
     if finished.exit_code != 0:
         said = finished.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise UsageError("systemd-refused", said[-1] if said else "systemctl fails", about=" ".join(words))
+        raise UsageError("systemd-refused", said[-1] if said else "systemctl fails", subject=" ".join(words))
 
 
 def put_and_install(config: str | None, schedule: Schedule) -> Schedules:

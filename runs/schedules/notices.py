@@ -24,7 +24,7 @@ from hibali.subprocesses import remember_secret
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from runs.schedules.environment import Credential
-from runs.schedules.records import WELL, Firing, schedule_folder
+from runs.schedules.records import WELL, Trigger, schedule_folder
 from runs.schedules.schedule import Notices, alone
 
 Event = Literal["failed", "works-again", "silent", "expires", "trial"]
@@ -39,7 +39,7 @@ class Notice:
     trouble: str
     message: str
     hint: str = ""
-    firing: Firing | None = None
+    firing: Trigger | None = None
     expires: datetime | None = None
 
     def to_record(self, at: str, host: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class NoticeHistory:
         return notice.event == "works-again" or self.days.get(notice.trouble) != day
 
 
-def read_told(record: Any) -> NoticeHistory:
+def read_sent(record: Any) -> NoticeHistory:
     """What `to_record` kept; nothing where it is something else."""
     if not isinstance(record, dict) or not isinstance(record.get("days"), dict):
         return NoticeHistory()
@@ -91,7 +91,7 @@ def read_told(record: Any) -> NoticeHistory:
     return NoticeHistory(days, bool(record.get("failing")), str(record.get("seen", "")))
 
 
-def notice_of_end(firing: Firing, told: NoticeHistory) -> Notice | None:
+def notice_of_end(firing: Trigger, told: NoticeHistory) -> Notice | None:
     """What to tell when a firing has ended; the same exit code is the same trouble, however it is worded."""
     if firing.state == "broken":
         message = f"{firing.schedule} was broken off: whatever ran it is gone"
@@ -118,7 +118,7 @@ def notice_of_end(firing: Firing, told: NoticeHistory) -> Notice | None:
 
 
 def notice_of_silence(
-    schedule: str, firings: Iterable[Firing], since: datetime, now: datetime, longest: timedelta
+    schedule: str, firings: Iterable[Trigger], since: datetime, now: datetime, longest: timedelta
 ) -> Notice | None:
     """That nothing has run for too long, whether it failed or not."""
     last = since
@@ -168,27 +168,27 @@ _SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
 _MOST_SECRET = 4096
 
 
-def told_of(schedule: str) -> NoticeHistory:
+def notices_sent(schedule: str) -> NoticeHistory:
     """What was told of a schedule so far."""
     try:
-        return read_told(json.loads(_told_file(schedule).read_bytes()))
+        return read_sent(json.loads(_told_file(schedule).read_bytes()))
     except (OSError, ValueError):
         return NoticeHistory()
 
 
-def tell_news(notices: Notices, notice: Notice, say: Say) -> None:
+def send_news(notices: Notices, notice: Notice, say: Say) -> None:
     """Tell it, unless it was told today. What cannot be told is said, and told the next time."""
     if notices.anybody:
         with alone("told"):  # an hourly look must not tell the same as a firing that ends just then
-            _tell_once(notices, notice, told_of(notice.schedule), say)
+            _tell_once(notices, notice, notices_sent(notice.schedule), say)
 
 
-def tell_end(notices: Notices, firing: Firing, say: Say) -> None:
+def send_end_notice(notices: Notices, firing: Trigger, say: Say) -> None:
     """Tell of a firing's end what is news in it, once, whoever looks at it first."""
     if not notices.anybody:
         return
     with alone("told"):
-        told = told_of(firing.schedule)
+        told = notices_sent(firing.schedule)
         if told.seen == firing.id:
             return
         notice = notice_of_end(firing, told)
@@ -203,7 +203,7 @@ def _tell_once(notices: Notices, notice: Notice, told: NoticeHistory, say: Say) 
         return False
     problems = give_notice(notices, notice)
     for problem in problems:
-        say(f"not told: {problem.about}: {problem.message}")
+        say(f"not told: {problem.subject}: {problem.message}")
     if len(problems) < _ways(notices):
         _keep(notice.schedule, told.after(notice, day), say)
         say(f"told: {notice.event}: {notice.message}")
@@ -243,13 +243,13 @@ def _ways(notices: Notices) -> int:
 def _by_command(words: tuple[str, ...], content: bytes) -> None:
     finished = subprocesses.run(words, stdin=content, timeout=_COMMAND_SECONDS)
     if finished.exit_code != 0:
-        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", about=words[0])
+        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", subject=words[0])
 
 
 def _by_mail(address: str, notice: Notice, content: bytes) -> None:
     program = next((path for path in _SENDMAIL if Path(path).exists()), None)
     if program is None:
-        raise NotFoundError("no-such-program", "there is no sendmail on this machine", about=_SENDMAIL[0])
+        raise NotFoundError("no-such-program", "there is no sendmail on this machine", subject=_SENDMAIL[0])
     message = EmailMessage()
     message["To"] = address
     message["Subject"] = f"[hibali] {printable(notice.message)[:150]}"
@@ -260,7 +260,7 @@ def _by_mail(address: str, notice: Notice, content: bytes) -> None:
         [program, "-i", "--", address], stdin=message.as_bytes(), timeout=_COMMAND_SECONDS
     )
     if finished.exit_code != 0:
-        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", about=program)
+        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", subject=program)
 
 
 def _by_webhook(notices: Notices, content: bytes) -> None:
@@ -272,7 +272,7 @@ def _by_webhook(notices: Notices, content: bytes) -> None:
         else:
             post_json(notices.webhook, content, secret=secret)
     except HibaliError as problem:
-        raise IncompleteError("not-notified", problem.message, about="webhook") from None
+        raise IncompleteError("not-notified", problem.message, subject="webhook") from None
 
 
 def _secret(notices: Notices) -> str:
@@ -280,7 +280,7 @@ def _secret(notices: Notices) -> str:
         finished = subprocesses.run(notices.secret_command, timeout=_COMMAND_SECONDS, most=1024 * 1024)
         if finished.exit_code != 0:
             raise IncompleteError(
-                "no-secret", f"it ended with {finished.exit_code}", about=notices.secret_command[0]
+                "no-secret", f"it ended with {finished.exit_code}", subject=notices.secret_command[0]
             )
         found = finished.stdout
     elif notices.secret_file:
@@ -288,13 +288,13 @@ def _secret(notices: Notices) -> str:
             with Path(notices.secret_file).open("rb") as stream:
                 found = stream.read(_MOST_SECRET + 1)
         except OSError as problem:
-            raise IncompleteError("no-secret", reason_of(problem), about=notices.secret_file) from None
+            raise IncompleteError("no-secret", reason_of(problem), subject=notices.secret_file) from None
     else:
         return ""
     secret = found.decode("utf-8", "replace").strip()
     remember_secret(secret)
     if not secret or not secret.isprintable() or not secret.isascii() or len(secret) > _MOST_SECRET:
-        raise UsageError("no-secret", "the secret of the webhook is not one line of ASCII", about="webhook")
+        raise UsageError("no-secret", "the secret of the webhook is not one line of ASCII", subject="webhook")
     return secret
 
 
@@ -321,9 +321,9 @@ def read_target(text: str) -> Target:
     try:
         words = tuple(shlex.split(text))
     except ValueError as problem:
-        raise UsageError("bad-command", f"this is no command: {problem}", about="--notify") from None
+        raise UsageError("bad-command", f"this is no command: {problem}", subject="--notify") from None
     if not words:
-        raise UsageError("bad-command", "this is no command", about="--notify")
+        raise UsageError("bad-command", "this is no command", subject="--notify")
     return Target(words)
 
 
@@ -334,4 +334,4 @@ def give_run_notice(target: Target, run_id: str, state: str, content: bytes) -> 
         return
     finished = subprocesses.run([*target.words, run_id, state], stdin=content, timeout=_COMMAND_SECONDS)
     if finished.exit_code != 0:
-        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", about=target.words[0])
+        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", subject=target.words[0])

@@ -43,7 +43,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class WayIn:
+class LoginMethod:
     """How ssh goes to one host unattended. `agent` is the socket it would ask, "" for none; `agent_answers` whether that is there.
 
     `certificates` are those beside the keys; `host_known` is None where that could not be found out.
@@ -67,7 +67,7 @@ class WayIn:
         return shlex.join([*self.command, self.host])
 
 
-def obstacles_of(way: WayIn, now: datetime, needed_until: datetime) -> list[HibaliError]:
+def problems_of(way: LoginMethod, now: datetime, needed_until: datetime) -> list[HibaliError]:
     """What is wrong with a way in, whether or not it works just now; the credentials have to hold until then."""
     found: list[HibaliError] = []
     if way.host_known is False:
@@ -75,15 +75,15 @@ def obstacles_of(way: WayIn, now: datetime, needed_until: datetime) -> list[Hiba
             AccessError(
                 "host-key",
                 f"the key of {way.address} is not known, and nobody will be there to accept it",
-                about=way.site,
+                subject=way.site,
                 hint=f"Compare it with what the site publishes, and accept it once: {way.by_hand}",
             )
         )
     found.extend(_of_keys(way))
-    return found + expiry_obstacles(way.certificates, now, needed_until)
+    return found + expiry_problems(way.certificates, now, needed_until)
 
 
-def _of_keys(way: WayIn) -> list[HibaliError]:
+def _of_keys(way: LoginMethod) -> list[HibaliError]:
     if not way.keys or not all(key.has_passphrase for key in way.keys):
         return []  # without any, the login itself will say
     path = way.keys[0].path
@@ -96,7 +96,7 @@ def _of_keys(way: WayIn) -> list[HibaliError]:
             AccessError(
                 "passphrase-key",
                 f"{path} has a passphrase, and there will be no agent that knows it",
-                about=way.site,
+                subject=way.site,
                 hint=f"{fresh}; or name the socket of an agent that is always there: --env SSH_AUTH_SOCK=PATH",
             )
         ]
@@ -105,7 +105,7 @@ def _of_keys(way: WayIn) -> list[HibaliError]:
             AccessError(
                 "no-agent",
                 f"{path} has a passphrase, and no agent answers at {way.agent}",
-                about=way.site,
+                subject=way.site,
                 hint=f"Start one there: ssh-agent -a {shlex.quote(way.agent)}; ssh-add {shlex.quote(path)}",
             )
         ]
@@ -114,14 +114,14 @@ def _of_keys(way: WayIn) -> list[HibaliError]:
             AccessError(
                 "agent-ends",
                 f"the agent at {way.agent} ends when you log out",
-                about=way.site,
+                subject=way.site,
                 hint=f"{fresh}; or let your services go on: loginctl enable-linger",
             )
         ]
     return []
 
 
-def expiry_obstacles(
+def expiry_problems(
     credentials: Iterable[Credential], now: datetime, needed_until: datetime
 ) -> list[HibaliError]:
     """Those that do not outlive the night, or have not lived to see it."""
@@ -131,7 +131,7 @@ def expiry_obstacles(
             f"{each.words} expired on {each.expires:%Y-%m-%d %H:%M} UTC"
             if each.expires <= now
             else f"{each.words} is good until {each.expires:%Y-%m-%d %H:%M} UTC only",
-            about=each.site,
+            subject=each.site,
             hint=each.renew,
         )
         for each in credentials
@@ -139,7 +139,9 @@ def expiry_obstacles(
     ]
 
 
-def explain_login(problem: HibaliError, site: str, way: WayIn | None, set_here: Sequence[str]) -> HibaliError:
+def explain_login(
+    problem: HibaliError, site: str, way: LoginMethod | None, set_here: Sequence[str]
+) -> HibaliError:
     """A bare login's failure, in terms of what is different at night. `set_here` are variables with credentials, by name only."""
     if way is not None and problem.code == "login-refused":
         methods = _METHODS.search(problem.message)
@@ -148,21 +150,21 @@ def explain_login(problem: HibaliError, site: str, way: WayIn | None, set_here: 
             return AccessError(
                 "second-factor",
                 f"{way.host} asks for more than a key ({', '.join(sorted(left))}), and nobody will be there to answer",
-                about=site,
+                subject=site,
                 hint="Ask the site for a key for automation, restricted to what this prints: hibali sites gate",
             )
     if problem.code in {"no-credentials", "no-such-profile", "bad-credentials"} and set_here:
         return AccessError(
             "missing-secret",
             f"its credentials are in this shell's {' and '.join(set_here)}, which will not be there: {problem.message}",
-            about=site,
+            subject=site,
             hint='Keep them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
         )
     if problem.code == "no-credentials":
         return AccessError(
             "missing-secret",
             problem.message,
-            about=site,
+            subject=site,
             hint='Keep them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
         )
     return problem
@@ -208,7 +210,7 @@ class End:
     must_exist: bool
 
 
-def find_obstacles(
+def find_schedule_problems(
     config: str | None, settings: Settings, schedule: Schedule, now: datetime, ends: Sequence[End] = ()
 ) -> list[HibaliError]:
     """Everything that will be in the way: by looking at keys and certificates, and by a login as the schedule would do it.
@@ -220,9 +222,9 @@ def find_obstacles(
     until = max(due + timedelta(seconds=schedule.max_time or 3600.0), now + timedelta(days=1))
     found: list[HibaliError] = []
     for site in sites_of(schedule.command, settings):
-        ways = ways_in(site, environment)
-        own = [obstacle for way in ways for obstacle in obstacles_of(way, now, until)]
-        own += expiry_obstacles(other_credentials(site, environment), now, until)
+        ways = login_methods(site, environment)
+        own = [obstacle for way in ways for obstacle in problems_of(way, now, until)]
+        own += expiry_problems(other_credentials(site, environment), now, until)
         if not own:
             problem = enter(site, environment, [end for end in ends if end.location.site == site])
             set_here = [name for name in _SECRET_VARIABLES if name in os.environ and name not in environment]
@@ -237,7 +239,7 @@ def credentials_of(config: str | None, settings: Settings, schedule: Schedule) -
     environment = bare_environment(config, schedule.environment)
     found: list[Credential] = []
     for site in sites_of(schedule.command, settings):
-        for way in ways_in(site, environment, look_at_host=False):
+        for way in login_methods(site, environment, look_at_host=False):
             found.extend(way.certificates)
         found.extend(other_credentials(site, environment))
     return found
@@ -273,7 +275,7 @@ def missing_source(location: Location) -> NotFoundError:
     return NotFoundError(
         "no-such-source",
         "the source does not exist",
-        about=location.text,
+        subject=location.text,
         hint="If it comes into being later: --no-check",
     )
 
@@ -291,7 +293,9 @@ def try_command(words: Sequence[str], environment: Mapping[str, str]) -> HibaliE
     return _told(finished.stdout, finished.exit_code, f"hibali {words[0]}")
 
 
-def ways_in(site: Site, environment: Mapping[str, str], *, look_at_host: bool = True) -> list[WayIn]:
+def login_methods(
+    site: Site, environment: Mapping[str, str], *, look_at_host: bool = True
+) -> list[LoginMethod]:
     """How ssh would go to the hosts of a site; none for a site of another kind."""
     if site.ssh is None:
         return []
@@ -303,7 +307,9 @@ def ways_in(site: Site, environment: Mapping[str, str], *, look_at_host: bool = 
     return [way for way in found if way is not None]
 
 
-def _way_to(site: Site, host: str, environment: Mapping[str, str], *, look_at_host: bool) -> WayIn | None:
+def _way_to(
+    site: Site, host: str, environment: Mapping[str, str], *, look_at_host: bool
+) -> LoginMethod | None:
     assert site.ssh is not None
     try:
         told = subprocesses.run([*site.ssh.command, "-G", "--", host], environment=environment, timeout=15)
@@ -325,7 +331,7 @@ def _way_to(site: Site, host: str, environment: Mapping[str, str], *, look_at_ho
         for key in ("userknownhostsfile", "globalknownhostsfile")
         for path in " ".join(configured.get(key, [])).split()
     ]
-    return WayIn(
+    return LoginMethod(
         site=site.name,
         host=host,
         command=site.ssh.command,
@@ -417,6 +423,6 @@ def _told(output: bytes, code: int, site: str) -> HibaliError:
     return kind(
         str(record.get("code", "check-failed")),
         str(record.get("message", f"`hibali sites check` ends with {code}")),
-        about=str(record.get("about") or site),
+        subject=str(record.get("about") or site),
         hint=str(record.get("hint") or f"hibali sites check {site}"),
     )

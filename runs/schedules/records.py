@@ -35,7 +35,7 @@ _AMOUNTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Firing:
+class Trigger:
     """One time a schedule was due; times are UTC in RFC 3339, `None` is not known.
 
     `state` is running; done (exit 0, or 10) or failed; broken where it began and nobody is there to end it; skipped where it was
@@ -91,10 +91,10 @@ def amounts_of(receipt: Mapping[str, Any]) -> dict[str, int | str | None]:
     return {name: receipt[name] for name in _AMOUNTS if name in receipt}
 
 
-def read_firings(schedule: str) -> list[Firing]:
+def read_triggers(schedule: str) -> list[Trigger]:
     """All firings of a schedule that are on record, oldest first; none for one that has not fired, or never was."""
     path = _folder(schedule) / "firings.jsonl"
-    firings = fold_firings(read_records(path), schedule)
+    firings = fold_triggers(read_records(path), schedule)
     unfinished = [number for number, firing in enumerate(firings) if firing.state == "running"]
     if unfinished:
         last = None if holder_of(schedule) is None else unfinished[-1]
@@ -104,21 +104,21 @@ def read_firings(schedule: str) -> list[Firing]:
     return firings
 
 
-def fired_schedules() -> list[str]:
+def triggered_schedules() -> list[str]:
     """The names of all schedules of which something is on record, sorted; removed ones too."""
     folder = state_folder() / "schedules"
     return sorted(path.parent.name for path in folder.glob("*/firings.jsonl"))
 
 
-def fold_firings(records: Iterable[Mapping[str, Any]], schedule: str) -> list[Firing]:
+def fold_triggers(records: Iterable[Mapping[str, Any]], schedule: str) -> list[Trigger]:
     """Firings in the order in which they began; pure. Lines of another make are passed over."""
-    found: dict[str, Firing] = {}
+    found: dict[str, Trigger] = {}
     for record in records:
         identifier, kind = record.get("id"), record.get("kind")
         if not isinstance(identifier, str):
             continue
         if kind in {"begun", "skipped"}:
-            found[identifier] = Firing(
+            found[identifier] = Trigger(
                 id=identifier,
                 schedule=schedule,
                 began=str(record.get("at", "")),
@@ -134,7 +134,7 @@ def fold_firings(records: Iterable[Mapping[str, Any]], schedule: str) -> list[Fi
     return list(found.values())
 
 
-def _ended(firing: Firing, record: Mapping[str, Any]) -> Firing:
+def _ended(firing: Trigger, record: Mapping[str, Any]) -> Trigger:
     amounts = record.get("amounts")
     return replace(
         firing,
@@ -190,12 +190,12 @@ def holder_of(schedule: str) -> str | None:
         os.close(descriptor)
 
 
-def one_firing(firings: Iterable[Firing], identifier: str) -> Firing:
+def one_trigger(firings: Iterable[Trigger], identifier: str) -> Trigger:
     """The firing of that id; raises `NotFoundError`."""
     for firing in firings:
         if firing.id == identifier:
             return firing
-    raise NotFoundError("no-such-firing", "there is no firing of this id", about=identifier)
+    raise NotFoundError("no-such-firing", "there is no firing of this id", subject=identifier)
 
 
 def _note(schedule: str, kind: str, identifier: str, fields: Mapping[str, Any]) -> None:
@@ -251,7 +251,7 @@ class Log:
             self.stream: BinaryIO = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
         except OSError as problem:
             raise RefusedError(
-                "ledger-unwritable", f"the log cannot be written: {reason_of(problem)}", about=str(path)
+                "ledger-unwritable", f"the log cannot be written: {reason_of(problem)}", subject=str(path)
             ) from None
 
     def say(self, text: str) -> None:

@@ -134,7 +134,7 @@ def _no_expression(text: str) -> UsageError:
     return UsageError(
         "bad-cron",
         f"{text!r} is not minute, hour, day of the month, month, day of the week; or is never due",
-        about="--cron",
+        subject="--cron",
         hint='For every night at three: --cron "0 3 * * *"',
     )
 
@@ -300,7 +300,7 @@ class Schedules:
             raise NotFoundError(
                 "unknown-schedule",
                 "there is no schedule of this name",
-                about=name,
+                subject=name,
                 hint=f"{did_you_mean(name, self.schedules)}There are: {known}.",
             )
         return found
@@ -312,7 +312,7 @@ def check_name(name: str) -> str:
         raise UsageError(
             "bad-name",
             "a schedule's name is small letters, digits and hyphens, a letter first",
-            about=printable(name),
+            subject=printable(name),
         )
     return name
 
@@ -321,16 +321,16 @@ def check_variable(text: str) -> tuple[str, str]:
     """The name and the value of `NAME=VALUE`; raises `UsageError`, for what looks like a secret, too (S16)."""
     name, equals, value = text.partition("=")
     if not VARIABLE.fullmatch(name) or not equals or not value.isprintable():
-        raise UsageError("bad-variable", "it is written NAME=VALUE, on one line", about="--env")
+        raise UsageError("bad-variable", "it is written NAME=VALUE, on one line", subject="--env")
     if _SECRET.search(name):
         raise UsageError(
             "secret-in-schedule",
             "a secret does not belong in a schedule, whose file is readable",
-            about=name,
+            subject=name,
             hint="Keep it in a profile (aws configure --profile NAME) or let the site's credentials_command print it.",
         )
     if _OWN.fullmatch(name):
-        raise UsageError("bad-variable", "hibali sets this itself", about=name)
+        raise UsageError("bad-variable", "hibali sets this itself", subject=name)
     return name, value
 
 
@@ -465,7 +465,7 @@ def _edit(config: str | None, edit: Callable[[Any], None], meant: Callable[[Sche
             raise UsageError(
                 "not-editable",
                 "this file is written in a way that cannot be changed safely",
-                about=str(path),
+                subject=str(path),
                 hint=f"Change it in an editor: ${{EDITOR:-vi}} {path}",
             )
         target = path.resolve()
@@ -474,7 +474,7 @@ def _edit(config: str | None, edit: Callable[[Any], None], meant: Callable[[Sche
             write_atomic(target, after.encode("utf-8"))
         except OSError as problem:
             raise UsageError(
-                "config-unwritable", f"cannot be written: {reason_of(problem)}", about=str(path)
+                "config-unwritable", f"cannot be written: {reason_of(problem)}", subject=str(path)
             ) from None
     return path
 
@@ -487,7 +487,7 @@ def _read(path: Path) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(
-            "unreadable-config", f"cannot be read: {type(problem).__name__}", about=str(path)
+            "unreadable-config", f"cannot be read: {type(problem).__name__}", subject=str(path)
         ) from None
 
 

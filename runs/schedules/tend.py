@@ -11,11 +11,11 @@ from hibali.errors import HibaliError, IncompleteError
 from hibali.files import write_atomic
 from hibali.system_errors import reason_of
 from runs.schedules.environment import Credential, local_zone
-from runs.schedules.notices import Say, notice_of_silence, notices_of_expiry, tell_end, tell_news
+from runs.schedules.notices import Say, notice_of_silence, notices_of_expiry, send_end_notice, send_news
 from runs.schedules.preflight import credentials_of
-from runs.schedules.records import WELL, Firing, read_firings
+from runs.schedules.records import WELL, Trigger, read_triggers
 from runs.schedules.schedule import Schedule, Schedules
-from runs.schedules.trigger import fire_due
+from runs.schedules.trigger import trigger_due
 
 _Sample = tuple[Mapping[str, str], float]
 _HELP = {
@@ -37,7 +37,7 @@ _HELP = {
 
 def metrics_text(
     schedules: Iterable[Schedule],
-    firings: Mapping[str, Sequence[Firing]],
+    firings: Mapping[str, Sequence[Trigger]],
     credentials: Mapping[str, Sequence[Credential]],
 ) -> str:
     """The whole file, a family after the other, `# EOF` last."""
@@ -57,7 +57,7 @@ def metrics_text(
     return "\n".join([*lines, "# EOF", ""])
 
 
-def _of_runs(firings: Sequence[Firing]) -> Iterator[tuple[str, Mapping[str, str], float]]:
+def _of_runs(firings: Sequence[Trigger]) -> Iterator[tuple[str, Mapping[str, str], float]]:
     ended = [each for each in firings if each.exit is not None]
     well = [each for each in ended if each.exit in WELL]
     if well:
@@ -78,7 +78,7 @@ def _of_runs(firings: Sequence[Firing]) -> Iterator[tuple[str, Mapping[str, str]
         yield "hibali_schedule_last_proof", {"proof": last.proof}, 1.0
 
 
-def _failures_in_a_row(ended: Sequence[Firing]) -> int:
+def _failures_in_a_row(ended: Sequence[Trigger]) -> int:
     count = 0
     for each in reversed(ended):
         if each.exit in WELL:
@@ -107,9 +107,9 @@ def _seconds(moment: str | None) -> float:
 def tend(config: str | None, schedules: Schedules, say: Say) -> None:
     """Tell of how the last firings ended, of silence and of what expires, then write the metrics. Problems are said, none is raised."""
     for name in schedules.schedules:
-        ended = [each for each in read_firings(name) if each.state in {"done", "failed", "broken"}]
+        ended = [each for each in read_triggers(name) if each.state in {"done", "failed", "broken"}]
         if ended:
-            tell_end(schedules.notices, ended[-1], say)
+            send_end_notice(schedules.notices, ended[-1], say)
     if not (schedules.notices.anybody or schedules.metrics_file):
         return
     try:
@@ -123,14 +123,14 @@ def tend(config: str | None, schedules: Schedules, say: Say) -> None:
         try:
             write_metrics(Path(schedules.metrics_file), schedules, credentials)
         except HibaliError as problem:
-            say(f"{problem.about}: {problem.message}")
+            say(f"{problem.subject}: {problem.message}")
 
 
 def make_up_all(config: str | None, schedules: Schedules, say: Say) -> None:
     """Fire what was missed and is to be made up, one after the other; then `tend`."""
     tend(config, schedules, say)
     for schedule in schedules.schedules.values():
-        if schedule.missed == "once" and fire_due(config, schedule, only_missed=True) is not None:
+        if schedule.missed == "once" and trigger_due(config, schedule, only_missed=True) is not None:
             tend(config, schedules, say)
 
 
@@ -150,13 +150,13 @@ def write_metrics(file: Path, schedules: Schedules, credentials: dict[str, list[
         write_atomic(file, current_metrics(schedules, credentials).encode("utf-8"), mode=0o644)
     except OSError as problem:
         raise IncompleteError(
-            "unwritable-file", f"the metrics cannot be written: {reason_of(problem)}", about=str(file)
+            "unwritable-file", f"the metrics cannot be written: {reason_of(problem)}", subject=str(file)
         ) from None
 
 
 def current_metrics(schedules: Schedules, credentials: dict[str, list[Credential]]) -> str:
     """The metrics as of now."""
-    firings = {name: read_firings(name) for name in schedules.schedules}
+    firings = {name: read_triggers(name) for name in schedules.schedules}
     return metrics_text(schedules.schedules.values(), firings, credentials)
 
 
@@ -175,10 +175,10 @@ def _tell_of_time(schedules: Schedules, credentials: dict[str, list[Credential]]
         if schedule.paused:
             continue
         silence = notice_of_silence(
-            name, read_firings(name), schedule.since, now, longest_silence(schedule, now)
+            name, read_triggers(name), schedule.since, now, longest_silence(schedule, now)
         )
         for notice in (
             *([silence] if silence is not None else []),
             *notices_of_expiry(name, credentials.get(name, []), now, within),
         ):
-            tell_news(schedules.notices, notice, say)
+            send_news(schedules.notices, notice, say)

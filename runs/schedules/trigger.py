@@ -21,15 +21,15 @@ from hibali.ledger import ledger_folder, new_identifier, read_records
 from hibali.retry import pause
 from runs.schedules.environment import bare_environment, hibali_words, local_zone
 from runs.schedules.records import (
-    Firing,
     Log,
+    Trigger,
     amounts_of,
     holder_of,
     note_begun,
     note_ended,
     note_skipped,
-    one_firing,
-    read_firings,
+    one_trigger,
+    read_triggers,
     schedule_folder,
 )
 from runs.schedules.schedule import Expression, Schedule
@@ -110,7 +110,11 @@ class Heard:
         elif kind == "run" and isinstance(identifier, str):
             _add(self.runs, identifier)
         elif kind == "error":
-            self.error = {name: record.get(name) for name in ("code", "message", "about", "hint")}
+            self.error = _error_fields(record)
+
+
+def _error_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: record.get(name) for name in ("code", "message", "about", "hint")}
 
 
 def with_json(command: Sequence[str]) -> list[str]:
@@ -120,7 +124,7 @@ def with_json(command: Sequence[str]) -> list[str]:
     return [*command[:end], *missing, *command[end:]]
 
 
-def run_errand(
+def run_transfer(
     words: Sequence[str],
     environment: Mapping[str, str],
     folder: str,
@@ -193,7 +197,7 @@ class Held:
     descriptor: int
 
 
-def fire_due(config: str | None, schedule: Schedule, *, only_missed: bool = False) -> Firing | None:
+def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = False) -> Trigger | None:
     """Run it if it is due now, or was and is to be made up; None where there was nothing to do.
 
     A firing that was skipped is returned, too.
@@ -208,7 +212,7 @@ def fire_due(config: str | None, schedule: Schedule, *, only_missed: bool = Fals
     if decision.what == "missed":
         message = f"it was due at {due}, when nothing fired it"
         note_skipped(schedule.name, identifier, due=due, because="missed", message=message, by=schedule.by)
-        return one_firing(read_firings(schedule.name), identifier)
+        return one_trigger(read_triggers(schedule.name), identifier)
     try:
         with holding(schedule.name) as held:
             if _decision(schedule, only_missed=only_missed).what != "run":
@@ -220,10 +224,10 @@ def fire_due(config: str | None, schedule: Schedule, *, only_missed: bool = Fals
         note_skipped(
             schedule.name, identifier, due=due, because="still-going", message=problem.message, by=schedule.by
         )
-        return one_firing(read_firings(schedule.name), identifier)
+        return one_trigger(read_triggers(schedule.name), identifier)
 
 
-def fire_now(config: str | None, schedule: Schedule) -> Firing:
+def trigger_now(config: str | None, schedule: Schedule) -> Trigger:
     """Run it now, because somebody wants it. Raises `TryLaterError("locked")` while it is going."""
     with holding(schedule.name) as held:
         return _fire(config, schedule, new_identifier(), held, None)
@@ -238,7 +242,7 @@ def holding(name: str) -> Iterator[Held]:
         if not _locked(descriptor):
             holder = holder_of(name) or "another process"
             raise TryLaterError(
-                "locked", f"it is still going: {holder}", about=name, hint=f"hibali schedule log {name}"
+                "locked", f"it is still going: {holder}", subject=name, hint=f"hibali schedule log {name}"
             )
         os.ftruncate(descriptor, 0)
         since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -264,7 +268,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def _decision(schedule: Schedule, *, only_missed: bool) -> Decision:
-    known = [datetime.fromisoformat(each.due) for each in read_firings(schedule.name) if each.due]
+    known = [datetime.fromisoformat(each.due) for each in read_triggers(schedule.name) if each.due]
     return decide(
         schedule.cron,
         datetime.now(UTC),
@@ -277,7 +281,7 @@ def _decision(schedule: Schedule, *, only_missed: bool) -> Decision:
 
 def _fire(
     config: str | None, schedule: Schedule, identifier: str, held: Held, decision: Decision | None
-) -> Firing:
+) -> Trigger:
     log = Log(schedule.name)
     try:
         if decision is not None and schedule.jitter:
@@ -305,7 +309,7 @@ def _fire(
             log.say(f"{identifier}: ended with {fields['exit']} after {time.monotonic() - began:.0f} s")
     finally:
         log.close()
-    return one_firing(read_firings(schedule.name), identifier)
+    return one_trigger(read_triggers(schedule.name), identifier)
 
 
 class _Ended:
@@ -325,7 +329,7 @@ class _Ended:
 
     def failed(self, problem: HibaliError) -> None:
         self.exit = int(problem.exit)
-        self.heard.error = {name: getattr(problem, name) for name in ("code", "message", "about", "hint")}
+        self.heard.error = _error_fields(problem.to_record())
 
     def interrupted(self, interruption: KeyboardInterrupt) -> None:
         terminated = type(interruption).__name__ == "Terminated"
@@ -360,7 +364,7 @@ def _try_for_long(
         elapsed = time.monotonic() - began
         left = max(schedule.max_time - elapsed, 0.001) if schedule.max_time else None
         try:
-            code, heard = run_errand(
+            code, heard = run_transfer(
                 words, environment, schedule.folder, seconds=left, log=log, leave=(held.descriptor,)
             )
         except HibaliError as problem:

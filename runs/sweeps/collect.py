@@ -95,23 +95,23 @@ class TaskCollector:
 
     def __init__(
         self,
-        book: RunStore,
+        run_store: RunStore,
         site: Site,
         target: Location,
-        tell: Listener = ignore,
+        on_event: Listener = ignore,
         saving: Saving | None = None,
     ) -> None:
-        self._book = book
+        self._run_store = run_store
         self._site = site
         self.target = target
-        self._tell = tell
+        self._on_event = on_event
         self._saving = saving or Saving()
         self._brought: set[int] = set()
         self.digests: dict[bytes, str] = {}
 
     def saving(self, saving: Saving) -> TaskCollector:
         """Another one, of the same place, that makes this commit there."""
-        return TaskCollector(self._book, self._site, self.target, self._tell, saving)
+        return TaskCollector(self._run_store, self._site, self.target, self._on_event, saving)
 
     def bring_new(self, run: Run) -> None:
         """The tasks that succeeded since the last time; what went wrong is tried again, and told, by `bring`."""
@@ -131,34 +131,34 @@ class TaskCollector:
         or did not arrive, or TRY_LATER where there are tasks that have not ended or are LOST.
         """
         sweep = sweep_of(run)
-        receipt, chosen = self._pull(run, numbers, self._tell)
+        receipt, chosen = self._pull(run, numbers, self._on_event)
         whole = receipt.exit is Exit.DONE
         for problem in chosen.problems:
             receipt.take(problem)
-            self._tell(problem)
+            self._on_event(problem)
         if whole and run.state.final and not chosen.problems:
-            self._book.note(run.id, "collected", {"target": self.target.path, "receipt": receipt.id})
+            self._run_store.note(run.id, "collected", {"target": self.target.path, "receipt": receipt.id})
         receipt.exit = _exit_of(receipt.exit, run, sweep, incomplete=bool(chosen.problems))
         return receipt, chosen
 
-    def _pull(self, run: Run, numbers: Sequence[int], tell: Listener) -> tuple[Receipt, ChosenFiles]:
+    def _pull(self, run: Run, numbers: Sequence[int], on_event: Listener) -> tuple[Receipt, ChosenFiles]:
         folder = (run.folder + b"/tasks").decode("utf-8", "surrogateescape")
         source = Location(self._site, folder, f"{self._site.name}:{folder}")
         chosen = list_outputs(run, source, numbers)
         if not chosen.files:
             return Receipt(new_identifier(), "collect", source.text, self.target.text), chosen
         request = Request("collect", source, self.target, saving=self._saving, chosen=chosen.files)
-        receipt = synchronise(request, lambda event: self._heard(event, tell))
+        receipt = synchronise(request, lambda event: self._heard(event, on_event))
         if receipt.exit is Exit.DONE and receipt.files != len(chosen.files):
             chosen.problems.append(
                 Failed(b"", "output-vanished", "not every output that was listed could be pulled")
             )
         return receipt, chosen
 
-    def _heard(self, event: Event, tell: Listener) -> None:
+    def _heard(self, event: Event, on_event: Listener) -> None:
         if isinstance(event, Moved) and event.digest is not None:
             self.digests[event.path] = event.digest
-        tell(event)
+        on_event(event)
 
 
 def list_outputs(run: Run, source: Location, numbers: Sequence[int]) -> ChosenFiles:
@@ -189,17 +189,17 @@ def ended_tasks(run: Run) -> tuple[int, ...]:
     numbers = sweep_of(run).in_state(State.SUCCEEDED, State.FAILED, State.CANCELLED)
     if not numbers or not run.folder:
         raise TryLaterError(
-            "not-ended", "no task of this sweep has ended", about=run.id, hint=f"hibali runs wait {run.id}"
+            "not-ended", "no task of this sweep has ended", subject=run.id, hint=f"hibali runs wait {run.id}"
         )
     return numbers
 
 
-def left_by_tasks(run: Run, book: RunStore, site: Callable[[], Site]) -> Left:
+def task_outputs(run: Run, run_store: RunStore, site: Callable[[], Site]) -> Left:
     """Each file as `N/PATH`: the number of its task, and its path in the work folder of that task, as collecting names it.
 
     Of tasks that failed, too, an output is missing that is not there. Raises `NotFoundError` where the folder is gone.
     """
-    for record in reversed(book.records(run.id)):
+    for record in reversed(run_store.records(run.id)):
         moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
         if moved is not None:
             chosen = _choose_tasks(run, (_at_site(path, each.size) for path, each in sorted(moved.items())))
@@ -232,7 +232,7 @@ def _hash(run: Run, source: Location) -> Left:
             raise NotFoundError(
                 "outputs-gone",
                 "the sweep's folder is not at the site any more, and no record says what it held",
-                about=f"{source.site.name}:{printable(run.folder)}",
+                subject=f"{source.site.name}:{printable(run.folder)}",
                 hint="Run it again.",
             )
         chosen = _choose_tasks(run, store.list())
@@ -252,7 +252,7 @@ def _hash(run: Run, source: Location) -> Left:
 
 
 def pull_named(
-    operation: str, run: Run, site: Site, folder: Path, names: Sequence[bytes], tell: Listener
+    operation: str, run: Run, site: Site, folder: Path, names: Sequence[bytes], on_event: Listener
 ) -> Receipt:
     """Bring just these files of the tasks into a folder of this machine, under those names."""
     source = tasks_folder(run, site)
@@ -263,4 +263,4 @@ def pull_named(
     finally:
         store.close()
     target = Location(local_site(), str(folder), str(folder), typed_local=True)
-    return synchronise(Request(operation, source, target, saving=Saving(save=False), chosen=chosen), tell)
+    return synchronise(Request(operation, source, target, saving=Saving(save=False), chosen=chosen), on_event)

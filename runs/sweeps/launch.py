@@ -15,7 +15,7 @@ from hibali.text import as_bytes, path_fields, printable, write_ranges
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
 from runs.containers.base import Started
-from runs.fast_storage import marks_of_task, read_fast
+from runs.fast_storage import choose_fast_storage, fast_options_of_task
 from runs.images import Staged
 from runs.inputs import list_inputs
 from runs.model import Input, Pilot, Run, chunk_name
@@ -56,8 +56,8 @@ _AT_ONCE = 1000  # tasks whose files are held in memory
 _PARTIAL = b"tasks-"
 
 
-def put_tasks(
-    far: RemoteHost,
+def write_task_files(
+    host: RemoteHost,
     run: Run,
     prepare: Callable[[], Iterable[tuple[int, Prepared]]],
     proxy: Callable[[], bytes],
@@ -68,13 +68,13 @@ def put_tasks(
     """
     final = run.folder + b"/tasks"
     pilot = sweep_of(run).pilot
-    if far.stat(final) is not None:
+    if host.stat(final) is not None:
         return
-    for name in far.names(run.folder):
+    for name in host.names(run.folder):
         if name.startswith(_PARTIAL):
-            far.remove_tree(run.folder + b"/" + name)
+            host.remove_tree(run.folder + b"/" + name)
     partial = run.folder + b"/" + _PARTIAL + secrets.token_hex(8).encode("ascii")
-    far.make_folder(partial)
+    host.make_folder(partial)
     directives: dict[str, None] = {}
     prepared = iter(prepare())
     content = proxy()
@@ -82,15 +82,15 @@ def put_tasks(
         # those for fast storage differ: one job array asks for what any of its tasks needs
         directives |= {line: None for _, each in some for line in each.directives}
         _put_some(
-            far, [each for _, each in some], final, partial, pristine if pilot else _put_nothing, content
+            host, [each for _, each in some], final, partial, pristine if pilot else _put_nothing, content
         )
     if pilot is None:
-        _put_chunks(far, run, tuple(directives))
+        _put_chunks(host, run, tuple(directives))
     else:
-        far.put_all(program_files(run.folder, pilot), [run.folder + b"/pilot", run.folder + b"/chunks"])
-    far.move(partial, final)
-    if far.stat(final) is None:
-        raise IncompleteError("not-put", "the tasks could not be put in place", about=printable(final))
+        host.put_all(program_files(run.folder, pilot), [run.folder + b"/pilot", run.folder + b"/chunks"])
+    host.move(partial, final)
+    if host.stat(final) is None:
+        raise IncompleteError("not-put", "the tasks could not be put in place", subject=printable(final))
 
 
 def _put_nothing(prepared: Prepared) -> None:
@@ -99,7 +99,7 @@ def _put_nothing(prepared: Prepared) -> None:
 
 
 def _put_some(
-    far: RemoteHost,
+    host: RemoteHost,
     prepared: list[Prepared],
     final: bytes,
     partial: bytes,
@@ -127,8 +127,8 @@ def _put_some(
         if remembered is not None:
             files.append(SmallFile(top + b"/pristine.json", remembered))
         copies += copied
-    far.put_all(files, list(folders))
-    far.copy_all(copies)
+    host.put_all(files, list(folders))
+    host.copy_all(copies)
 
 
 def _files_of(prepared: Prepared, placed: Callable[[str], bytes]) -> Iterator[SmallFile]:
@@ -154,7 +154,7 @@ def _down_to(folder: bytes, top: bytes) -> list[bytes]:
     return found
 
 
-def _put_chunks(far: RemoteHost, run: Run, directives: tuple[str, ...]) -> None:
+def _put_chunks(host: RemoteHost, run: Run, directives: tuple[str, ...]) -> None:
     """The script of each job array, and which task each of its indices is."""
     folders = [run.folder + b"/chunks"]
     files = []
@@ -163,9 +163,11 @@ def _put_chunks(far: RemoteHost, run: Run, directives: tuple[str, ...]) -> None:
         folders.append(folder)
         lines = "".join(f"{number:d}\n" for number in chunk.tasks)
         files.append(SmallFile(folder + b"/tasks", lines.encode("ascii")))
-        script = array_script(run.id, chunk.number, directives, load_scheduler(run.scheduler).variables)
+        script = array_script(
+            run.id, chunk.number, directives, load_scheduler(run.placement.scheduler).variables
+        )
         files.append(SmallFile(folder + b"/job.sh", as_bytes(script), executable=True))
-    far.put_all(files, folders)
+    host.put_all(files, folders)
 
 
 def sweep_key(request: Request, identities: Sequence[str]) -> str:
@@ -222,7 +224,13 @@ def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[
 
 
 def stage_tasks(
-    request: Request, run: Run, far: RemoteHost, book: RunStore, folder: str, image: Staged, cache: Cache
+    request: Request,
+    run: Run,
+    host: RemoteHost,
+    run_store: RunStore,
+    folder: str,
+    image: Staged,
+    cache: Cache,
 ) -> Run:
     """Everything that the tasks need lies at the site when this returns; `request` has its inputs where they lie there.
 
@@ -231,43 +239,43 @@ def stage_tasks(
     """
     if not sweep_of(run).chunks:
         if image.id:
-            book.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
+            run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
         numbers = [task.number for task in request.tasks]
         limits = request.site.limits
-        pilot = _stage_pilot(request, run, far, cache)
+        pilot = _stage_pilot(request, run, host, cache)
         chunks = [tuple(numbers)]
         if pilot is None:
             chunks = split_tasks(
                 numbers,
                 array_size=limits.array_size,
                 queued_jobs=limits.queued_jobs,
-                limit=_array_limit(far, request, min(len(numbers), limits.array_size)),
+                limit=_array_limit(host, request, min(len(numbers), limits.array_size)),
             )
         how = {} if pilot is None else {"pilot": pilot.to_fields()}
         where = path_fields(as_bytes(folder), "folder")
         texts = [write_ranges(chunk) for chunk in chunks]
-        run = book.note(run.id, "staged", {**where, "chunks": texts, **how})
-    put_tasks(
-        far, run, lambda: _prepare_tasks(request, run.id, folder, image.started), lambda: job_proxy(request)
+        run = run_store.note(run.id, "staged", {**where, "chunks": texts, **how})
+    write_task_files(
+        host, run, lambda: _prepare_tasks(request, run.id, folder, image.started), lambda: job_proxy(request)
     )
     return run
 
 
-def _stage_pilot(request: Request, run: Run, far: RemoteHost, cache: Cache) -> Pilot | None:
+def _stage_pilot(request: Request, run: Run, host: RemoteHost, cache: Cache) -> Pilot | None:
     """The pilot with its library at the site, ready to go into allocations; None for job arrays."""
     pilot = sweep_of(run).pilot
     if pilot is None:
         return None
     from runs.pilot.setup import stage_library
 
-    library = stage_library(far, request.site, cache, pilot.python)
+    library = stage_library(host, request.site, cache, pilot.python)
     return replace(pilot, library=library, directives=request.scheduler.directives(request.ask().resources))
 
 
-def _array_limit(far: RemoteHost, request: Request, wanted: int) -> int | None:
+def _array_limit(host: RemoteHost, request: Request, wanted: int) -> int | None:
     """What the scheduler itself says, where that can matter; no answer is no limit, and a refusal says so later."""
     words = request.scheduler.array_limit_words()
-    return request.scheduler.read_array_limit(far.run(words)) if words and wanted > 1 else None
+    return request.scheduler.read_array_limit(host.run(words)) if words and wanted > 1 else None
 
 
 def _prepare_tasks(
@@ -283,8 +291,8 @@ def _prepare_tasks(
     }
     for task in request.tasks:
         inputs = inputs_of(task.invocation, files)
-        marks = marks_of_task(request.marks, inputs)
-        fast = read_fast(request.site, inputs, [each.in_place for each in inputs], marks)
+        marks = fast_options_of_task(request.marks, inputs)
+        fast = choose_fast_storage(request.site, inputs, [each.in_place for each in inputs], marks)
         waiting = replace(request.waiting, needs=_needs_of(inputs, needs))
         alone = replace(request, invocation=task.invocation, fast=fast, waiting=waiting)
         where = f"{folder}/tasks/{task.number}"
@@ -301,7 +309,7 @@ def _check_marks(request: Request) -> None:
     """Raise `UsageError` for a mark that no task has an input for."""
     named = {each.id: each for task in request.tasks for each in list_inputs(task.invocation)}
     inputs = list(named.values())
-    read_fast(request.site, inputs, [False] * len(inputs), request.marks)
+    choose_fast_storage(request.site, inputs, [False] * len(inputs), request.marks)
 
 
 def takes_several(tasks: Sequence[TaskRequest]) -> Callable[[Input], bool]:

@@ -9,39 +9,39 @@ from hibali.errors import TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.text import as_text, write_ranges
 from runs.model import Chunk, Pilot, Run, chunk_name
-from runs.rate_limits import courteous
+from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, sweep_of
 from runs.schedulers.base import Job, NotSubmitted, Scheduler, load_scheduler
-from runs.send import take_room
+from runs.send import reserve_queue_places
 from runs.store import Queued, RunStore, holder_of
-from runs.submit import Submission, find_job, submit_once
+from runs.submit import SubmitRequest, find_job, submit_once
 from transfers.remote.host import RemoteHost
 
 
 def send_chunks(
-    far: RemoteHost,
+    host: RemoteHost,
     scheduler: Scheduler,
-    book: RunStore,
+    run_store: RunStore,
     run: Run,
     limits: Limits,
     *,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     look: bool = True,
 ) -> Run:
     """The sweep with every chunk submitted for which there is room in the queue, in order; `look` as `take_room` has it.
 
     Raises what the scheduler refuses the first one with; where it has taken some and is busy now, the others wait.
     """
-    for chunk in sweep_of(run).unsent():
-        run = book.load(run.id)
-        if run.cancelled:
+    for chunk in sweep_of(run).unsubmitted():
+        run = run_store.load(run.id)
+        if run.submission.cancelled:
             break
         begun = holder_of(run.id, chunk.number) in Queued(run.site).held()  # an earlier call took its places
-        begin = partial(book.note, run.id, "submitting", {"chunk": chunk.number})
-        if not take_room(
-            far,
+        begin = partial(run_store.note, run.id, "submitting", {"chunk": chunk.number})
+        if not reserve_queue_places(
+            host,
             scheduler,
-            book,
+            run_store,
             run,
             limits.queued_jobs,
             chunk=chunk.number,
@@ -51,23 +51,23 @@ def send_chunks(
         ):
             break
         try:
-            run = _send_chunk(far, scheduler, book, run, chunk, limits, tell, begun=begun)
+            run = _send_chunk(host, scheduler, run_store, run, chunk, limits, on_event, begun=begun)
         except TryLaterError as problem:
             if problem.code != "scheduler-busy" or not run.job:
                 raise
-            tell(Noted(f"{problem.message}; {_waiting(run)} tasks wait"))
+            on_event(Noted(f"{problem.message}; {_waiting(run)} tasks wait"))
             break
     return run
 
 
 def _send_chunk(
-    far: RemoteHost,
+    host: RemoteHost,
     scheduler: Scheduler,
-    book: RunStore,
+    run_store: RunStore,
     run: Run,
     chunk: Chunk,
     limits: Limits,
-    tell: Listener,
+    on_event: Listener,
     *,
     begun: bool,
 ) -> Run:
@@ -77,67 +77,73 @@ def _send_chunk(
     pilot = sweep_of(run).pilot
     job = Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else len(chunk.tasks))
     words = scheduler.submit_words(job)
-    put = partial(_put_allocation, far, run, chunk, pilot) if pilot else _put_nothing
-    submission = Submission(name, folder, words, run.created[:10], put, begun=begun)
-    with courteous(run.site):
-        answer = submit_once(far, scheduler, submission, settling=limits.settling_seconds, tell=tell)
+    put = partial(_put_allocation, host, run, chunk, pilot) if pilot else _put_nothing
+    submission = SubmitRequest(name, folder, words, run.created[:10], put, begun=begun)
+    with rate_limited(run.site):
+        answer = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
         if isinstance(answer, NotSubmitted):
             Queued(run.site).keep(holder_of(run.id, chunk.number), 0)
             raise answer.error
-    return book.note(run.id, "chunk", {"chunk": chunk.number, "job": answer.job})
+    return run_store.note(run.id, "chunk", {"chunk": chunk.number, "job": answer.job})
 
 
 def _put_nothing() -> None:
     """It was laid ready with the tasks."""
 
 
-def _put_allocation(far: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
-    from runs.pilot.setup import allocation_texts, put_allocation
+def _put_allocation(host: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
+    from runs.pilot.setup import allocation_texts, write_allocation
 
-    variables = load_scheduler(run.scheduler).variables
+    variables = load_scheduler(run.placement.scheduler).variables
     texts = allocation_texts(run.id, chunk.number, chunk.tasks, pilot, variables)
-    put_allocation(far, chunk_folder(run, chunk), texts)
+    write_allocation(host, chunk_folder(run, chunk), texts)
 
 
 def _waiting(run: Run) -> int:
-    return sum(len(chunk.tasks) for chunk in sweep_of(run).unsent())
+    return sum(len(chunk.tasks) for chunk in sweep_of(run).unsubmitted())
 
 
-def goes_on(run: Run) -> bool:
+def can_submit_more(run: Run) -> bool:
     """Whether there is something to submit of a sweep: what waits for room, or one more allocation of its pilot."""
-    return run.sweep is not None and not run.cancelled and bool(run.sweep.unsent() or run.sweep.unfinished())
+    return (
+        run.sweep is not None
+        and not run.submission.cancelled
+        and bool(run.sweep.unsubmitted() or run.sweep.unfinished())
+    )
 
 
-def go_on(
-    far: RemoteHost,
+def submit_more(
+    host: RemoteHost,
     scheduler: Scheduler,
-    book: RunStore,
+    run_store: RunStore,
     run: Run,
     limits: Limits,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     *,
     look: bool = True,
 ) -> Run:
     """The sweep with what there is room for submitted; `look` as `runs.send.take_room` has it. Raises what the scheduler refuses with."""
-    with book.claim(run.key, tell=tell):
-        run = book.load(run.id)
-        if goes_on(run):
-            run = _begin_next(far, book, run, tell)
-            run = send_chunks(far, scheduler, book, run, limits, tell=tell, look=look)
+    with run_store.claim(run.key, on_event=on_event):
+        run = run_store.load(run.id)
+        if can_submit_more(run):
+            run = _begin_next(host, run_store, run, on_event)
+            run = send_chunks(host, scheduler, run_store, run, limits, on_event=on_event, look=look)
     return run
 
 
-def _begin_next(far: RemoteHost, book: RunStore, run: Run, tell: Listener) -> Run:
+def _begin_next(host: RemoteHost, run_store: RunStore, run: Run, on_event: Listener) -> Run:
     """The sweep with one more chunk for what its last allocation left, unless that was another job's, which may be at work."""
     sweep = sweep_of(run)
     left = sweep.unfinished()
     if not left:
         return run
     last = sweep.chunks[-1]
-    job = find_job(far, chunk_folder(run, last))
+    job = find_job(host, chunk_folder(run, last))
     if job is not None and job not in last.jobs:
-        return book.note(run.id, "chunk", {"chunk": last.number, "job": job})
-    run = book.note(run.id, "allocation", {"tasks": write_ranges(left)})
+        return run_store.note(run.id, "chunk", {"chunk": last.number, "job": job})
+    run = run_store.note(run.id, "allocation", {"tasks": write_ranges(left)})
     Queued(run.site).keep(holder_of(run.id, last.number), 0)
-    tell(Noted(f"run {run.id}: allocation {last.number} ended, and {len(left)} tasks go on in the next one"))
+    on_event(
+        Noted(f"run {run.id}: allocation {last.number} ended, and {len(left)} tasks go on in the next one")
+    )
     return run

@@ -23,7 +23,7 @@ from registry.invocation import Invocation, check_invocation
 from registry.parameters import Row, check_tasks
 from registry.pipeline import Pipeline
 from runs.inputs import list_inputs
-from runs.model import NOT_WELL, Input, Run
+from runs.model import UNSUCCESSFUL_STATES, Input, Run
 from runs.records import sweep_of
 from runs.request import TaskRequest
 from runs.store import RunStore
@@ -62,10 +62,10 @@ class OutputFile:
 def check_table(path: Path, folder: str | None = None) -> None:
     """Raise `UsageError` for a table that could not be written, before anything is run for it; `folder` is going to be made."""
     if path.suffix.lower() not in _FORMATS:
-        raise UsageError("unknown-table", f"a table is written as {', '.join(_FORMATS)}", about=str(path))
+        raise UsageError("unknown-table", f"a table is written as {', '.join(_FORMATS)}", subject=str(path))
     above = path.absolute().parent
     if not above.is_dir() and (folder is None or Path(folder).absolute() not in (above, *above.parents)):
-        raise UsageError("no-folder", "the folder for the table is not there", about=str(path))
+        raise UsageError("no-folder", "the folder for the table is not there", subject=str(path))
     if path.suffix.lower() == ".parquet":
         _load_pyarrow(path)
 
@@ -85,7 +85,7 @@ def write_table(path: Path, run: Run, left: Mapping[int, Sequence[OutputFile]]) 
         write_atomic(path, content, mode=0o666)
     except OSError as problem:
         raise UsageError(
-            "table-unwritable", f"the table cannot be written: {reason_of(problem)}", about=str(path)
+            "table-unwritable", f"the table cannot be written: {reason_of(problem)}", subject=str(path)
         ) from None
 
 
@@ -168,7 +168,7 @@ def _load_pyarrow(path: Path) -> Any:
         raise UsageError(
             "no-pyarrow",
             "a Parquet table needs pyarrow, which is not installed here",
-            about=str(path),
+            subject=str(path),
             hint="pip install pyarrow; or name a .csv or .jsonl file.",
         ) from None
 
@@ -219,26 +219,26 @@ def tasks_to_rerun(run: Run, *, failed: bool) -> tuple[int, ...]:
     They keep their numbers. Raises `TryLaterError` where that cannot be said yet.
     """
     if run.sweep is None:
-        chosen: tuple[int, ...] = (0,) if not failed or run.state in NOT_WELL else ()
+        chosen: tuple[int, ...] = (0,) if not failed or run.state in UNSUCCESSFUL_STATES else ()
     else:
-        chosen = run.sweep.in_state(*NOT_WELL) if failed else tuple(run.sweep.tasks)
+        chosen = run.sweep.in_state(*UNSUCCESSFUL_STATES) if failed else tuple(run.sweep.tasks)
     if not run.state.ended and not (failed and chosen):
         raise TryLaterError(
-            "not-ended", f"the run is {run.state}", about=run.id, hint=f"hibali runs wait {run.id}"
+            "not-ended", f"the run is {run.state}", subject=run.id, hint=f"hibali runs wait {run.id}"
         )
     return chosen
 
 
-def read_again(run: Run, book: RunStore, pipeline: Pipeline, numbers: Sequence[int]) -> Again:
+def read_again(run: Run, run_store: RunStore, pipeline: Pipeline, numbers: Sequence[int]) -> Again:
     """What the ledger has of these tasks of a run. Raises `RefusedError` where its pipeline is another one by now."""
-    if pipeline.digest != run.pipeline_digest:
+    if pipeline.digest != run.spec.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
-            f"the run was of sha256 {run.pipeline_digest}, and the catalogue has {pipeline.digest}",
-            about=run.pipeline,
+            f"the run was of sha256 {run.spec.pipeline_digest}, and the catalogue has {pipeline.digest}",
+            subject=run.spec.pipeline,
             hint="Add the descriptor that was run again.",
         )
-    begun = next(record for record in book.records(run.id) if record.get("kind") == "prepared")
+    begun = next(record for record in run_store.records(run.id) if record.get("kind") == "prepared")
     answers = begun["invocation"]
     asked = begun.get("asked") or {}
     if run.sweep is None:

@@ -151,7 +151,7 @@ def test_an_empty_invocation_is_refused_where_something_is_required(item: Item) 
 
 @pytest.mark.parametrize("item", VALID, ids=lambda item: item.name)
 def test_whatever_the_reference_refuses_is_refused(item: Item) -> None:
-    """Examples with answers taken away, added and spoiled; the one difference is in decision 20."""
+    """Examples with answers taken away, added and spoiled; the one difference is in decision 25."""
     from boutiques.invocationSchemaHandler import generateInvocationSchema
     from boutiques.localExec import addDefaultValues
 

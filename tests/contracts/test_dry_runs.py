@@ -1,7 +1,7 @@
 """Dry runs: the command of `hibali run --dry-run` against the line of `bosh exec simulate`, with every difference explained.
 
 Paths of staged inputs are replaced by what the invocation says, and the work folder by the reference's current folder, before the
-words of both are compared. Each difference has an entry here, and its rule in docs/decisions/0020.
+words of both are compared. Each difference has an entry here, and its rule in docs/decisions/25-descriptors-and-command-lines.md.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ CRAFTED = [
         "a path that begins with a file",
         tool("t [F] [O]", FILE, outputs=[out("[F]_x", **ENDINGS)]),
         {"f": NIFTI},
-        "the reference writes beside the input; at a site the input's folder cannot be written (decision 21)",
+        "the reference writes beside the input; at a site the input's folder cannot be written (decision 25)",
         ("t", NIFTI, "t1_x"),
     ),
     Case(
@@ -161,7 +161,7 @@ CRAFTED = [
         "a condition on a flag that is off",
         tool("t [X] [O]", FLAG, outputs=[when({"x": "on"}, "off")]),
         {"x": False},
-        'the reference pastes the text "False", which is true (decision 180)',
+        'the reference pastes the text "False", which is true (decision 25)',
         ("t", "off"),
     ),
     Case(

@@ -76,7 +76,7 @@ def test_nothing_that_answers_is_not_the_same_as_nothing_there(subject: Subject)
         return
     with pytest.raises(TryLaterError) as told:
         subject.opened(location).stat()
-    assert told.value.about
+    assert told.value.subject
     for secret in subject.secrets():
         assert secret not in _all_text(told.value)
 
@@ -97,7 +97,7 @@ def test_a_refused_login_is_not_the_same_as_nothing_there(
 def _all_text(problem: BaseException | None) -> str:
     text = ""
     while problem is not None:
-        text += f"{problem!r} {problem} {getattr(problem, 'about', '')} {getattr(problem, 'hint', '')} "
+        text += f"{problem!r} {problem} {getattr(problem, 'subject', '')} {getattr(problem, 'hint', '')} "
         problem = problem.__cause__ or problem.__context__
     return text
 

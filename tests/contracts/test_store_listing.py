@@ -16,7 +16,6 @@ from tests.support.payloads import file_entry, items_of, payloads_of, put, read_
 from tests.support.trees import HOSTILE_NAMES, Folder, Link
 from transfers.agent.identity import AROUND, INSIDE, SAME, relation
 from transfers.entry import Entry, Kind
-from transfers.overlap import identities_of
 from transfers.plan import unholdable
 from transfers.stores.base import Facts, Item, Store
 
@@ -263,8 +262,32 @@ def test_a_store_tells_what_overlaps_with_its_root(subject: Subject) -> None:
     root, inner, beside = (
         subject.opened(subject.location(path)) for path in (ROOT, f"{ROOT}/a", f"{ROOT}/ab")
     )
-    (whole,), (part,), (other,) = (identities_of(store) for store in (root, inner, beside))
+    (whole,), (part,), (other,) = (store.identities() for store in (root, inner, beside))
     assert (relation(part, whole), relation(whole, part), relation(whole, whole)) == (INSIDE, AROUND, SAME)
     assert relation(part, other) is None
-    (new,) = identities_of(subject.opened(subject.location(f"{ROOT}/a/not/yet")))
+    (new,) = subject.opened(subject.location(f"{ROOT}/a/not/yet")).identities()
     assert (relation(new, part), relation(new, other)) == (INSIDE, None)
+
+
+OPTIONAL = {
+    "machine": ("identify", "resolved"),
+    "root_identity": ("root_identity",),
+    "keeps": ("keep",),
+    "adjusts": ("adjust",),
+    "attributes": ("take_attributes",),
+    "appends": ("appender",),
+    "hashes_ranges": ("digest_ranges",),
+    "whole_files": ("find_whole", "store_whole", "fetch_whole", "remove_whole"),
+    "small_files": ("small_files",),
+    "substores": ("substore",),
+    "external_writes": ("prepare_external", "commit_external"),
+    "removes_trees": ("check_no_locks", "remove_own_files", "remove_root"),
+}
+
+
+def test_facts_name_the_optional_operations_that_a_store_has(subject: Subject) -> None:
+    """Callers ask the facts; a fact without its operations would be refused only when something is under way."""
+    store = subject.fresh()
+    for fact, names in OPTIONAL.items():
+        has = {getattr(type(store), name) is not getattr(Store, name) for name in names}
+        assert has == {getattr(store.facts, fact)}, fact

@@ -44,7 +44,7 @@ def test_an_output_is_used_where_it_lies_and_nothing_comes_home(chain: Chain) ->
     assert output(first) in text
 
 
-@pytest.mark.heavy  # tests/unit/runs/test_guard.py tries the same by itself
+@pytest.mark.heavy  # tests/unit/runs/test_script_preflight.py tries the same by itself
 def test_a_symlink_that_a_tool_left_is_not_read_by_the_next_one(chain: Chain) -> None:
     secret = chain.folder / "secret"
     secret.write_text("PRIVATE")

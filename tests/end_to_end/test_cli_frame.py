@@ -49,7 +49,7 @@ def probe(common, what):
     if what == "bug":
         raise ZeroDivisionError("hunter2")
     if what == "access":
-        raise AccessError("denied", "no\\x1b[31m entry", about="site\\nx", hint="ask")
+        raise AccessError("denied", "no\\x1b[31m entry", subject="site\\nx", hint="ask")
     if what == "many":
         for number in range(100000):
             common.output.record("entry", {"path": "x" * 20})

@@ -17,6 +17,7 @@ from tests.support.documented import REPOSITORY, calls_in_line, calls_of_hibali,
 from tests.support.error_codes import error_codes
 
 SPHINX = REPOSITORY / ".cache/docs/bin/python"
+TROUBLESHOOTING = REPOSITORY / "docs/troubleshooting"
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
@@ -40,12 +41,39 @@ def test_what_the_readme_links_to_is_there() -> None:
 
 
 def test_each_error_code_has_one_entry_and_no_entry_is_of_a_code_that_is_gone() -> None:
-    page = (REPOSITORY / "docs/troubleshooting.md").read_text()
-    entries = re.findall(r"^## `([^`]+)`$", page, re.MULTILINE)
-    assert entries == sorted(set(entries))
+    entries: list[str] = []
+    for page in TROUBLESHOOTING.glob("*.md"):
+        on_page = re.findall(r"^## `([^`]+)`$", page.read_text(), re.MULTILINE)
+        assert on_page == sorted(on_page)
+        entries += on_page
+    assert len(entries) == len(set(entries))
     codes = error_codes()
     assert {code: codes[code][0] for code in codes.keys() - set(entries)} == {}
     assert set(entries) - codes.keys() == set()
+
+
+def test_the_index_of_error_codes_leads_to_the_page_of_each() -> None:
+    index = (TROUBLESHOOTING / "README.md").read_text()
+    links = re.findall(r"\[`([^`]+)`\]\(([a-z-]+\.md)#([^)]+)\)", index)
+    assert [code for code, _, anchor in links if code != anchor] == []
+    assert [code for code, _, _ in links] == sorted(error_codes())
+    assert [
+        code for code, page, _ in links if f"## `{code}`\n" not in (TROUBLESHOOTING / page).read_text()
+    ] == []
+
+
+def test_the_files_that_the_architecture_page_names_exist() -> None:
+    page = (REPOSITORY / "docs/architecture.md").read_text()
+    files = re.findall(r"`((?:hibali|hibali_cli|transfers|registry|runs|tests)/[a-z0-9_/]*(?:\.py)?)`", page)
+    assert len(files) > 80
+    assert [file for file in files if not (REPOSITORY / file).exists()] == []
+
+
+@pytest.mark.parametrize("way", ["push", "run"])
+def test_the_way_of_a_command_is_twenty_files_at_most(way: str) -> None:
+    page = (REPOSITORY / "docs/architecture.md").read_text()
+    section = page.split(f"## The way of a {way}\n")[1].split("\n## ")[0]
+    assert 10 < len(re.findall(r"^\| \d+ \| `", section, re.MULTILINE)) <= 20
 
 
 class _Page(HTMLParser):

@@ -14,7 +14,7 @@ from tests.services.session import REPOSITORY
 from tests.support.calling import calls_of, environment_with_hibali
 from tests.support.lacking import lacks
 
-_PAGE = REPOSITORY / "docs" / "engines.md"
+_PAGE = REPOSITORY / "docs" / "workflow-engines.md"
 
 
 def recipe(heading: str) -> str:

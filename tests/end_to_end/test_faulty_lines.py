@@ -102,7 +102,7 @@ def test_a_server_that_stays_busy_is_5_and_not_asked_for_ever(spoiled: Any) -> N
 
 @pytest.mark.heavy
 def test_an_object_that_the_server_lost_costs_a_few_requests(spoiled: Any, tmp_path: Path) -> None:
-    """Whatever tries again, in our code or in a library, shares one budget (decision 0131)."""
+    """Whatever tries again, in our code or in a library, shares one budget (decision 09)."""
 
     def lost(exchange: Exchange) -> None:
         exchange.fail = exchange.method == "GET" and exchange.target.endswith("/data/lost")

@@ -1,6 +1,6 @@
 """Answers, names and tools that mean harm: nothing but the tool runs, and it writes nothing but its work folder.
 
-What was tried is listed in docs/hostile-runs.md.
+What was tried is listed in docs/untrusted-pipelines.md.
 """
 
 from __future__ import annotations

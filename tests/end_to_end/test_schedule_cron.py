@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from runs.schedules.records import Firing, read_firings
+from runs.schedules.records import Trigger, read_triggers
 from tests.services.processes import MARK
 from tests.support.own_server import OwnServer, own_server
 from tests.support.places import add_site, make_place
@@ -94,7 +94,7 @@ def wait_for_second(second: int) -> None:
     time.sleep((second - time.time()) % 60)
 
 
-def ran(firings: list[Firing]) -> list[Firing]:
+def ran(firings: list[Trigger]) -> list[Trigger]:
     return [each for each in firings if each.state != "skipped"]
 
 
@@ -123,10 +123,10 @@ def test_ten_minutes(
     for name in ("over-ssh", "to-bucket", "slow"):
         night.run("schedule", "remove", name)
     assert cron.content() == FOREIGN
-    judge(night, {name: read_firings(name) for name in night.sources})
+    judge(night, {name: read_triggers(name) for name in night.sources})
 
 
-def judge(night: Night, fired: dict[str, list[Firing]]) -> None:
+def judge(night: Night, fired: dict[str, list[Trigger]]) -> None:
     for name, firings in fired.items():
         print(name, [(each.due, each.exit, each.because, each.seconds) for each in firings])
         ends = [datetime.fromisoformat(each.ended) for each in ran(firings) if each.ended]

@@ -15,7 +15,7 @@ from tests.support.annex import AnnexRepository, make_repository
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.heavy  # tests/unit/runs/test_sweep.py tries the script by itself
+@pytest.mark.heavy  # tests/unit/runs/sweeps/test_sweep.py tries the script by itself
 def test_inputs_of_tasks_are_read_and_their_outputs_written_on_fast_storage(hibali: Any) -> None:
     bench = Bench(hibali, doing("readlink -f [IN]; pwd -P; cat [IN] [MORE] >[OUT]; exit [CODE]"))
     work = bench.add_local_site()

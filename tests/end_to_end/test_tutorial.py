@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,19 @@ import pytest
 from tests.support.documented import REPOSITORY, is_as_shown, sessions
 
 END = "== the command ended =="
+
+
+def test_the_block_with_all_commands_has_the_same_commands() -> None:
+    page = (REPOSITORY / "docs/quickstart.md").read_text()
+    [everything] = re.findall(r"^```bash\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    steps = [typed.command for typed in sessions(REPOSITORY / "docs/quickstart.md")]
+    assert everything == "\n".join(steps) + "\n"
+
+
+def test_no_block_that_people_copy_has_a_prompt() -> None:
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    found = {path.name: re.findall(r"^(?:    )?\$ .*$", path.read_text(), re.MULTILINE) for path in pages}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 @pytest.mark.heavy
@@ -26,8 +40,8 @@ def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
         "TMPDIR": str(tmp_path),
     }
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    typed = list(sessions(clone / "docs/tutorial.md"))
-    assert len(typed) > 20
+    typed = list(sessions(clone / "docs/quickstart.md"))
+    assert len(typed) > 10
     with subprocess.Popen(
         ["sh"],
         cwd=clone,
@@ -39,7 +53,7 @@ def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
     ) as shell:
         for each in typed:
             printed = _type(shell, each.command)
-            assert is_as_shown(each.output, printed), f"$ {each.command}\n{printed}\nis not\n{each.output}"
+            assert is_as_shown(each.output, printed), f"{each.command}\n{printed}\nis not\n{each.output}"
 
 
 def _type(shell: subprocess.Popen[str], command: str) -> str:

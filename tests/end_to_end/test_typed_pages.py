@@ -20,20 +20,20 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "bundles": {
         "hibali bundle run bet.zip --site juwels --input": "all inputs are in this bundle: test_bundle.py"
     },
-    "cache": {
+    "caching": {
         "hibali run conform answers.json --site juwels --fast": "no fast storage is here: test_fast.py"
     },
-    "exchange": {
+    "pipeline-sharing": {
         "hibali pipelines image": "tools run without images in this world: test_images.py",
         "hibali pipelines remotes add lab git@git.example.org:lab/pipelines.git --images": "the same remote, said anew",
     },
-    "first-contact": {
+    "site-setup": {
         "hibali  ": "it only says what to type, and ends with 2: test_first_contact.py",
         "hibali init   ": "it asks: test_first_contact.py",
         "hibali sites import ssh": "it reads what belongs to the account, wherever HOME is: test_sites_import.py",
         "hibali sites import https:": "nobody answers there: test_sites_import.py",
     },
-    "images": {
+    "container-images": {
         "hibali pipelines image": "tools run without images in this world: test_images.py",
         "hibali pipelines stage": "as the line before",
     },
@@ -44,7 +44,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali pipelines add bosh:": "bosh has fetched nothing here: tests/unit/registry",
         "hibali pipelines example fsl_bet --ask": "it asks: test_asking.py",
     },
-    "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/unattended"},
+    "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/runs/schedules"},
     "transfers": {
         "hibali sync --direct": "the account at the first site has to know the second: test_direct.py",
         "hibali sites add openneuro": "no web server is here: test_url.py",
@@ -52,24 +52,28 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali sites add cloud": "no WebDAV server is here: test_webdav.py",
         "hibali push results cloud:": "as the line before",
     },
-    "watching": {"hibali runs watch --notify": "nobody answers at that address: test_watching.py"},
+    "monitoring": {"hibali runs watch --notify": "nobody answers at that address: test_watching.py"},
 }
 # What somebody did who has come to this page.
 DONE_BEFORE: dict[str, tuple[str, ...]] = {
     "history": ("push data juwels:@scratch/data",),
     "pipelines": ("pipelines add tools/",),
-    "proof": ("push data juwels:@scratch/data", "push data juwels:study/data", "push data juwels:@archive"),
+    "verification": (
+        "push data juwels:@scratch/data",
+        "push data juwels:study/data",
+        "push data juwels:@archive",
+    ),
     "transfers": (
         "push data juwels:@scratch/run7",
         "push data juwels:@scratch/run",
         "plan data juwels:@scratch/data -o theirs.plan",
     ),
-    "watching": (
+    "monitoring": (
         "run conform answers.json --site juwels --wait",
         "run bet answers.json --site juwels --wait",
     ),
     "bundles": ("run fsl_bet answers.json --site juwels --wait",),
-    "cache": ("run conform answers.json --site juwels --wait",),
+    "caching": ("run conform answers.json --site juwels --wait",),
 }
 
 
@@ -80,7 +84,7 @@ def world(hibali: Any, slurm: Any, object_store: Any) -> TypedWorld:
 
 # Pages whose lines other tests type, or cannot be typed in this world.
 ELSEWHERE: dict[str, str] = {
-    "datasets": "DataLad: test_datasets.py",
+    "datalad": "DataLad: test_datasets.py",
     "git-annex": "test_annex_remote.py",
     "globus": "test_globus_smoke.py, test_globus_login.py",
     "gsi": "test_gsi.py",

@@ -137,7 +137,7 @@ def test_faults_are_worded(said: bytes, kind: type, code: str) -> None:
     noise = b"debug: sending command\nUSER :globus-mapping:\n\nerror: "
     problem = explain(noise + said + b"\n", URL)
     assert isinstance(problem, kind)
-    assert (problem.code, problem.about) == (code, URL)  # type: ignore[union-attr]
+    assert (problem.code, problem.subject) == (code, URL)  # type: ignore[union-attr]
 
 
 def test_a_refusal_is_no_failure_of_the_line() -> None:

@@ -59,7 +59,7 @@ def reading(content: bytes) -> Iterator[SavedPlan]:
 
 
 def again(saved: SavedPlan, source: ModelSide, target: ModelSide) -> TransferPlan:
-    return recheck(saved.planned, source, target, saved.header.rules, target_exists=True, about="there:x")
+    return recheck(saved.planned, source, target, saved.header.rules, target_exists=True, subject="there:x")
 
 
 def refused(content: bytes) -> str:
@@ -135,9 +135,9 @@ def test_a_name_that_changed_since_is_drift(source: Model, target: Model, data: 
     here, there = ModelSide(source, POSIX), ModelSide(target, POSIX)
     with reading(written(here, there)) as saved:
         every = [*saved.planned.moves, *saved.planned.deletions]
-        about = [action for action in every if action.entry.kind is Kind.FILE and not action.implied]
-        assume(about)
-        path = data.draw(st.sampled_from(about)).entry.path
+        subject = [action for action in every if action.entry.kind is Kind.FILE and not action.implied]
+        assume(subject)
+        path = data.draw(st.sampled_from(subject)).entry.path
         changed = data.draw(files())._replace(mtime_ns=12345, content=b"something else altogether")
         if path in source:
             drifted = ModelSide(source | {path: changed}, POSIX), there

@@ -12,7 +12,7 @@ from tests.support.trees import sha256
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
 from transfers.planner import TransferPlan
-from transfers.stores.base import Facts, Problem
+from transfers.stores.base import Facts, Problem, Side
 
 BASE = 1_600_000_000_123_456_789
 SECOND = 1_000_000_000
@@ -91,11 +91,15 @@ def entry_of(path: bytes, node: Node) -> Entry:
 
 
 @dataclass
-class ModelSide:
-    """A side as a plan is made from it (transfers.movers.base.Side)."""
+class ModelSide(Side):
+    """A side as a plan is made from it (transfers.stores.base.Side)."""
 
     tree: Model
-    facts: Facts
+    holds: Facts
+
+    @property
+    def facts(self) -> Facts:
+        return self.holds
 
     def list(self) -> Iterator[Entry]:
         return iter(sorted((entry_of(*item) for item in self.tree.items()), key=lambda entry: entry.order))

@@ -1,4 +1,4 @@
-"""Runs hibali's commands as children of one process that has already imported it: docs/decisions/0205-commands-of-tests-are-forked.md.
+"""Runs hibali's commands as children of one process that has already imported it: docs/decisions/44-tests.md.
 
 Two thirds of a short command's time go into importing. What a command is given (words, environment, folder, streams) is
 its own; only what an interpreter reads before its first line must be as it was here, else `run` declines.

@@ -14,7 +14,7 @@ from typing import Any
 from hibali.config.settings import load_sites
 from runs.schedulers.base import GONE, Job, Phase, Resources, Scheduler, Status, Submitted, load_scheduler
 from runs.script import job_script, start_script
-from runs.submit import Submission, submit_once
+from runs.submit import SubmitRequest, submit_once
 from tests.end_to_end.run_tools import Bench
 from tests.support.waiting import wait_for
 from transfers.remote.host import RemoteHost
@@ -67,7 +67,7 @@ class Cluster:
             far.put(f"{folder}/start".encode(), start_script((), start).encode())
             far.put(f"{folder}/job.sh".encode(), text.encode(), executable=True)
 
-        submission = Submission(
+        submission = SubmitRequest(
             run=run,
             folder=folder.encode(),
             words=self.scheduler.submit_words(Job(run, f"{folder}/job.sh", **more)),

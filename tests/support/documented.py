@@ -21,33 +21,25 @@ _BEFORE_A_COMMAND = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """What is typed at one prompt, further lines included, and what stands below it."""
+    """Commands that are pasted together, and what they print."""
 
     command: str
     output: str
 
 
 def sessions(page: Path) -> Iterator[Typed]:
-    """All that stands after `$` in the page's `console` blocks; `> ` begins a line that goes on."""
+    """The page's `sh` blocks, as they are pasted, each with the `text` block that shows what it prints."""
+    command: str | None = None
     for fence in _FENCE.finditer(page.read_text()):
-        if fence["word"] == "console":
-            yield from _session(fence["text"])
-
-
-def _session(text: str) -> Iterator[Typed]:
-    command: list[str] = []
-    output: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("$ "):
-            if command:
-                yield Typed("\n".join(command), "\n".join(output))
-            command, output = [line[2:]], []
-        elif not output and (line.startswith("> ") or line == ">"):
-            command.append(line[2:])
-        else:
-            output.append(line)
-    if command:
-        yield Typed("\n".join(command), "\n".join(output))
+        if fence["word"] == "sh":
+            if command is not None:
+                yield Typed(command, "")
+            command = fence["text"].rstrip("\n")
+        elif fence["word"] == "text" and command is not None:
+            yield Typed(command, fence["text"])
+            command = None
+    if command is not None:
+        yield Typed(command, "")
 
 
 def is_as_shown(shown: str, printed: str) -> bool:
@@ -68,14 +60,14 @@ def _pattern(shown: str) -> re.Pattern[str]:
 
 def pages() -> list[Path]:
     """The README and the pages that people read to do something; decisions are about the past."""
-    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    docs = REPOSITORY / "docs"
+    return [REPOSITORY / "README.md", *sorted(docs.glob("*.md")), *sorted(docs.glob("troubleshooting/*.md"))]
 
 
 def calls_of_hibali(page: Path) -> Iterator[list[str]]:
     """The words after `hibali` wherever the page calls it: in blocks and in the midst of sentences, without redirections."""
     text = page.read_text()
-    blocks = [fence["text"] for fence in _FENCE.finditer(text) if fence["word"] != "console"]
-    blocks += [typed.command for typed in sessions(page)]
+    blocks = [fence["text"] for fence in _FENCE.finditer(text) if fence["word"] != "text"]
     blocks += _INLINE.findall(_INDENTED.sub("", _FENCE.sub("", text)))
     blocks += [found[0] for found in _INDENTED.finditer(_FENCE.sub("", text))]
     for block in blocks:

@@ -28,9 +28,7 @@ from transfers.stores.base import (
     Landed,
     Lock,
     Problem,
-    Shelving,
     Store,
-    StoresWhole,
     named_anew,
     unsafe_component,
 )
@@ -45,14 +43,14 @@ _LOCKED_SECONDS = 60.0  # somebody else's file in the same folder is through by 
 class KeptPlace:
     """Paths are relative bytes. Methods raise errors of the hibali family."""
 
-    def __init__(self, location: Location, tell: Listener = ignore) -> None:
-        """`tell` hears what is worth telling, from any thread."""
+    def __init__(self, location: Location, on_event: Listener = ignore) -> None:
+        """`on_event` hears what is worth telling, from any thread."""
         self.location = location
-        self.tell = tell
+        self.on_event = on_event
         self._there: Store | None = None
         self._here: Store | None = None
         self._lent: list[Store] = []
-        self._whole: StoresWhole | None = None
+        self._whole: Store | None = None
         self._checked = False
 
     def close(self) -> None:
@@ -85,11 +83,11 @@ class KeptPlace:
     def store(self) -> Store:
         """The place's store."""
         if self._there is None:
-            self._there = open_store(self.location, tell=self.tell)
-            self._whole = self._there if isinstance(self._there, StoresWhole) else None
+            self._there = open_store(self.location, on_event=self.on_event)
+            self._whole = self._there if self._there.facts.whole_files else None
         return self._there
 
-    def whole(self) -> StoresWhole | None:
+    def whole(self) -> Store | None:
         """The same, where it handles single small files without a lock; found out once, as every request needs it."""
         self.store()
         return self._whole
@@ -100,8 +98,8 @@ class KeptPlace:
         if not self._checked:
             check_writable(self.location)
             if not store.facts.writable:
-                raise RefusedError("read-only-site", "this site can only be read", about=self.location.text)
-            check_guarded(self.location, store.where, self.tell)
+                raise RefusedError("read-only-site", "this site can only be read", subject=self.location.text)
+            check_guarded(self.location, store.where, self.on_event)
             self._checked = True
         return store
 
@@ -117,7 +115,7 @@ class KeptPlace:
             raise NotFoundError(
                 "no-such-place",
                 "the place itself is not there, so nothing is known of what it holds",
-                about=self.location.text,
+                subject=self.location.text,
                 hint="Is something not mounted there? `git annex enableremote` makes it anew.",
             )
         return found
@@ -126,7 +124,7 @@ class KeptPlace:
         """The file that stands there."""
         found = self.find(path)
         if found is None or found.kind is not Kind.FILE:
-            raise NotFoundError("no-such-file", "there is no such content", about=self.location.text)
+            raise NotFoundError("no-such-file", "there is no such content", subject=self.location.text)
         return found
 
     def check_holdable(self, path: bytes) -> None:
@@ -137,21 +135,21 @@ class KeptPlace:
 
     def _unsafe(self, path: bytes, reason: str) -> RefusedError:
         message = f"the place cannot hold the name {printable(path)}: {reason}"
-        return RefusedError("unsafe-name", message, about=self.location.text)
+        return RefusedError("unsafe-name", message, subject=self.location.text)
 
     @contextmanager
     def shelf(self, folder: bytes) -> Iterator[tuple[Store, bytes]]:
         """A store for files of that folder, and the folder's path in it with a slash behind, or b"". Nothing is locked."""
         store = self.writable()
         try:
-            if isinstance(store, Shelving):
-                shelf, below = store.shelf(folder)
+            if store.facts.substores:
+                shelf, below = store.substore(folder)
                 yield shelf, below + b"/" if below else b""
                 return
             place = self.location
             for part in folder.split(b"/") if folder else ():
                 place = place.child(part)
-            self._lent.append(open_store(place, tell=self.tell))
+            self._lent.append(open_store(place, on_event=self.on_event))
             yield self._lent[-1], b""
         finally:
             self._give_back()
@@ -177,10 +175,9 @@ class KeptPlace:
         folder, _, name = real.rpartition(b"/")
         if self._here is None:
             self._here = open_store(Location(local_site(), "/", "/", slash=True))
-        assert isinstance(self._here, Shelving)
-        source = SingleSource(self._here.shelf(folder.lstrip(b"/"))[0], name, shown)
+        source = SingleSource(self._here.substore(folder.lstrip(b"/"))[0], name, shown)
         if source.entry().kind is not Kind.FILE:
-            raise UsageError("not-a-file", "this is no regular file", about=printable(real))
+            raise UsageError("not-a-file", "this is no regular file", subject=printable(real))
         return source
 
 
@@ -208,10 +205,10 @@ class AnnexContents:
     Paths are relative bytes. Every method raises errors of the hibali family; nothing is left half-done under a final name.
     """
 
-    def __init__(self, location: Location, tell: Listener = ignore) -> None:
-        """`tell` hears what is worth telling, from any thread."""
-        self._place = KeptPlace(location, tell)
-        self._about = location.text
+    def __init__(self, location: Location, on_event: Listener = ignore) -> None:
+        """`on_event` hears what is worth telling, from any thread."""
+        self._place = KeptPlace(location, on_event)
+        self._subject = location.text
 
     def make_place(self) -> None:
         """Make the folder of the place; one that can only be read has to be there."""
@@ -254,7 +251,7 @@ class AnnexContents:
         if store.facts.writable:
             self._place.writable().make_root()
         elif store.stat() is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self._about)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self._subject)
 
     def _present(self, path: bytes, size: int | None) -> bool:
         found = self._place.find(path)
@@ -288,29 +285,31 @@ class AnnexContents:
         except OSError:  # the locked way reads it by an agent, and says what is wrong
             return False
         if len(content) != found.st_size:
-            raise IncompleteError("source-changed", "the file changed while it was read", about=self._about)
+            raise IncompleteError(
+                "source-changed", "the file changed while it was read", subject=self._subject
+            )
         entry = Entry(path, Kind.FILE, len(content), found.st_mtime_ns, stat.S_IMODE(found.st_mode))
         return store.store_whole(entry, content)
 
     def _carry(self, source: SingleSource, target: Store, progress: Progress) -> None:
-        def tell(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, Carrying):
                 progress(event.bytes)
             else:
-                self._place.tell(event)
+                self._place.on_event(event)
 
         entry = source.entry()
         for store in (source.store, target):
             store.expect(entry.size)
-        mover = StreamMover(self._place.location.site.limits.bandwidth, tell)
+        mover = StreamMover(self._place.location.site.limits.bandwidth, on_event)
         for event in mover.carry(source, target, [Item(0, entry)]):
             if not isinstance(event, Landed):
-                self._place.tell(event)
+                self._place.on_event(event)
                 continue
             self._check(event)
             if event.proof.strength < weakest(source.facts.proof_read, target.facts.proof_write).strength:
                 message = f"it arrived with no more than {event.proof} as its proof"
-                raise IncompleteError("unproven", message, about=self._about)
+                raise IncompleteError("unproven", message, subject=self._subject)
         progress(entry.size)
 
     def _check(self, landed: Landed) -> None:
@@ -318,17 +317,17 @@ class AnnexContents:
 
     def _check_problem(self, problem: Problem | None) -> None:
         if problem is not None:
-            raise IncompleteError(problem.code, problem.message, about=self._about)
+            raise IncompleteError(problem.code, problem.message, subject=self._subject)
 
     def _retrieve(self, path: bytes, file: Path, progress: Progress, digest: str | None) -> None:
         found = self._place.find_file(path)
         whole = self._place.whole()
         if whole is not None and found.size <= PACK_BYTES:
-            put_content(whole.fetch_whole(found), file, progress, digest=digest, about=self._about)
+            put_content(whole.fetch_whole(found), file, progress, digest=digest, subject=self._subject)
             return
         store = self._place.store()
         store.expect(found.size)
-        take_file(store, found, file, progress, digest=digest, about=self._about)
+        take_file(store, found, file, progress, digest=digest, subject=self._subject)
 
     def _remove(self, path: bytes) -> None:
         found = self._place.find(path)

@@ -201,7 +201,7 @@ def ask_git(
     """What git answers; raises `IncompleteError` where it cannot."""
     finished = run_git(repository, *words, stdin=stdin, more=more)
     if finished.exit_code != 0:
-        raise IncompleteError("git-failed", told_by("git", finished), about=printable(repository.root))
+        raise IncompleteError("git-failed", told_by("git", finished), subject=printable(repository.root))
     return finished.stdout
 
 
@@ -235,7 +235,7 @@ def require_annex(repository: Repository) -> dict[str, str]:
         raise NotFoundError(
             "no-such-program",
             "git-annex is not installed",
-            about=printable(repository.root),
+            subject=printable(repository.root),
             hint="pip install 'hibali[annex]'",
         )
     return environment
@@ -252,7 +252,7 @@ def push_to_sibling(repository: Repository, sibling: str) -> None:
         raise IncompleteError(
             "not-pushed",
             f"all is saved, but not pushed to {printable(sibling)}: {told_by('datalad push', finished)}",
-            about=root,
+            subject=root,
             hint=f"datalad push -d {root} --to {printable(sibling)}",
         )
 
@@ -351,9 +351,9 @@ class Content(NamedTuple):
 class Contents:
     """The files below one path of a repository, and of others inside it. Names are relative to that path, b"" is itself."""
 
-    def __init__(self, place: RepositoryPath, tell: Listener) -> None:
+    def __init__(self, place: RepositoryPath, on_event: Listener) -> None:
         self.place = place
-        self._tell = tell
+        self._on_event = on_event
         self._around = lru_cache(_FOLDERS_KNOWN)(repository_around)
         self._not_got: dict[bytes, str] = {}
 
@@ -421,7 +421,7 @@ class Contents:
                 wanted.setdefault(repository, {})[key.name] = max(key.size, 0)
         for repository, keys in wanted.items():
             root = printable(repository.root)
-            self._tell(Noted(f"{root}: getting {len(keys)} annexed files ({sum(keys.values())} bytes)"))
+            self._on_event(Noted(f"{root}: getting {len(keys)} annexed files ({sum(keys.values())} bytes)"))
             self._not_got.update(get_content(repository, keys))
 
     def why_missing(self, path: bytes) -> str:
@@ -448,7 +448,7 @@ def bring_here(path: bytes) -> None:
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise IncompleteError(
-            "content-not-here", contents.why_missing(missing[0]) + more, about=printable(path)
+            "content-not-here", contents.why_missing(missing[0]) + more, subject=printable(path)
         )
 
 

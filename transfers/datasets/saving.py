@@ -65,7 +65,7 @@ def save(groups: dict[Repository, set[bytes]], outermost: Repository, message: s
         raise IncompleteError(
             "not-saved",
             f"the files are in place, but not saved: {problem.message}",
-            about=root,
+            subject=root,
             hint=f"{problem.hint + '; then t' if problem.hint else 'T'}ype the same line again, or: datalad save -d {root}",
         ) from None
     return made
@@ -143,7 +143,7 @@ class _Saving:
                 raise RefusedError(
                     "unsafe-backend",
                     f"a .gitattributes sets annex.backend={printable(backend)}, by which git-annex would run a file of that path",
-                    about=printable(self._repository.root),
+                    subject=printable(self._repository.root),
                     hint="Look at what .gitattributes says, and who wrote it",
                 )
 
@@ -270,7 +270,7 @@ class Unsaved:
             raise RefusedError(
                 "ledger-unwritable",
                 f"the ledger cannot be written: {reason_of(problem)}",
-                about=str(self._own),
+                subject=str(self._own),
                 hint="Nothing was started. Make room there, or set HIBALI_STATE.",
             ) from None
 
@@ -316,10 +316,10 @@ _OWN_NAMES = ".hibali/\n.hibali-" + "[0-9a-f]" * 32 + "\n"
 class Changes:
     """The names that a call changes at its target, once that is locked."""
 
-    def __init__(self, contents: Contents, tell: Listener) -> None:
+    def __init__(self, contents: Contents, on_event: Listener) -> None:
         self._contents = contents
         self._repository = contents.place.repository
-        self._tell = tell
+        self._on_event = on_event
         self._unsaved: Unsaved | None = None
 
     def check(self, saving: Saving) -> None:
@@ -334,7 +334,7 @@ class Changes:
             raise RefusedError(
                 "unusable-dataset",
                 f"what lands there could not be saved: {told_by('git', told)}",
-                about=printable(self._repository.root),
+                subject=printable(self._repository.root),
                 hint="Put that right, or leave the commit to yourself: --no-save. Nothing was changed.",
             )
         if self._repository.annex:
@@ -345,7 +345,7 @@ class Changes:
                 raise UsageError(
                     "no-such-sibling",
                     f"this dataset has no sibling {printable(sibling)}",
-                    about=printable(self._repository.root),
+                    subject=printable(self._repository.root),
                     hint=f"Siblings: {printable(', '.join(sorted(known))) or 'none'}",
                 )
 
@@ -404,7 +404,7 @@ class Changes:
             self._say(f"saved as {commit[:12]}")
 
     def _say(self, words: str) -> None:
-        self._tell(Noted(f"{printable(self._repository.root)}: {words}"))
+        self._on_event(Noted(f"{printable(self._repository.root)}: {words}"))
 
     def close(self) -> None:
         """Leave the rest to the next call."""

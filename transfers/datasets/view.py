@@ -11,7 +11,6 @@ from itertools import islice
 
 from hibali.events import Listener
 from hibali.locations import Location
-from transfers.agent.identity import Identity
 from transfers.datasets.repository import (
     POINTER,
     POINTER_BYTES,
@@ -24,7 +23,6 @@ from transfers.datasets.repository import (
 from transfers.datasets.saving import Changes
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
-from transfers.overlap import identities_of
 from transfers.request import Saving
 from transfers.stores.base import (
     Adjustment,
@@ -35,8 +33,8 @@ from transfers.stores.base import (
     Lock,
     Payload,
     Problem,
-    Space,
     Store,
+    StoreView,
     Unit,
 )
 
@@ -140,11 +138,9 @@ class ContentReading:
 
 _SHORTEST_POINTER = 20
 
-_Identities = list[Identity]  # inside the class `list` is a method
-
 
 def see_dataset(
-    store: Store, location: Location, opener: Opener, tell: Listener, *, brings: bool = True
+    store: Store, location: Location, opener: Opener, on_event: Listener, *, brings: bool = True
 ) -> Store:
     """The store, or a view of it where it is in a dataset of this machine; `opener` opens more of the same site.
 
@@ -153,11 +149,11 @@ def see_dataset(
     place = find_place(store.where) if location.site.kind == "local" else None
     if place is None:
         return store
-    return DatasetStore(store, place, location, opener, tell, brings=brings)  # type: ignore[return-value]
+    return DatasetStore(store, place, location, opener, on_event, brings=brings)
 
 
-class DatasetStore:
-    """The Store protocol over a folder or file in a repository (transfers.stores.base.Store).
+class DatasetStore(StoreView):
+    """A folder or file in a repository.
 
     What makes the repository (RESERVED) is not seen. An annexed file has the time of its symlink or pointer file, which stays when
     its content comes and goes, and the digest that its key tells. Content is read where git-annex keeps it, never written there.
@@ -169,43 +165,21 @@ class DatasetStore:
         place: RepositoryPath,
         location: Location,
         opener: Opener,
-        tell: Listener,
+        on_event: Listener,
         *,
         brings: bool = True,
     ) -> None:
-        self.store = store
-        self.where = store.where
-        self.packed_at: bytes | None = getattr(store, "packed_at", None)  # see TellsPacks
+        super().__init__(store)
         self._location = location
-        self._contents = Contents(place, tell)
+        self._contents = Contents(place, on_event)
         self._reading = ContentReading(self._contents, location, opener, brings=brings)
-        self._changes = Changes(self._contents, tell)
+        self._changes = Changes(self._contents, on_event)
         self._receives = False
 
     @property
     def facts(self) -> Facts:
         """Those of the filesystem, without what an annexed file cannot have."""
-        plain = self.store.facts
-        return replace(plain, keeps=False, attributes=False, hard_links=False, reserved=RESERVED)
-
-    @property
-    def wire_bytes(self) -> int:
-        """See Store."""
-        return self.store.wire_bytes
-
-    @property
-    def logins(self) -> int:
-        """See Store."""
-        return self.store.logins
-
-    @property
-    def limited_by(self) -> str | None:
-        """See Store."""
-        return self.store.limited_by
-
-    def identities(self) -> _Identities:
-        """See Identified."""
-        return identities_of(self.store)
+        return self.store.facts.of_view(keeps=False, attributes=False, hard_links=False, reserved=RESERVED)
 
     def receive(self, saving: Saving) -> None:
         """It is a target: what is not here is missing. Raises what keeps it from being saved (Changes.check)."""
@@ -228,10 +202,6 @@ class DatasetStore:
         except OSError:
             return None
         return self._seen(Entry(b"", Kind.LINK, mtime_ns=found.st_mtime_ns, link=link))
-
-    def take_attributes(self) -> bool:
-        """See Store: an annexed file has none."""
-        return False
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store."""
@@ -326,17 +296,9 @@ class DatasetStore:
 
         yield from self.store.adjust(plain())
 
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store; never asked for, since `facts.keeps` is false: the history keeps what is replaced."""
-        return self.store.keep(place, entries)
-
     def make_root(self) -> None:
         """See Store."""
         self.store.make_root()
-
-    def expect(self, size: int) -> None:
-        """See Store."""
-        self.store.expect(size)
 
     def begun(self, item: Item) -> int:
         """See Store."""
@@ -347,10 +309,6 @@ class DatasetStore:
         lock = self.store.lock(operation, make=make)
         self._changes.open()
         return lock
-
-    def space(self) -> Space:
-        """See Store."""
-        return self.store.space()
 
     def save(self, receipt: Receipt, saving: Saving) -> None:
         """Commit what landed here and is in no commit yet, and push that on. Raises `IncompleteError` with what to type."""

@@ -6,28 +6,18 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from hibali.events import Carried
 from hibali.retry import Pace
 from transfers.agent import protocol
-from transfers.entry import Entry
 from transfers.pipeline.batches import problem_from
 from transfers.remote.connection import Connection
-from transfers.stores.base import WINDOW_BYTES, Problem
+from transfers.stores.base import WINDOW_BYTES, Appender, Problem, Tail
 
 _PIECE_BYTES = 4 * 1024 * 1024
 _AHEAD = 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """What is to be added: `start` bytes stand at the target under `entry.path`, and `entry.size` are to; the source knows the file as `name`."""
-
-    name: bytes
-    entry: Entry
-    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,7 @@ class _Piece:
     digest: str
 
 
-class Growing:
+class AgentAppender(Appender):
     """One end's agent; a connection is asked by one thread."""
 
     def __init__(self, connection: Connection) -> None:
@@ -57,7 +47,7 @@ class Growing:
         self.unanswered = 0  # while there are any, also after an interruption, nothing else can be asked
 
     def read(self, name: bytes, start: int, stop: int) -> protocol.Frame:
-        """The bytes from `start` to `stop` with the digests before and after them, or a problem."""
+        """See Appender."""
         path = protocol.text_of(name)
         frame = self._connection.ask("tail", path=path, **{"from": start, "to": stop})
         with self._connection.understanding():
@@ -69,7 +59,7 @@ class Growing:
         return frame
 
     def add(self, tail: Tail, start: int, frame: protocol.Frame) -> None:
-        """Send a piece; `answered` tells in the same order what became of each."""
+        """See Appender."""
         entry = tail.entry
         header: dict[str, Any] = {
             "do": "append",
@@ -85,7 +75,7 @@ class Growing:
         self._connection.data_bytes += len(frame.body)
 
     def answered(self) -> Problem | None:
-        """The next answer."""
+        """See Appender."""
         frame = self._connection.receive()
         if frame.kind != protocol.END:
             raise self._connection.broken(f"answered append with {frame.kind!r}")
@@ -95,16 +85,8 @@ class Growing:
             return None if problem is None else problem_from(problem)
 
 
-@runtime_checkable
-class Growable(Protocol):
-    """A store whose files can be read from any byte on and made longer at their end; others only take whole files."""
-
-    def growing(self) -> Growing:
-        """A way to its files; nothing else is asked of the store meanwhile."""
-
-
 def add_tails(
-    source: Growing, target: Growing, tails: Iterable[Tail], pace: Pace
+    source: Appender, target: Appender, tails: Iterable[Tail], pace: Pace
 ) -> Iterator[Carried | Added]:
     """Send every tail; an `Added` for each, in order. Raises the errors of a connection.
 
@@ -116,7 +98,7 @@ def add_tails(
 class _Adding:
     """One run: pieces under way, oldest first."""
 
-    def __init__(self, source: Growing, target: Growing, pace: Pace) -> None:
+    def __init__(self, source: Appender, target: Appender, pace: Pace) -> None:
         self._source = source
         self._target = target
         self._pace = pace

@@ -15,10 +15,9 @@ from hibali.locations import check_writable
 from hibali.retry import Pace, pause
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Proof
-from transfers.follow.appending import Added, Growable, Tail, add_tails
+from transfers.follow.appending import Added, add_tails
 from transfers.follow.watcher import HELD_BACK, Following, Watch, Work, marker_names
 from transfers.journal import Receipt
-from transfers.movers.base import Side
 from transfers.operation import Operation
 from transfers.plan import Action, Conflict
 from transfers.planner import (
@@ -33,7 +32,7 @@ from transfers.planner import (
 from transfers.request import Request
 from transfers.rules import Rules, selector
 from transfers.spool import Spool
-from transfers.stores.base import Item, Landed, Problem, Store
+from transfers.stores.base import Item, Landed, Problem, Side, Store, Tail
 from transfers.stores.single_file import SingleSource, SingleTarget
 
 _FULL = frozenset({"no-space", "no-quota", "read-only"})
@@ -52,8 +51,8 @@ class Done:
 class Rounds(Operation):
     """Looks and carries; who follows says when."""
 
-    def __init__(self, request: Request, following: Following, tell: Listener, stack: ExitStack) -> None:
-        super().__init__(request, tell, stack)
+    def __init__(self, request: Request, following: Following, on_event: Listener, stack: ExitStack) -> None:
+        super().__init__(request, on_event, stack)
         self._following = following
         self._watch: Watch
         self._rounds = 0
@@ -90,7 +89,7 @@ class Rounds(Operation):
         """So much is known by now; what was moved before counts in, so that totals only grow."""
         files = self.receipt.files_moved + work.files_to_move
         size = self.receipt.bytes_moved + work.bytes_to_move
-        self.tell(Planned(work.files, work.bytes, files, size, work.files_kept, 0))
+        self.record_event(Planned(work.files, work.bytes, files, size, work.files_kept, 0))
 
     def _round(self) -> Done:
         """One look, and all that it found to do."""
@@ -122,7 +121,7 @@ class Rounds(Operation):
             raise IncompleteError(
                 "source-replaced",
                 "another folder stands in the place of the one that was followed",
-                about=self._request.source.text,
+                subject=self._request.source.text,
                 hint="The same line again follows the new one.",
             )
         self._root = found.inode
@@ -147,7 +146,9 @@ class Rounds(Operation):
         if files:
             self._rounds += 1
             failed = len(self._watch.undone) + len(work.conflicts)
-            self.tell(Round(self._rounds, work.files, work.bytes, files, size, work.files_waiting, failed))
+            self.record_event(
+                Round(self._rounds, work.files, work.bytes, files, size, work.files_waiting, failed)
+            )
         return files > 0
 
     def _carry_markers(self, markers: Spool) -> None:
@@ -195,21 +196,19 @@ class Rounds(Operation):
         """Once a name: it may be tried for days."""
         if path not in self._noted:
             self._noted.add(path)
-            self.tell(Noted(f"{printable(path) or '.'}: not sent so far: {message}"))
+            self.record_event(Noted(f"{printable(path) or '.'}: not sent so far: {message}"))
 
     def _grow(self, growths: Spool, grown: dict[bytes, Entry | None]) -> Iterator[int]:
         """Send the tails; yields how many bytes each added, and fills in what stands there now."""
         source, target = self._reading(), self._target
-        assert isinstance(source, Growable)
-        assert isinstance(target, Growable)
         tails = (
             Tail(self._name(action.entry.path), action.entry, action.target.size)
             for action in growths
             if action.target is not None
         )
-        for event in add_tails(source.growing(), target.growing(), tails, Pace(self._request.lowest_rate)):
+        for event in add_tails(source.appender(), target.appender(), tails, Pace(self._request.lowest_rate)):
             if not isinstance(event, Added):
-                self.tell(event)
+                self.record_event(event)
             elif event.digest is None or event.problem is not None:
                 self._fail(event.tail.entry, event.problem or Problem("failed", "no reason was given"))
                 grown[event.tail.entry.path] = None
@@ -223,7 +222,7 @@ class Rounds(Operation):
         entry, added = tail.entry, tail.entry.size - tail.start
         told = Grown(entry.path, entry.size, added, digest, Proof.DIGEST, entry.mtime_ns, entry.mode)
         self._grown[entry.path] = told
-        self.tell(told)
+        self.record_event(told)
         return added
 
     def _prove_grown(self) -> bool:
@@ -254,7 +253,7 @@ class Rounds(Operation):
 
     def _tell_grown(self, one: Grown) -> None:
         """All of its tails are there, and count as one file that was moved."""
-        self.tell(Moved(one.path, Kind.FILE, one.size, one.digest, one.proof, one.mtime_ns, one.mode))
+        self.record_event(Moved(one.path, Kind.FILE, one.size, one.digest, one.proof, one.mtime_ns, one.mode))
 
     def _undone(self) -> Iterator[Failed]:
         """What is not there for another reason than that it is not finished."""
@@ -272,7 +271,7 @@ _PATIENCE = 2.0
 
 
 def follow(
-    request: Request, following: Following, tell: Listener = ignore
+    request: Request, following: Following, on_event: Listener = ignore
 ) -> tuple[Receipt, KeyboardInterrupt | None]:
     """Do it until the end is announced, or an interruption comes, which is handed back beside the receipt.
 
@@ -281,7 +280,7 @@ def follow(
     check_request(request)
     check_writable(request.target)
     with ExitStack() as stack:
-        operation = Follow(request, following, tell, stack)
+        operation = Follow(request, following, on_event, stack)
         interruption: KeyboardInterrupt | None = None
         try:
             try:
@@ -304,7 +303,7 @@ def check_request(request: Request) -> None:
         raise UsageError(
             "not-with-follow",
             "only a folder or file of this machine can be followed",
-            about=request.source.text,
+            subject=request.source.text,
             hint="Start it where the data is written.",
         )
     refused = {
@@ -339,7 +338,7 @@ class Follow(Rounds):
         lock = self._make_and_lock(lock)
         self._go_on()
         for failed in [*self._undone(), *self._unproven()]:
-            self.tell(failed)
+            self.record_event(failed)
         if lock is not None:
             lock.release()
         return self.end(None)
@@ -361,8 +360,8 @@ class Follow(Rounds):
         return watch
 
     def _let_grow(self, watch: Watch) -> None:
-        if not (isinstance(self._target, Growable) and isinstance(self._reading(), Growable)):
-            self.tell(
+        if not (self._target.facts.appends and self._reading().facts.appends):
+            self.record_event(
                 Noted(
                     f"{self._request.target.text}: nothing can be appended there; a file that grows is sent again in whole,"
                     f" each time that it was quiet for {self._following.quiet:g} s"
@@ -386,7 +385,7 @@ class Follow(Rounds):
 
     def _first_look(self, *, exists: bool) -> None:
         """Refuse what must not begin, as of all that is there now, finished or not."""
-        about = self._request.target.text
+        subject = self._request.target.text
         self._watch.look(time.monotonic())
         work = self._watch.plan(time.monotonic(), everything=True)
         try:
@@ -397,8 +396,8 @@ class Follow(Rounds):
                 bytes_to_move=work.bytes_to_move,
                 names_to_make=work.names_to_make + (not exists),
             )
-            check_plan(found, self._request.rules, about)
-            check_space(found, self._target, about)
+            check_plan(found, self._request.rules, subject)
+            check_space(found, self._target, subject)
             self._tell_plan(work)
         finally:
             work.close()
@@ -444,7 +443,7 @@ class Follow(Rounds):
         for one in grown:
             self._tell_grown(one)
         files, size = self.receipt.files_moved, self.receipt.bytes_moved
-        self.tell(
+        self.record_event(
             Noted(
                 f"interrupted; {files} files ({size} bytes) that this call sent stand at the target, whole and proven;"
                 f" {self._waiting} were not finished. The same line again goes on, also with what was under way."

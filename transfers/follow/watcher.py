@@ -8,12 +8,11 @@ from pathlib import Path
 
 from hibali.errors import UsageError
 from transfers.entry import Entry, Kind
-from transfers.movers.base import Source
 from transfers.plan import Action, Conflict, Decision, Verb, compare, decide
 from transfers.planner import ListedName, Reader, Snapshot, listed
 from transfers.rules import Rules, Selector, selector
 from transfers.spool import Spool
-from transfers.stores.base import Facts, Problem
+from transfers.stores.base import Facts, Problem, Source
 
 QUIET_SECONDS = 30.0
 _LONGEST_PAUSE = 5.0
@@ -47,7 +46,7 @@ def read_marker(text: bytes) -> bytes:
         raise UsageError(
             "bad-marker",
             "a marker is a name, or has one * for the name of the file beside it",
-            about=text.decode("utf-8", "replace"),
+            subject=text.decode("utf-8", "replace"),
             hint="Examples: '*.done', CopyComplete.txt",
         )
     return text

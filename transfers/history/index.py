@@ -254,5 +254,5 @@ def _replace(operation: Operation, kept: list[bytes], lines: int) -> None:
         write_atomic(path, kept[0] + note + b"".join(kept[1:]), mtime_ns=stamp)
     except OSError as problem:
         raise IncompleteError(
-            "ledger-unwritable", f"the ledger cannot be written: {reason_of(problem)}", about=str(path)
+            "ledger-unwritable", f"the ledger cannot be written: {reason_of(problem)}", subject=str(path)
         ) from None

@@ -205,7 +205,7 @@ def no_such_operation(operation: str) -> NotFoundError:
     return NotFoundError(
         "no-such-operation",
         "there is no operation of this id in the ledger",
-        about=printable(operation),
+        subject=printable(operation),
         hint="hibali history",
     )
 

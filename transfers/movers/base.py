@@ -2,50 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Generator, Iterable
+from typing import Protocol
 
 from hibali.events import Event
-from transfers.entry import Entry
-from transfers.stores.base import Facts, Item, Landed, Payload, Problem, Store, Unit
-
-
-class Side(Protocol):
-    """The part of a Store that a plan is made from."""
-
-    @property
-    def facts(self) -> Facts:
-        """See Store."""
-
-    def list(self) -> Iterator[Entry]:
-        """See Store."""
-
-    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store."""
-
-
-class Source(Side, Protocol):
-    """The half of a Store that is read from."""
-
-    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """See Store."""
-
-
-@runtime_checkable
-class ListsAhead(Protocol):
-    """A store that can list while something else is done."""
-
-    def list_ahead(self) -> None:
-        """Begin with the listing that `list` is going to be asked for; nothing else is asked before that."""
-
-
-@runtime_checkable
-class OverLines(Protocol):
-    """A store that may be reached over several lines at once."""
-
-    @property
-    def several_lines(self) -> bool:
-        """Whether further lines are up or on their way."""
+from transfers.stores.base import Item, Landed, Source, Store
 
 
 class Mover(Protocol):

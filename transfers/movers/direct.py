@@ -15,13 +15,12 @@ from hibali.events import Event, Listener, Noted, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import explain_ssh, unattended_options
 from transfers.agent import protocol
-from transfers.movers.base import Source
 from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.third_party import unit_bytes
 from transfers.remote.connection import Connection, opening, remote_command
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Item, Landed, Store, Unit
+from transfers.stores.base import Item, Landed, Source, Store, Unit
 from transfers.stores.single_file import SingleSource
 
 
@@ -30,9 +29,11 @@ class DirectMover(StreamMover):
 
     word = "direct"
 
-    def __init__(self, line: Connection, landing: PosixStore, rate: int = 0, tell: Listener = ignore) -> None:
+    def __init__(
+        self, line: Connection, landing: PosixStore, rate: int = 0, on_event: Listener = ignore
+    ) -> None:
         """`line` leads to an agent at the source's site that has reached the target's (transfers.movers.direct.Way)."""
-        super().__init__(rate, tell)
+        super().__init__(rate, on_event)
         self._line = line
         self._landing = landing
 
@@ -40,7 +41,7 @@ class DirectMover(StreamMover):
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
         piece = max(source.facts.segment_bytes, target.facts.segment_bytes)
-        told = ProgressReport(self._tell)
+        told = ProgressReport(self._on_event)
         units = self._paced(
             group_units(self._while_room(items), lambda: piece, target.begun, together=self._together)
         )
@@ -82,14 +83,14 @@ def check_direct(source: Location, target: Location) -> None:
             raise UsageError(
                 "direct-kind",
                 "--direct goes from one ssh site to another, and this is not an ssh site",
-                about=location.text,
+                subject=location.text,
                 hint=f"Name two ssh sites, or {_WITHOUT}.",
             )
     if source.site.name == target.site.name:
         raise UsageError(
             "direct-same-site",
             "--direct goes from one site to another, and both ends are at the same",
-            about=target.text,
+            subject=target.text,
             hint=f"Name two ssh sites, or {_WITHOUT}.",
         )
 
@@ -101,13 +102,13 @@ def agent_store(store: object, location: Location) -> PosixStore:
     raise UsageError(
         "direct-transport",
         "--direct needs hibali's agent and plain files at both ends; this is reached by SFTP, or holds packs",
-        about=location.text,
+        subject=location.text,
         hint=f"Name sites with python3 and leave out --pack, or {_WITHOUT}.",
     )
 
 
 def open_way(
-    source: Location, target: Location, reading: PosixStore, landing: PosixStore, tell: Listener = ignore
+    source: Location, target: Location, reading: PosixStore, landing: PosixStore, on_event: Listener = ignore
 ) -> Way:
     """Have the source's site reach the target's; nothing is changed by that.
 
@@ -119,12 +120,12 @@ def open_way(
     assert there.ssh is not None
     reached = there.reached_from.get(here.name) or Reached()
     host = reached.host or there.ssh.data_host or there.ssh.host
-    about = f"{here.name} -> {there.name}"
-    line, logins = ssh.connect(here, bulk=True, tell=tell)
+    subject = f"{here.name} -> {there.name}"
+    line, logins = ssh.connect(here, bulk=True, on_event=on_event)
     try:
-        line.where = about
+        line.where = subject
         line.ask("open", path=protocol.text_of(reading.where), make=False)
-        tell(Noted(f"{here.name} logs in to {host}; the bytes do not pass this machine."))
+        on_event(Noted(f"{here.name} logs in to {host}; the bytes do not pass this machine."))
         nonce = secrets.token_hex(16)
         answer = line.ask(
             "reach",
@@ -155,27 +156,29 @@ def _check_agent(greeting: dict[str, Any], landing: PosixStore, line: Connection
         raise AccessError(
             "another-account",
             f"the login to {host} is one of another account (uid {int(greeting['user'])}) than ours there",
-            about=line.where,
+            subject=line.where,
             hint=f'Name the account in `reached_from` (host = "USER@HOST"), or {_WITHOUT}.',
         )
 
 
 def _unreached(answer: dict[str, Any], reached: Reached, host: str, here: Site, there: Site) -> HibaliError:
     """Why, and what to do next; without --direct it goes, since we reach both."""
-    about = f"{here.name} -> {there.name}"
+    subject = f"{here.name} -> {there.name}"
     setting = f"[sites.{there.name}.reached_from.{here.name}]"
     by_hand = shlex.join([*reached.command, *(["-p", str(reached.port)] if reached.port else []), host])
     hint = f"At {here.name}, log in once by hand: {by_hand} (another way: {setting}); or {_WITHOUT}."
     status, said = answer["status"], str(answer["errors"])
     if status is None:
         return AccessError(
-            "no-ssh", f"{reached.command[0]} cannot be run there: {said}", about=about, hint=hint
+            "no-ssh", f"{reached.command[0]} cannot be run there: {said}", subject=subject, hint=hint
         )
     if status == 255:  # ssh's own
         found = explain_ssh(said.encode("utf-8", "replace"), reached.command, host)
         kind = type(found)
-        return kind(found.code, f"{here.name} does not reach {host}: {found.message}", about=about, hint=hint)
+        return kind(
+            found.code, f"{here.name} does not reach {host}: {found.message}", subject=subject, hint=hint
+        )
     if status == 127:  # the shell's own
-        return NotFoundError("no-python", f"python3 cannot be started at {host}", about=about, hint=hint)
+        return NotFoundError("no-python", f"python3 cannot be started at {host}", subject=subject, hint=hint)
     words = said.splitlines()[-1][-300:] if said else f"status {status}"
-    return TryLaterError("no-agent", f"no agent starts at {host}: {words}", about=about, hint=hint)
+    return TryLaterError("no-agent", f"no agent starts at {host}: {words}", subject=subject, hint=hint)

@@ -7,13 +7,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Protocol, runtime_checkable
 
 from hibali.events import Event
 from transfers.entry import Entry, Kind, Proof
-from transfers.movers.base import Mover, Source
+from transfers.movers.base import Mover
 from transfers.movers.stream import FULL, ROUNDS, is_again, retried
-from transfers.stores.base import Item, Landed, Problem, Store, ThirdPartyTarget, Written
+from transfers.stores.base import Item, Landed, Problem, Source, Store, Written
 from transfers.stores.globus.errors import error_of, fault_of, with_details
 from transfers.stores.globus.paths import CollectionPair, below, can_be_told
 from transfers.stores.globus.tasks import BegunTask, End, Sent, Tasks
@@ -24,15 +23,6 @@ _CORRUPT = Problem("corrupt", "what Globus wrote differs from what is read at th
 _AT_ONCE = 256
 
 
-@runtime_checkable
-class Collection(Protocol):
-    """A store that is seen through Globus alone."""
-
-    @property
-    def hashes(self) -> bool:
-        """Whether its files can be read, and so hashed, by us."""
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """An item, and the file of a task that it was."""
@@ -41,17 +31,12 @@ class Pair:
     sent: Sent
 
 
-def checker_of(source: object, target: object) -> str:
+def checker_of(source: Source, target: Source) -> str:
     """Who checks: `hibali` at both sites, `https` where bytes are read back through a collection, else `globus` itself."""
-    collections = [side for side in (source, target) if isinstance(side, Collection)]
-    if not collections:
+    facts = [side.facts for side in (source, target) if side.facts.only_globus]
+    if not facts:
         return "hibali"
-    return "https" if all(side.hashes for side in collections) else "globus"
-
-
-def can_hash(side: object) -> bool:
-    """Whether its files are hashed by us, there or here."""
-    return not isinstance(side, Collection) or side.hashes
+    return "https" if all(one.hashes for one in facts) else "globus"
 
 
 Hashed = dict[int, tuple[str | None, Problem | None]]
@@ -104,8 +89,10 @@ def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Itera
             yield Landed(pair.item, None, Proof.NONE, problem=wrong)
         else:
             known.append((pair, digest))
-    if isinstance(target, ThirdPartyTarget):
-        yield from target.adopt(Written(pair.item, pair.sent.written, digest) for pair, digest in known)
+    if target.facts.external_writes:
+        yield from target.commit_external(
+            Written(pair.item, pair.sent.written, digest) for pair, digest in known
+        )
         return
     theirs = target.digest([pair.item.entry for pair, _ in known])
     for (pair, digest), (_, found, _) in zip(known, theirs, strict=True):
@@ -118,7 +105,7 @@ def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Itera
 
 def name_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Landed, None, None]:
     """Globus says that they are right: what has a partial name gets its own."""
-    if not isinstance(target, ThirdPartyTarget):
+    if not target.facts.external_writes:
         for pair in pairs:
             yield Landed(pair.item, None, Proof.CLAIMED)
         return
@@ -129,7 +116,7 @@ def name_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Landed, N
             yield Landed(pair.item, None, Proof.NONE, problem=NEVER_ARRIVED)
         else:
             known.append(Written(pair.item, pair.sent.written, digest))
-    for landed in target.adopt(known):
+    for landed in target.commit_external(known):
         yield landed if landed.problem else replace(landed, proof=Proof.CLAIMED)
 
 
@@ -195,8 +182,8 @@ class GlobusMover:
         if self._full:
             return
         left = [file for file in self._earlier.values() if file.path not in self._asked]
-        if left and isinstance(target, ThirdPartyTarget):
-            for _ in target.adopt(_unwanted(number, file) for number, file in enumerate(left)):
+        if left and target.facts.external_writes:
+            for _ in target.commit_external(_unwanted(number, file) for number, file in enumerate(left)):
                 pass
         for task in self._over.values():
             task.forget()
@@ -242,7 +229,7 @@ class GlobusMover:
         if not pairs:
             return
         task = self._tasks.begin([pair.sent for pair in pairs])
-        hashing = Hashing(source, [pair.item for pair in pairs]) if can_hash(source) else None
+        hashing = Hashing(source, [pair.item for pair in pairs]) if source.facts.hashes else None
         try:
             end = self._tasks.follow(task)
         except BaseException:
@@ -252,7 +239,7 @@ class GlobusMover:
         yield from self._outcome(source, target, task, pairs, end, hashing)
         task.forget()
         if end.code and not fault_of(end.code).of_item:
-            raise error_of(end.code, self._about, end.details)
+            raise error_of(end.code, self._subject, end.details)
 
     def _outcome(
         self,
@@ -291,7 +278,7 @@ class GlobusMover:
     ) -> Iterator[Landed]:
         if not pairs:
             return
-        checker = checker_of(_store_of(source), target)
+        checker = checker_of(source, target)
         self.checked_by = max(self.checked_by, checker, key=_CHECKERS.index)
         if checker != "globus":
             items = [pair.item for pair in pairs]
@@ -302,14 +289,14 @@ class GlobusMover:
             hashing.stop()
         end, moved = self._tasks.check([pair.sent for pair in pairs])
         if end.code:
-            raise error_of(end.code, self._about, end.details)
+            raise error_of(end.code, self._subject, end.details)
         for pair in pairs:
             if pair.sent.path in moved:
                 yield Landed(pair.item, None, Proof.NONE, problem=NEVER_ARRIVED)
         yield from name_as_claimed(target, [pair for pair in pairs if pair.sent.path not in moved])
 
     @property
-    def _about(self) -> str:
+    def _subject(self) -> str:
         return f"{self._ends.source}:{self._ends.source_root} -> {self._ends.target}:{self._ends.target_root}"
 
     def _sent(self, source: Source, item: Item, written: bytes) -> Sent:
@@ -327,8 +314,8 @@ def _goes(item: Item) -> bool:
 
 def _rooms(target: Store, items: Sequence[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
     """Where each is written: under a partial name where the far end can rename it, else under its own."""
-    if isinstance(target, ThirdPartyTarget):
-        yield from target.invite(items)
+    if target.facts.external_writes:
+        yield from target.prepare_external(items)
         return
     for item in items:
         yield item, item.entry.path, None
@@ -338,10 +325,6 @@ def _unwanted(number: int, file: Sent) -> Written:
     """A file that has no digest that could be right: what lies there of it is removed."""
     entry = Entry(file.path, Kind.FILE, file.size, file.mtime_ns)
     return Written(Item(number, entry), file.written, "")
-
-
-def _store_of(source: Source) -> object:
-    return source.store if isinstance(source, SingleSource) else source
 
 
 def _problem(code: str, details: str) -> Problem:

@@ -49,9 +49,9 @@ def find_ends(wanted: RouteRequest, source: CollectionRoot, target: CollectionRo
     if wanted.via not in {"auto", "globus"}:
         return None
     insists = wanted.via == "globus" or target.site.kind == "globus"
-    reason, about = _why_not(source, target)
+    reason, subject = _why_not(source, target)
     if reason is None and wanted.against:
-        reason, about = f"Globus cannot do what {wanted.against[0]} asks for", wanted.against[0]
+        reason, subject = f"Globus cannot do what {wanted.against[0]} asks for", wanted.against[0]
     paths = _path(source), _path(target)
     if reason is None and paths[0] is not None and paths[1] is not None:
         assert source.site.globus is not None
@@ -68,7 +68,7 @@ def find_ends(wanted: RouteRequest, source: CollectionRoot, target: CollectionRo
     raise UsageError(
         "not-by-globus",
         reason or "Globus cannot carry this",
-        about=about,
+        subject=subject,
         hint="Leave that out, give both ends a globus table (docs/globus.md), or name a site that ssh reaches.",
     )
 
@@ -133,7 +133,12 @@ def _against(request: Request) -> list[str]:
 
 
 def open_globus(
-    request: Request, ends: CollectionPair, source: Store, otherwise: Mover, tell: Listener, stack: ExitStack
+    request: Request,
+    ends: CollectionPair,
+    source: Store,
+    otherwise: Mover,
+    on_event: Listener,
+    stack: ExitStack,
 ) -> GlobusMover:
     """Log in with what is stored; everything is closed with `stack`. Raises `AccessError` with the line to type."""
     from transfers.movers.globus import GlobusMover
@@ -144,8 +149,8 @@ def open_globus(
     ends_of = sorted((request.target, request.source), key=lambda location: location.typed_local)
     sites = [_named(location.site) for location in ends_of]
     access = stack.enter_context(open_access(sites))
-    globus = Globus(access.transfer(), sites[0], others=sites[1:], tell=tell)
-    tasks = Tasks(globus, ends, request.operation, request.patience, tell)
+    globus = Globus(access.transfer(), sites[0], others=sites[1:], on_event=on_event)
+    tasks = Tasks(globus, ends, request.operation, request.patience, on_event)
     return GlobusMover(tasks, ends, otherwise, _recorded(request.source, source, stack))
 
 

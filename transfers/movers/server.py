@@ -10,8 +10,8 @@ from itertools import chain
 from hibali.events import Carried, Event, Noted
 from hibali.text import printable
 from transfers.entry import Kind, Proof
-from transfers.movers.base import Mover, Source
-from transfers.stores.base import NOT_COPIED, Copier, Item, Landed, Origin, Store
+from transfers.movers.base import Mover
+from transfers.stores.base import NOT_COPIED, Item, Landed, Origin, Source, Store
 
 _READ_BACK = 64  # so many copies are read back in one go
 _REFUSALS = 32  # a server that refused so many and copied none is not asked again,
@@ -21,7 +21,7 @@ _MOST_LEFT = 10_000  # and one that copies some only until so many are left
 class ServerMover:
     """The Mover protocol (transfers.movers.base.Mover) over a target that can copy from the source."""
 
-    def __init__(self, copier: Copier, origin: Origin, otherwise: Mover, wanted: Proof) -> None:
+    def __init__(self, copier: Store, origin: Origin, otherwise: Mover, wanted: Proof) -> None:
         """`otherwise` carries what is not copied. A copy whose proof is weaker than `wanted` is read back."""
         self._copier = copier
         self._origin = origin

@@ -12,9 +12,8 @@ from hibali.events import Carried, Carrying, Event, Listener, Retried, ignore
 from hibali.retry import Pace
 from hibali.text import printable
 from transfers.entry import Kind, Proof, weakest
-from transfers.movers.base import OverLines, Source
 from transfers.pipeline.batches import group_units, packed_together
-from transfers.stores.base import SEGMENT_BYTES, Item, Landed, Payload, Store, Unit
+from transfers.stores.base import SEGMENT_BYTES, Item, Landed, Payload, Source, Store, Unit
 
 ROUNDS = 3  # an item that may succeed when sent again is sent at most this often
 FULL = frozenset({"no-space", "no-quota", "read-only"})
@@ -25,9 +24,9 @@ class StreamMover:
 
     word = "stream"
 
-    def __init__(self, rate: int = 0, tell: Listener = ignore) -> None:
-        """`rate` is the most bytes a second, 0 for no limit; `tell` hears what left from the thread that sends it."""
-        self._tell = tell
+    def __init__(self, rate: int = 0, on_event: Listener = ignore) -> None:
+        """`rate` is the most bytes a second, 0 for no limit; `on_event` hears what left from the thread that sends it."""
+        self._on_event = on_event
         self._pace = Pace(rate)
         self._together = packed_together(rate)
         self._full = threading.Event()
@@ -58,7 +57,7 @@ class StreamMover:
     def _once(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
-        watched = Watched(self._pace, self._tell)
+        watched = Watched(self._pace, self._on_event)
         units = group_units(
             self._while_room(items),
             lambda: _piece_bytes(source, target),
@@ -86,7 +85,7 @@ class StreamMover:
 def _piece_bytes(source: Source, target: Store) -> int:
     """How large the pieces of a large file are: small ones are shared out more evenly among several lines."""
     facts = (source.facts, target.facts)
-    if any(isinstance(side, OverLines) and side.several_lines for side in (source, target)):
+    if source.several_lines or target.several_lines:
         return max(one.least_segment_bytes for one in facts)
     return min(SEGMENT_BYTES, max(one.segment_bytes for one in facts))
 
@@ -105,8 +104,8 @@ def retried(landed: Landed, round_number: int) -> Retried:
 class ProgressReport:
     """How far it is, told unit by unit; one thread's own."""
 
-    def __init__(self, tell: Listener) -> None:
-        self._tell = tell
+    def __init__(self, on_event: Listener) -> None:
+        self._on_event = on_event
         self._large = (-1, 0)  # the last large file's number, and how much of it stood there before
 
     def tell_progress(self, unit: Unit, size: int) -> None:
@@ -115,17 +114,17 @@ class ProgressReport:
             item = unit.items[0]
             if item.number != self._large[0]:
                 self._large = (item.number, unit.offset)
-            self._tell(Carrying(item.entry.path, self._large[1], unit.offset + size, item.entry.size))
+            self._on_event(Carrying(item.entry.path, self._large[1], unit.offset + size, item.entry.size))
         if size:
-            self._tell(Carried(size))
+            self._on_event(Carried(size))
 
 
 class Watched(ProgressReport):
     """What the source said of its half, kept until the target answers; filled by the sending thread."""
 
-    def __init__(self, pace: Pace, tell: Listener) -> None:
-        """`tell` is called from the thread that sends."""
-        super().__init__(tell)
+    def __init__(self, pace: Pace, on_event: Listener) -> None:
+        """`on_event` is called from the thread that sends."""
+        super().__init__(on_event)
         self._pace = pace
         self.proofs: dict[int, Proof] = {}
 

@@ -124,8 +124,8 @@ class IndexReader:
     Names are checked (S1), the order is strict, so that none comes twice, and a member lies within its tar file.
     """
 
-    def __init__(self, name: str, about: str) -> None:
-        self._about = about
+    def __init__(self, name: str, subject: str) -> None:
+        self._subject = subject
         self._name = name
         self._rest = b""
         self._lines = 0
@@ -143,7 +143,7 @@ class IndexReader:
             if len(line) > _LINE_BYTES or self._lines > _LINES:
                 raise self._wrong("it is too long")
             try:
-                member = self._read(read_json(line, self._about), line)
+                member = self._read(read_json(line, self._subject), line)
             except HibaliError as problem:
                 raise problem if problem.code == "bad-index" else self._wrong(problem.message) from None
             except (KeyError, TypeError, ValueError, RecursionError):
@@ -160,9 +160,9 @@ class IndexReader:
         return self.pack
 
     def _wrong(self, reason: str) -> IncompleteError:
-        about = f"{self._about}/{index_path(self._name).decode('ascii')}"
+        subject = f"{self._subject}/{index_path(self._name).decode('ascii')}"
         words = f"line {self._lines} of this index cannot be believed: {reason}"
-        return IncompleteError("bad-index", words, about=about, hint=_HINT)
+        return IncompleteError("bad-index", words, subject=subject, hint=_HINT)
 
     def _read(self, line: Any, text: bytes) -> Member | None:
         if not isinstance(line, dict) or self._ended:

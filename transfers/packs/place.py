@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from hibali.errors import IncompleteError
 from hibali.text import printable
@@ -28,16 +28,6 @@ class Range(NamedTuple):
     length: int
 
 
-@runtime_checkable
-class HashesRanges(Protocol):
-    """A store that can be asked for the digest of a part of a file without its bytes coming here."""
-
-    def digest_ranges(
-        self, ranges: Iterable[tuple[Entry, int, int]]
-    ) -> Iterator[tuple[tuple[Entry, int, int], str | None, Problem | None]]:
-        """The sha256 of so many bytes from an offset on, as they are now, in the order asked."""
-
-
 class MemberSpool(Spooled[Member]):
     """Members of a packed place."""
 
@@ -52,11 +42,11 @@ class MemberSpool(Spooled[Member]):
 class PackedPlace:
     """The packs below the root of a store, read when first asked for and then known. It belongs to one thread."""
 
-    def __init__(self, store: Store, about: str, *, known: bool = True) -> None:
-        """`about` is the place as people know it; `known` tells that it was seen to be packed already."""
+    def __init__(self, store: Store, subject: str, *, known: bool = True) -> None:
+        """`subject` is the place as people know it; `known` tells that it was seen to be packed already."""
         self._known = known
         self.store = store
-        self._about = about
+        self._subject = subject
         self._members = MemberSpool(_IN_MEMORY)
         self._tars: dict[str, tuple[int, Entry]] = {}
         self._packs: dict[str, Pack] = {}
@@ -82,7 +72,7 @@ class PackedPlace:
             for entry in self.store.list():
                 self._meet(entry, indexes)
         except ListingIncompleteError as problem:
-            raise IncompleteError(problem.code, problem.message, about=problem.about) from None
+            raise IncompleteError(problem.code, problem.message, subject=problem.subject) from None
         if self._known and not indexes:
             raise self._hidden()
         ordered = sort_on_disk(self._read(indexes), _rank, lambda: MemberSpool(_RUN_BYTES), _RUN)
@@ -115,7 +105,7 @@ class PackedPlace:
                     raise self._unread(item.entry, payload.problems[position])
                 name = indexes[item.number][0]
                 if payload.unit.offset == 0:
-                    reader = IndexReader(name, self._about)
+                    reader = IndexReader(name, self._subject)
                 assert reader is not None  # segments come in order
                 yield from reader.take(bytes(payload.data[start : start + size]))
                 start += size
@@ -126,13 +116,13 @@ class PackedPlace:
         return IncompleteError(
             "bad-index",
             "the files at this place are packed, and it does not list the indexes of its packs",
-            about=self._about,
+            subject=self._subject,
             hint="Web servers often hide what begins with a dot. Read it over ssh.",
         )
 
     def _unread(self, entry: Entry, problem: Problem) -> IncompleteError:
-        about = f"{self._about}/{printable(entry.path)}"
-        return IncompleteError("bad-index", f"this index cannot be read: {problem.message}", about=about)
+        subject = f"{self._subject}/{printable(entry.path)}"
+        return IncompleteError("bad-index", f"this index cannot be read: {problem.message}", subject=subject)
 
     def members(self) -> Iterator[Entry]:
         """What the packs hold, in canonical order, with every folder above a name."""
@@ -187,7 +177,7 @@ class PackedPlace:
         pack = self._packs.get(wanted.pack)
         return number, tar if tar is not None and pack is not None and tar.size == pack.size else None
 
-    def digests(self, hashing: HashesRanges, ranges: Iterable[Range]) -> Iterator[str | Problem]:
+    def digests(self, ranges: Iterable[Range]) -> Iterator[str | Problem]:
         """The sha256 of each, computed where the tar files are."""
         self.load()
         asked: deque[Problem | None] = deque()
@@ -199,7 +189,7 @@ class PackedPlace:
                 if tar is not None:
                     yield tar, wanted.offset, wanted.length
 
-        answers = hashing.digest_ranges(stretches())
+        answers = self.store.digest_ranges(stretches())
         while True:
             answer = next(answers, None)
             while asked and (lost := asked.popleft()) is not None:

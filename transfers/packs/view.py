@@ -7,26 +7,23 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, cast, runtime_checkable
+from typing import Any, NoReturn
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.locations import Location
-from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Proof
-from transfers.overlap import identities_of
 from transfers.packs.format import FOLDER, place_of
-from transfers.packs.place import HashesRanges, PackedPlace, Range
+from transfers.packs.place import PackedPlace, Range
 from transfers.pipeline.batches import group_units
 from transfers.stores.base import (
     SEGMENT_BYTES,
     Facts,
     Item,
-    Lock,
-    OnlyRead,
     Payload,
     Problem,
     Space,
     Store,
+    StoreView,
     Unit,
 )
 
@@ -192,49 +189,38 @@ def _take(pending: _Pending, asked: _Asked, answer: Payload | Problem) -> None:
             pending.contents[part.position] = content
 
 
-_Identities = list[Identity]  # inside the class `list` is a method
+class PackedStore(StoreView):
+    """What a packed place, or a folder or file in it, holds; it is only read."""
 
-
-class PackedStore(OnlyRead):
-    """The Store protocol over a packed place or a folder or file in it (transfers.stores.base.Store); it is only read."""
-
-    def __init__(self, place: PackedPlace, about: str, below: bytes = b"", *, counts: bool = True) -> None:
+    def __init__(self, place: PackedPlace, subject: str, below: bytes = b"", *, counts: bool = True) -> None:
         """`below` is a path in the place. Of several views of one place, one `counts` what goes over the wire."""
+        super().__init__(place.store)
         self.place = place
-        self._about = about
+        self._subject = subject
         self._below = below
         self._counts = counts
         self._stats: dict[bytes, Entry | None] = {}
-        where = place.store.where
-        self.where = b"/".join(part for part in (where, below) if part) if below else where
+        if below:
+            self.where = b"/".join(part for part in (self.where, below) if part)
 
     @property
     def facts(self) -> Facts:
         """Packs hold all that a filesystem does; what is proven is proven by what was recorded when they were made."""
-        return facts_over(self.place.store)
+        return facts_over(self.store)
 
     @property
     def wire_bytes(self) -> int:
         """See Store."""
-        return self.place.store.wire_bytes if self._counts else 0
+        return self.store.wire_bytes if self._counts else 0
 
     @property
     def logins(self) -> int:
         """See Store."""
-        return self.place.store.logins if self._counts else 0
-
-    @property
-    def limited_by(self) -> str | None:
-        """See Store."""
-        return self.place.store.limited_by
-
-    def identities(self) -> _Identities:
-        """See Identified: the place with all its packs, because what is in a pack has no folder of its own."""
-        return identities_of(self.place.store)
+        return self.store.logins if self._counts else 0
 
     def parent(self) -> PackedStore:
         """A view of the folder that holds this one's file; what goes over the wire is counted here."""
-        return PackedStore(self.place, self._about, self._below.rpartition(b"/")[0], counts=False)
+        return PackedStore(self.place, self._subject, self._below.rpartition(b"/")[0], counts=False)
 
     def _inside(self) -> Iterator[Entry]:
         """What lies at or below the root of this view, that itself as b""."""
@@ -257,10 +243,6 @@ class PackedStore(OnlyRead):
             self._stats[path] = next((entry for entry in self._inside() if entry.path == path), None)
         return self._stats[path]
 
-    def take_attributes(self) -> bool:
-        """See Store: packs hold none."""
-        return False
-
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store."""
         found = False
@@ -269,7 +251,7 @@ class PackedStore(OnlyRead):
             if entry.path and not (shallow and b"/" in entry.path):
                 yield entry
         if not found:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self._about)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self._subject)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
@@ -277,8 +259,8 @@ class PackedStore(OnlyRead):
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store: by whoever has the tar files, or else their ranges are read."""
-        if isinstance(self.place.store, HashesRanges):
-            yield from self._digest_there(self.place.store, entries)
+        if self.store.facts.hashes_ranges:
+            yield from self._digest_there(entries)
             return
         items = (Item(number, entry) for number, entry in enumerate(entries))
         piece = min(SEGMENT_BYTES, self.facts.segment_bytes)
@@ -293,9 +275,7 @@ class PackedStore(OnlyRead):
             elif problem:
                 failed[item.number] = problem
 
-    def _digest_there(
-        self, hashing: HashesRanges, entries: Iterable[Entry]
-    ) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+    def _digest_there(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         asked: deque[Entry] = deque()
 
         def ranges() -> Iterator[Range]:
@@ -303,25 +283,11 @@ class PackedStore(OnlyRead):
                 asked.append(entry)
                 yield Range(*place_of(entry), entry.size)
 
-        for answer in self.place.digests(hashing, ranges()):
+        for answer in self.place.digests(ranges()):
             if isinstance(answer, Problem):
                 yield asked.popleft(), None, answer
             else:
                 yield asked.popleft(), answer, None
-
-    def expect(self, size: int) -> None:
-        """See Store."""
-        self.place.store.expect(size)
-
-    def begun(self, item: Item) -> int:
-        """See Store."""
-        del item
-        return 0
-
-    def lock(self, operation: str, *, make: bool = False) -> Lock:
-        """See Store: a view is only read."""
-        del operation, make
-        self._refuse()
 
     def space(self) -> Space:
         """See Store."""
@@ -331,8 +297,9 @@ class PackedStore(OnlyRead):
         """See Store."""
         self.place.close()
 
-    def _refuse(self) -> NoReturn:
-        raise packed_already(self._about)
+    def _refuse(self, operation: str) -> NoReturn:
+        del operation
+        raise packed_already(self._subject)
 
 
 def facts_over(store: Store) -> Facts:
@@ -348,27 +315,21 @@ def facts_over(store: Store) -> Facts:
         writable=facts.writable,
         complete=facts.complete,
         known=facts.known,
+        machine=facts.machine,
     )
 
 
-def packed_already(about: str) -> RefusedError:
+def packed_already(subject: str) -> RefusedError:
     """Files by themselves do not go among packs."""
     return RefusedError(
         "packed-place",
         "the files at this place are packed, and others do not go among them",
-        about=about,
+        subject=subject,
         hint="To put them into packs: --pack. To have them as they are, name another place. Nothing was changed.",
     )
 
 
 Opener = Callable[[Location], Store]
-
-
-@runtime_checkable
-class TellsPacks(Protocol):
-    """A store that was told by the way whether its root lies in a packed place."""
-
-    packed_at: bytes | None  # where that place is, as `Store.where`
 
 
 class Seeing:
@@ -402,7 +363,7 @@ class Seeing:
         below = b"/".join(location.raw.split(b"/")[-depth:]) if depth else b""
         view = PackedStore(PackedPlace(store, root.text), location.text, below)
         try:
-            return cast("Store", view), view.stat()
+            return view, view.stat()
         except BaseException:
             view.close()
             raise
@@ -410,12 +371,12 @@ class Seeing:
     def parent(self, store: Store, location: Location) -> Store:
         """The folder of a file that `find` found in `store`."""
         if isinstance(store, PackedStore):
-            return cast("Store", store.parent())
+            return store.parent()
         return self._opener(location.parent)
 
     def _depth(self, store: Store, found: Entry | None, location: Location) -> int | None:
         """How many components below the root of a packed place this is; None where it is in none."""
-        if isinstance(store, TellsPacks):
+        if store.facts.reports_packs:
             if store.packed_at is None:
                 return None
             below = store.where[len(store.packed_at) :].strip(b"/")
@@ -437,13 +398,13 @@ class Seeing:
 
 def is_packed(store: Store) -> bool:
     """Whether there are packs at the root of a store."""
-    if isinstance(store, TellsPacks):
+    if store.facts.reports_packs:
         return store.packed_at == store.where
     found = store.stat(FOLDER)
     return found is not None and found.kind is Kind.FOLDER
 
 
-def refuse_packed(store: Store, about: str) -> None:
+def refuse_packed(store: Store, subject: str) -> None:
     """Raise `RefusedError` where files by themselves would come among packs."""
-    if store.packed_at is not None if isinstance(store, TellsPacks) else is_packed(store):
-        raise packed_already(about)
+    if store.packed_at is not None if store.facts.reports_packs else is_packed(store):
+        raise packed_already(subject)

@@ -8,14 +8,13 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from hibali.errors import RefusedError
 from hibali.events import Event, Listener, Packed, Retried, ignore
 from hibali.retry import Pace
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Proof, weakest
-from transfers.movers.base import Source
 from transfers.movers.stream import FULL, ROUNDS, Watched
 from transfers.packs.format import (
     Layout,
@@ -34,9 +33,20 @@ from transfers.packs.format import (
     write_index,
 )
 from transfers.packs.place import PackedPlace
-from transfers.packs.view import PackedStore, TellsPacks, is_packed, packed_already
+from transfers.packs.view import PackedStore, is_packed, packed_already
 from transfers.pipeline.batches import group_units
-from transfers.stores.base import SEGMENT_BYTES, Item, Landed, Lock, Payload, Problem, Space, Store, Unit
+from transfers.stores.base import (
+    SEGMENT_BYTES,
+    Item,
+    Landed,
+    Lock,
+    Payload,
+    Problem,
+    Source,
+    Space,
+    Store,
+    Unit,
+)
 
 _SHORT = Problem("source-changed", "it is no longer as long as it was listed")
 _CORRUPT = Problem("corrupt", "its bytes changed on the way", again=True)
@@ -215,29 +225,28 @@ _LOST = Problem("not-answered", "the store did not say what became of it")
 
 
 class PackedTarget(PackedStore):
-    """The Store protocol over a place that is packed or is going to be; only the mover of packs puts anything there."""
+    """A place that is packed or is going to be; only the mover of packs puts anything there."""
 
-    def __init__(self, place: PackedPlace, about: str) -> None:
-        super().__init__(place, about)
-        self._store = place.store
+    def __init__(self, place: PackedPlace, subject: str) -> None:
+        super().__init__(place, subject)
         self._generation = 0
         self.made: set[str] = set()
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
-        return super().stat(path) if path else self._store.stat()
+        return super().stat(path) if path else self.store.stat()
 
     def make_root(self) -> None:
         """See Store."""
-        self._store.make_root()
+        self.store.make_root()
 
     def lock(self, operation: str, *, make: bool = False) -> Lock:
         """See Store."""
-        return self._store.lock(operation, make=make)
+        return self.store.lock(operation, make=make)
 
     def space(self) -> Space:
         """See Store: a file more is not a name more."""
-        return Space(self._store.space().free_bytes, None)
+        return Space(self.store.space().free_bytes, None)
 
     def next_generation(self) -> int:
         """A number greater than that of every pack there is."""
@@ -249,9 +258,9 @@ class PackedTarget(PackedStore):
         content = write_index(pack, members)
         entry = Entry(index_path(pack.name), Kind.FILE, len(content), mtime_ns, 0o644)
         item = Item(pack.generation, entry)
-        piece = min(SEGMENT_BYTES, self._store.facts.segment_bytes)
+        piece = min(SEGMENT_BYTES, self.store.facts.segment_bytes)
         units = group_units([item], lambda: piece)
-        landed = land(self._store, payloads_of(content, units))
+        landed = land(self.store, payloads_of(content, units))
         if landed is not None and landed.problem is None:
             self.made.add(pack.name)
         return landed or Landed(item, None, self.facts.proof_write, problem=_LOST)
@@ -279,14 +288,14 @@ class PackedTarget(PackedStore):
         """Remove tar files that an interrupted call left without their index."""
         own = {name_in(entry.path, index=False): entry for entry in self.place.leftovers()}
         left = [entry for name, entry in own.items() if name not in self.made]
-        for _ in self._store.remove(left):  # what stays is named as a leftover again next time
+        for _ in self.store.remove(left):  # what stays is named as a leftover again next time
             pass
 
 
-def open_target(store: Store, about: str) -> Store:
+def open_target(store: Store, subject: str) -> Store:
     """The place at the root of a store, to be packed. Raises `RefusedError` (8) where other files are."""
-    if isinstance(store, TellsPacks) and store.packed_at not in {None, store.where}:
-        raise packed_already(about)  # above it
+    if store.facts.reports_packs and store.packed_at not in {None, store.where}:
+        raise packed_already(subject)  # above it
     standing = store.stat()
     known = standing is not None and standing.kind is Kind.FOLDER and is_packed(store)
     if standing is not None and standing.kind is Kind.FOLDER and not known:
@@ -296,10 +305,10 @@ def open_target(store: Store, about: str) -> Store:
             raise RefusedError(
                 "not-packed",
                 "files by themselves are at this place, and packs do not go among them",
-                about=about,
+                subject=subject,
                 hint="Name a new or an empty folder, or leave out --pack. Nothing was changed.",
             )
-    return cast("Store", PackedTarget(PackedPlace(store, about, known=known), about))
+    return PackedTarget(PackedPlace(store, subject, known=known), subject)
 
 
 _NOT_LANDED = Problem("not-answered", "the store did not say what became of its pack")
@@ -310,10 +319,10 @@ class PackMover:
 
     word = "stream"
 
-    def __init__(self, pack_bytes: int, rate: int = 0, tell: Listener = ignore) -> None:
+    def __init__(self, pack_bytes: int, rate: int = 0, on_event: Listener = ignore) -> None:
         """No pack is to have more than `pack_bytes`, but one of a single larger file; the others as StreamMover has them."""
         self._pack_bytes = pack_bytes
-        self._tell = tell
+        self._on_event = on_event
         self._pace = Pace(rate)
         self._full = threading.Event()
 
@@ -361,7 +370,7 @@ class PackMover:
         writing = PackWriting(layout, source)
         standing = next((one for one in target.place.leftovers() if one.path == layout.tar.path), None)
         tar = Item(generation, layout.tar, standing)
-        watched = Watched(self._pace, self._tell)
+        watched = Watched(self._pace, self._on_event)
         units = group_units([tar], lambda: piece, store.begun)
         landed = land(store, watched.watch(writing.payloads(units)))
         for item, problem in writing.failed:

@@ -149,7 +149,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Jobs(Generic[_Answer]):
-    """One run: `feed` submits from a thread of its own, jobs `tell` answers, whoever called `run` takes them. Used once."""
+    """One run: `feed` submits from a thread of its own, jobs `report` answers, whoever called `run` takes them. Used once."""
 
     def __init__(self, pool: Executor, *, at_once: int, most_bytes: int) -> None:
         """At most so many jobs are under way, and at most `most_bytes` of what they hold, or one job's."""
@@ -187,7 +187,7 @@ class Jobs(Generic[_Answer]):
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self._answers.put(problem)
 
-    def tell(self, answer: _Answer) -> None:
+    def report(self, answer: _Answer) -> None:
         """Give an answer; any thread may."""
         self._answers.put(answer)
 

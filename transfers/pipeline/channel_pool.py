@@ -40,7 +40,7 @@ class ChannelPool:
         open_line: Callable[[int], Connection] | None,
         most: int,
         *,
-        tell: Listener = ignore,
+        on_event: Listener = ignore,
         logins: Callable[[], int] = int,
         most_logins: int = 1,
         rate: int = 0,
@@ -57,7 +57,7 @@ class ChannelPool:
         self._most_logins = most_logins
         self._open_line = open_line
         self._most = most if open_line is not None else 0
-        self._tell = tell
+        self._on_event = on_event
         self._guard = threading.Lock()
         self._settled = threading.Condition(self._guard)
         self._started = 0
@@ -106,7 +106,7 @@ class ChannelPool:
                 self._answered += 1
                 self._settled.notify_all()
             if first:
-                self._tell(Noted(f"{problem.about}: fewer lines than asked for: {problem.message}"))
+                self._on_event(Noted(f"{problem.subject}: fewer lines than asked for: {problem.message}"))
             return
         with self._guard:
             kept = not self._closed
@@ -120,7 +120,7 @@ class ChannelPool:
                     self._watcher(connection)
             lines = 1 + len(self._all)
         if kept:
-            self._tell(Connected(connection.where, lines, self._logins()))
+            self._on_event(Connected(connection.where, lines, self._logins()))
         else:
             connection.close()
 

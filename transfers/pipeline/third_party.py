@@ -180,7 +180,7 @@ class DirectLanding:
             raise UsageError(
                 "another-place",
                 f"what is reached there is not the target: our lock is not found ({problem.message})",
-                about=problem.about,
+                subject=problem.subject,
                 hint="Correct `reached_from` of the target's site, or leave out --direct.",
             ) from None
         with self._line.understanding():

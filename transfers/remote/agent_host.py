@@ -158,7 +158,7 @@ class AgentHost:
         """See RemoteHost."""
         found = self._connection.ask("digest_path", path=protocol.text_of(path)).header.get("digest")
         if not isinstance(found, str) or not _DIGEST.fullmatch(found):
-            raise NotFoundError("no-digest", "the site gave no digest", about=self._connection.where)
+            raise NotFoundError("no-digest", "the site gave no digest", subject=self._connection.where)
         return found
 
     @property
@@ -218,6 +218,6 @@ _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 def gate_script(python: str, *, agent: bool = True) -> str:
     """The text of the script, for sites where the agent's python is `python`; without `agent` SFTP alone carries files."""
     if not _PYTHON.fullmatch(python):
-        raise UsageError("unsafe-python", "`python` may hold only letters, digits and _./+-", about=python)
+        raise UsageError("unsafe-python", "`python` may hold only letters, digits and _./+-", subject=python)
     text = Path(__file__).with_name("gate.sh").read_text("ascii")
     return text.replace("@AGENT@", shlex.quote(remote_command(python)) if agent else "")

@@ -152,7 +152,7 @@ class Connection:
         self._skip_chatter(nonce.encode("ascii"))
         greeting = self._receive().header
         if greeting.get("protocol") != protocol.PROTOCOL:
-            raise IncompleteError("protocol", "the agent speaks another protocol", about=self.where)
+            raise IncompleteError("protocol", "the agent speaks another protocol", subject=self.where)
         return greeting
 
     @property
@@ -172,13 +172,15 @@ class Connection:
         while not seen.endswith(nonce):
             ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise TryLaterError("no-answer", "the agent did not start in time", about=self.where)
+                raise TryLaterError("no-answer", "the agent did not start in time", subject=self.where)
             chunk = self._process.stdout.read(1)
             if not chunk:
                 raise self._gone()
             seen += chunk
             if len(seen) > _CHATTER:
-                raise IncompleteError("chatter", "the far start-up files print without end", about=self.where)
+                raise IncompleteError(
+                    "chatter", "the far start-up files print without end", subject=self.where
+                )
 
     def send(self, kind: bytes, header: dict[str, Any], body: protocol.Body = b"") -> None:
         """One frame to the agent; raises the error that tells why it is gone."""
@@ -205,7 +207,7 @@ class Connection:
             raise IncompleteError(
                 "protocol",
                 f"the agent broke the protocol: {problem}",
-                about=self.where,
+                subject=self.where,
                 hint="Nothing it said was believed.",
             ) from None
         except (OSError, ValueError):
@@ -263,7 +265,7 @@ class Connection:
 
     def broken(self, what: str) -> IncompleteError:
         """The error for an agent that does not keep to the protocol."""
-        return IncompleteError("protocol", f"the agent broke the protocol: it {what}", about=self.where)
+        return IncompleteError("protocol", f"the agent broke the protocol: it {what}", subject=self.where)
 
     @contextlib.contextmanager
     def understanding(self) -> Iterator[None]:
@@ -287,18 +289,18 @@ class Connection:
 
     def _translate(self, header: dict[str, Any]) -> HibaliError:
         code = str(header.get("code", "failed"))
-        about = self._about(header)
+        subject = self._subject(header)
         if code == "locked":
             return _locked(header, self.where)
         message = printable(words_of(code, str(header.get("message", ""))))
         if code == FAILED:
-            return agent_failed(message, about)
+            return agent_failed(message, subject)
         if code == "overtaken":
             hint = "The same line again looks at what is there now, and goes on."
-            return TryLaterError(code, message, about=about, hint=hint, transient=False)
-        return error_from(code, message, about)
+            return TryLaterError(code, message, subject=subject, hint=hint, transient=False)
+        return error_from(code, message, subject)
 
-    def _about(self, header: dict[str, Any]) -> str:
+    def _subject(self, header: dict[str, Any]) -> str:
         with contextlib.suppress(UnicodeEncodeError, AttributeError):
             path = protocol.bytes_of(header.get("about", ""))
             if path:
@@ -318,13 +320,13 @@ class Connection:
             return NotFoundError(
                 "no-python",
                 "python3 cannot be started there",
-                about=self.where,
+                subject=self.where,
                 hint="Set `python` of the site to a Python 3.6 or later.",
             )
         if 0 < code < _SIGNALLED:
             return self._failed(said, code)
         return TryLaterError(
-            "connection-lost", f"the agent ended: {text or f'status {code}'}", about=self.where
+            "connection-lost", f"the agent ended: {text or f'status {code}'}", subject=self.where
         )
 
     def _failed(self, said: str, status: int) -> HibaliError:
@@ -335,7 +337,7 @@ class Connection:
         return TryLaterError(
             "agent-not-started",
             f"hibali's agent cannot start: {reason}",
-            about=self.where,
+            subject=self.where,
             hint="Log in there and run `python3 -V`; set `python` of the site to a Python 3.6 or later that works.",
             transient=False,
         )
@@ -369,7 +371,7 @@ def agent_failed(reason: str, where: str) -> HibaliError:
     return HibaliError(
         "agent-failed",  # problems.FAILED
         f"hibali's agent stopped because of a bug: {reason}",
-        about=where,
+        subject=where,
         hint="Please report this line, with the version: hibali --version",
     )
 
@@ -382,15 +384,15 @@ def _locked(header: dict[str, Any], where: str) -> TryLaterError:
     return TryLaterError(
         "locked",
         f"the target is held by {words}",
-        about=where,
+        subject=where,
         hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
         transient=False,
     )
 
 
-def error_from(code: str, message: str, about: str) -> HibaliError:
+def error_from(code: str, message: str, subject: str) -> HibaliError:
     """The error for a code and a message that an agent tells."""
-    return _error_of(code)(code, message, about=about, hint=_HINTS.get(code) or hint_of(code))
+    return _error_of(code)(code, message, subject=subject, hint=_HINTS.get(code) or hint_of(code))
 
 
 def _error_of(code: str) -> type[HibaliError]:

@@ -35,20 +35,20 @@ def open_either(
     bulk: bool,
     with_agent: Callable[[], Opened],
     with_sftp: Callable[[Client, int], Opened],
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> Opened:
     """What the one or the other opens, as the site's `transport` says; `auto` remembers where only SFTP works."""
     way = _settled(site, bulk=bulk)
     if way == "agent":
         return with_agent()
     if way == "sftp":
-        return with_sftp(*kind.connect(site, bulk=bulk, tell=tell))
+        return with_sftp(*kind.connect(site, bulk=bulk, on_event=on_event))
     try:
         return with_agent()
     except HibaliError as problem:
         if problem.code not in _NOT_STARTED:
             raise
-        found = _instead(site, problem, bulk=bulk, tell=tell)
+        found = _instead(site, problem, bulk=bulk, on_event=on_event)
     return with_sftp(*found)
 
 
@@ -62,14 +62,14 @@ def _settled(site: Site, *, bulk: bool) -> str:
     return "sftp" if isinstance(known, dict) and known.get("transport") == "sftp" else "auto"
 
 
-def _instead(site: Site, problem: HibaliError, *, bulk: bool, tell: Listener) -> tuple[Client, int]:
+def _instead(site: Site, problem: HibaliError, *, bulk: bool, on_event: Listener) -> tuple[Client, int]:
     """SFTP where the agent could not start; the agent's own problem is raised where there is none either."""
     try:
-        found = kind.connect(site, bulk=bulk, tell=tell)
+        found = kind.connect(site, bulk=bulk, on_event=on_event)
     except HibaliError:
         raise problem from None
     _remember(site, problem.message, bulk=bulk)
-    tell(
+    on_event(
         Noted(
             f"{site.name}: hibali's agent cannot start there ({problem.message}); SFTP is used from now on. "
             f"`hibali sites check {site.name}` tries the agent again."

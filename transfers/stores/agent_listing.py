@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import IncompleteError
@@ -14,27 +13,12 @@ from transfers.agent.protocol import Record, RecordError, unpack_records
 from transfers.entry import Entry, Kind
 from transfers.pipeline.batches import problem_from
 from transfers.remote.connection import Connection
-from transfers.stores.base import ListingIncompleteError, unsafe_component
+from transfers.stores.base import ListingIncompleteError, Page, PagedListing, unsafe_component
 
 _KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Names of one folder that follow each other; `files` counts links, too, and `size` is their bytes.
-
-    `digest` tells whether anything in it changed by which files are compared (path, kind, size, mtime, execute bit, link); it is
-    empty where that cannot be told.
-    """
-
-    names: int
-    files: int
-    size: int
-    digest: str
-    packed: memoryview
-
-
-class PagedListing:
+class AgentListing(PagedListing):
     """Iterate it for entries; `page` and `pass_over` between two of them. It is over only when its closing count is right.
 
     Raises `IncompleteError` for a listing that cannot be trusted, `ListingIncompleteError` at its end where names could not be listed.
@@ -190,7 +174,7 @@ def violation(where: str, reason: str, path: bytes) -> IncompleteError:
     return IncompleteError(
         "listing-violation",
         f"the listing cannot be trusted: {reason}",
-        about=named,
+        subject=named,
         hint="Nothing was deleted. Report it to the site if it happens again.",
     )
 

@@ -20,25 +20,27 @@ from transfers.agent import protocol
 from transfers.agent.identity import Identity, check_identity
 from transfers.agent.lease import LEASE_SECONDS, THERE
 from transfers.entry import Entry, Proof
-from transfers.follow.appending import Growing
+from transfers.follow.appending import AgentAppender
 from transfers.movers.gridftp.receiving import Carriage, GridftpLanding
-from transfers.overlap import RootIdentity
 from transfers.pipeline.batches import KIND_LETTERS, attributes_text, item_header, problem_from
 from transfers.pipeline.channel_pool import ChannelPool, no_lines
 from transfers.pipeline.reading import ReadingStream
 from transfers.pipeline.receiving import ReceiverStream
 from transfers.pipeline.third_party import DirectLanding
 from transfers.remote.connection import Connection
-from transfers.stores.agent_listing import PagedListing, entries_of
+from transfers.stores.agent_listing import AgentListing, entries_of
 from transfers.stores.base import (
     PACK_BYTES,
     Adjustment,
     Facts,
     Item,
     Landed,
+    Lock,
     Payload,
     Problem,
+    RootIdentity,
     Space,
+    Store,
     Unit,
     Written,
     space_in,
@@ -87,7 +89,7 @@ class Holding:
         with connection.understanding():
             if THERE in answer.header["found"]:
                 message = "the agent of a lost line cannot be ended"
-                raise TryLaterError("former-agent", message, about=connection.where)
+                raise TryLaterError("former-agent", message, subject=connection.where)
         # Those on another machine or of another boot stop at their next look at the lock, which they do not hold then.
         self._formers = []
         connection.ask_all(
@@ -99,19 +101,38 @@ Reopen = Callable[[bytes], tuple[Connection, ChannelPool]]
 
 _Value = TypeVar("_Value")
 Stretch = tuple[Entry, int, int]  # of this file, from this offset on, so many bytes
-_Paths = list[bytes]  # inside the class `list` is a method
-_Identities = list[Identity]
-_Found = list[Identity | None]
 
-_Troubles = list[tuple[bytes, Problem]]
+AGENT_FACTS = Facts(
+    kind="local",
+    proof_read=Proof.DIGEST,
+    proof_write=Proof.DIGEST,
+    holes=True,
+    attributes=True,
+    hard_links=True,
+    globus=True,
+    machine=True,
+    root_identity=True,
+    reports_packs=True,
+    keeps=True,
+    adjusts=True,
+    appends=True,
+    hashes_ranges=True,
+    whole_files=True,
+    substores=True,
+    external_writes=True,
+    removes_trees=True,
+)
+
 _SEEN_SECONDS = 10.0
 _NOT_A_FOLDER = "not-a-folder"
 _BATCH = 256
 _BATCHES_AHEAD = 3
 
 
-class PosixStore:
-    """The Store protocol over one agent connection (transfers.stores.base.Store)."""
+class PosixStore(Store):
+    """A store over one agent connection."""
+
+    in_pages = True
 
     def __init__(
         self,
@@ -126,13 +147,13 @@ class PosixStore:
     ) -> None:
         """`connection` was told what to look at: its answer says where that is. Raises what the agent could not do.
 
-        `confined` refuses a root that symlinks place outside of the site's configured root. After a lost line `reopen` gives lines to the same place again, in one try; `patience` is as in Reconnectable.
+        `confined` refuses a root that symlinks place outside of the site's configured root. After a lost line `reopen` gives lines to the same place again, in one try; `patience` is `reconnect_seconds` of Store.
         """
-        self.facts = facts
+        self._facts = facts
         self._confined = confined
         self._lines = lines or no_lines()
         self._reopen = reopen
-        self.patience = patience
+        self._patience = patience
         self._holding = Holding(lease)
         self._away = self._was_lost = self._landed = self._left = False
         self._returns = self._lines_lost = self._former_bytes = 0
@@ -141,7 +162,7 @@ class PosixStore:
         self._by_gridftp: GridftpLanding | None = None
         self._beside_bytes = self._beside_logins = 0
         self._token = ""
-        self._growing: Growing | None = None
+        self._appender: AgentAppender | None = None
         self._connection = connection
         self._opened = False
         self._quotas = False
@@ -149,10 +170,14 @@ class PosixStore:
         self._attributes = False
         self._orphans: list[bytes] = []
         self._listing_ahead = False
-        self.packed_at: bytes | None = None  # see TellsPacks
         looked = connection.answers()[0]
         self.where = connection.path_in(looked)
         self._seen: tuple[float, Entry | None, Space] | None = self._look_in(looked)
+
+    @property
+    def facts(self) -> Facts:
+        """See Store."""
+        return self._facts
 
     @property
     def wire_bytes(self) -> int:
@@ -170,7 +195,7 @@ class PosixStore:
 
     @property
     def reconnects(self) -> int:
-        """See Reconnectable."""
+        """See Store."""
         return self._returns + self._lines_lost + (0 if self._away else self._lines.lost)
 
     @property
@@ -193,8 +218,8 @@ class PosixStore:
         asked = {"path": protocol.text_of(path), "attributes": self._attributes}
         return one_entry(self._connection.ask("lstat", **asked), self._connection)
 
-    def identity(self) -> RootIdentity | None:
-        """See KnowsRoot."""
+    def root_identity(self) -> RootIdentity | None:
+        """See Store."""
         try:
             self._open()
         except NotFoundError:
@@ -205,11 +230,11 @@ class PosixStore:
         return RootIdentity(str(self._connection.greeting.get("boot")), device, inode)
 
     def check_trusted(self) -> None:
-        """See Guarded."""
+        """See Store."""
         self._connection.ask("check_path", path=protocol.text_of(self.where))
 
-    def resolved(self, paths: Sequence[bytes] = ()) -> _Paths:
-        """See Resolves."""
+    def resolved(self, paths: Sequence[bytes] = ()) -> Sequence[bytes]:
+        """See Store."""
         asked = [protocol.text_of(path) for path in (self.where, *paths)]
         answer = self._connection.ask("resolve", paths=asked)
         with self._connection.understanding():
@@ -218,12 +243,12 @@ class PosixStore:
             raise self._connection.broken("resolved other paths than those that were asked about")
         return found
 
-    def identities(self) -> _Identities:
-        """See Identified."""
+    def identities(self) -> Sequence[Identity]:
+        """See Store."""
         return [self._identity]
 
-    def identify(self, paths: Sequence[bytes]) -> _Found:
-        """See Identifies."""
+    def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
+        """See Store."""
         asked = [protocol.text_of(path) for path in paths]
         answer = self._connection.ask("identify", paths=asked)
         with self._connection.understanding():
@@ -246,8 +271,8 @@ class PosixStore:
         with self._connection.understanding():
             room = answer.header["room"]
             self._quotas = bool(room["quotas"])
-            name_bytes = min(self.facts.name_bytes, int(room["name_bytes"]) or self.facts.name_bytes)
-            self.facts = replace(self.facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
+            name_bytes = min(self._facts.name_bytes, int(room["name_bytes"]) or self._facts.name_bytes)
+            self._facts = replace(self._facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
             packed = answer.header["packed"]
             self.packed_at = None if packed is None else protocol.bytes_of(packed)
             self._identity = check_identity(answer.header["identity"])
@@ -255,7 +280,7 @@ class PosixStore:
             return time.monotonic(), one_entry(answer, self._connection), space_in(room)
 
     def file_above(self) -> bool:
-        """See ChecksAbove."""
+        """See Store."""
         self._look()
         return self._file_above
 
@@ -277,7 +302,9 @@ class PosixStore:
                 raise
             if self.stat() is not None:
                 return False
-            raise NotFoundError("vanished", "there is nothing of that name", about=problem.about) from None
+            raise NotFoundError(
+                "vanished", "there is nothing of that name", subject=problem.subject
+            ) from None
         return True
 
     def make_root(self) -> None:
@@ -304,14 +331,14 @@ class PosixStore:
         if listing is not None:
             yield from listing
 
-    def pages(self, *, shallow: bool = False) -> PagedListing | None:
-        """The same, in pages that can be passed over; None where there is no folder."""
+    def pages(self, *, shallow: bool = False) -> AgentListing | None:
+        """See Store."""
         if not self._open_folder():
             return None
-        return PagedListing(self._ask_list(shallow=shallow), self._connection, self._listed)
+        return AgentListing(self._ask_list(shallow=shallow), self._connection, self._listed)
 
-    def _listed(self, orphans: _Paths) -> None:
-        self._orphans = orphans
+    def _listed(self, orphans: Sequence[bytes]) -> None:
+        self._orphans = [*orphans]
 
     def _list_request(self, *, shallow: bool) -> dict[str, Any]:
         return {"do": "list", "shallow": shallow, "attributes": self._attributes}
@@ -339,8 +366,8 @@ class PosixStore:
         """The numeric id of the account that the agent runs as."""
         return self._connection.greeting.get("user")
 
-    def shelf(self, folder: bytes) -> tuple[PosixStore, bytes]:
-        """See Shelving."""
+    def substore(self, folder: bytes) -> tuple[PosixStore, bytes]:
+        """See Store."""
         path = self.where.rstrip(b"/") + b"/" + folder if folder else self.where
         self._opened = False  # the agent has one root open at a time
         self._connection.post("look", path=protocol.text_of(path))
@@ -348,7 +375,7 @@ class PosixStore:
         return PosixStore(self._connection, self.facts, self._lines, lease=lease, confined=confined), b""
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
-        """See StoresWhole."""
+        """See Store."""
         self._open()
         header = {
             "do": "store_whole",
@@ -364,11 +391,11 @@ class PosixStore:
             return bool(answer.header["stored"])
 
     def find_whole(self, path: bytes) -> Entry | None:
-        """See StoresWhole."""
+        """See Store."""
         return self.stat(path) if path else self._look_in(self._ask_look())[1]
 
     def fetch_whole(self, entry: Entry) -> bytes:
-        """See StoresWhole."""
+        """See Store."""
         self._open()
         path = protocol.text_of(entry.path)
         answer = self._connection.ask("fetch_whole", path=path, maximum=PACK_BYTES)
@@ -376,13 +403,13 @@ class PosixStore:
         with self._connection.understanding():
             if answer.header["digest"] != hashlib.sha256(content).hexdigest():
                 raise IncompleteError(
-                    "corrupt", "the content was damaged on the way", about=printable(entry.path)
+                    "corrupt", "the content was damaged on the way", subject=printable(entry.path)
                 )
         check_size(entry, content)
         return content
 
     def remove_whole(self, entry: Entry) -> Problem | None:
-        """See StoresWhole."""
+        """See Store."""
         self._open()
         answer = self._connection.ask("remove_whole", **listed(entry))
         with self._connection.understanding():
@@ -426,7 +453,7 @@ class PosixStore:
 
     @property
     def several_lines(self) -> bool:
-        """See OverLines."""
+        """See Store."""
         return self._lines.expected
 
     def lines_up(self, seconds: float) -> int:
@@ -451,7 +478,7 @@ class PosixStore:
     def digest_ranges(
         self, ranges: Iterable[Stretch]
     ) -> Iterator[tuple[Stretch, str | None, Problem | None]]:
-        """See HashesRanges."""
+        """See Store."""
         return self._digested(
             ranges,
             lambda some: {
@@ -478,12 +505,12 @@ class PosixStore:
         """See Store; the target must be locked."""
         return self._answered("remove", entries, listed)
 
-    def check_vacant(self, *, itself: bool) -> None:
-        """See Vacating."""
+    def check_no_locks(self, *, itself: bool) -> None:
+        """See Store."""
         self._connection.ask("vacant", where=protocol.text_of(self.where), itself=itself)
 
-    def sweep(self) -> _Troubles:
-        """See Vacating."""
+    def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
+        """See Store."""
         answer = self._connection.ask("sweep")
         self._orphans = []
         with self._connection.understanding():
@@ -491,8 +518,8 @@ class PosixStore:
                 (protocol.bytes_of(text), problem_from(found)) for text, found in answer.header["problems"]
             ]
 
-    def vacate(self) -> Problem | None:
-        """See Vacating."""
+    def remove_root(self) -> Problem | None:
+        """See Store."""
         answer = self._connection.ask("vacate", where=protocol.text_of(self.where))
         with self._connection.understanding():
             found = answer.header["problem"]
@@ -517,16 +544,16 @@ class PosixStore:
         more = {"into": into, "root": protocol.text_of(self.where)}
         return self._answered("keep", entries, listed, more)
 
-    def invite(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
-        """See ThirdPartyTarget."""
+    def prepare_external(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
+        """See Store."""
         self._purge()
         for item, answer, problem in self._told("invite", items, item_header):
             with self._connection.understanding():
                 partial = protocol.bytes_of(answer)
             yield item, partial, problem
 
-    def adopt(self, written: Iterable[Written]) -> Generator[Landed, None, None]:
-        """See ThirdPartyTarget."""
+    def commit_external(self, written: Iterable[Written]) -> Generator[Landed, None, None]:
+        """See Store."""
         for one, _, problem in self._told(
             "adopt",
             written,
@@ -540,11 +567,11 @@ class PosixStore:
             proof = Proof.NONE if problem is not None else Proof.DIGEST
             yield Landed(one.item, landed, proof, problem=problem)
 
-    def growing(self) -> Growing:
-        """See Growable; what is to become longer must be locked."""
+    def appender(self) -> AgentAppender:
+        """See Store; what is to become longer must be locked."""
         self._open()
-        self._growing = Growing(self._connection)
-        return self._growing
+        self._appender = AgentAppender(self._connection)
+        return self._appender
 
     def _answered(
         self,
@@ -617,9 +644,9 @@ class PosixStore:
     @property
     def _under_way(self) -> bool:
         """Whether something was interrupted, so that the agent cannot be asked anything else."""
-        landings, growing = (self._landing, self._direct, self._by_gridftp), self._growing
+        landings, appender = (self._landing, self._direct, self._by_gridftp), self._appender
         lands = any(landing is not None and not landing.over for landing in landings)
-        return lands or (growing is not None and growing.unanswered > 0)
+        return lands or (appender is not None and appender.unanswered > 0)
 
     def space(self) -> Space:
         """See Store."""
@@ -639,28 +666,33 @@ class PosixStore:
         lines.join()
 
     @property
-    def lost(self) -> bool:
-        """See Reconnectable."""
+    def reconnect_seconds(self) -> float:
+        """See Store."""
+        return self._patience
+
+    @property
+    def connection_lost(self) -> bool:
+        """See Store."""
         return self._connection.lost
 
     @property
-    def landed_before(self) -> int:
-        """See Reconnectable."""
+    def resumed_bytes(self) -> int:
+        """See Store."""
         return self._landing.begun_bytes if self._landing is not None else 0
 
-    def can_come_back(self, *, anew: bool) -> bool:
-        """See Reconnectable. Where this call never landed, nothing there would tell whether another one did since."""
+    def can_reconnect(self, *, anew: bool) -> bool:
+        """See Store. Where this call never landed, nothing there would tell whether another one did since."""
         return self._reopen is not None and (anew or not self._holding.held or self._landed)
 
-    def leave(self) -> None:
-        """See Reconnectable."""
+    def disconnect(self) -> None:
+        """See Store."""
         if self._away:
             return
         self._former_bytes, self._away = self.wire_bytes - self._beside_bytes, True
-        self._was_lost = self._was_lost or self.lost
+        self._was_lost = self._was_lost or self.connection_lost
         self.close()
         self._holding.leave(self._connection.process, *self._lines.processes)
-        landing, self._landing, self._growing = self._landing, None, None
+        landing, self._landing, self._appender = self._landing, None, None
         self._left = self._left or (self._by_gridftp is not None and self._by_gridftp.left)
         self._by_gridftp = None
         if landing is not None:
@@ -669,8 +701,8 @@ class PosixStore:
             self._holding.walked = landing.walked
         self._lines_lost += self._lines.lost - self._lines.lately_lost
 
-    def come_back(self, *, anew: bool) -> None:
-        """See Reconnectable."""
+    def reconnect(self, *, anew: bool) -> None:
+        """See Store."""
         assert self._reopen is not None
         connection, lines = self._reopen(self.where)
         self._away, self._connection, self._lines = False, connection, lines
@@ -686,7 +718,7 @@ class PosixStore:
         self._was_lost = False
 
 
-class PosixLock:
+class PosixLock(Lock):
     """The lease, held by the agent."""
 
     def __init__(self, store: PosixStore) -> None:
@@ -723,7 +755,7 @@ def check_size(entry: Entry, content: bytes) -> None:
     """Raise `IncompleteError` for a file that is not of the size that was listed."""
     if len(content) != entry.size:
         raise IncompleteError(
-            "source-changed", "the file changed while it was read", about=printable(entry.path)
+            "source-changed", "the file changed while it was read", subject=printable(entry.path)
         )
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn
 
-from hibali.errors import IncompleteError
+from hibali.errors import IncompleteError, RefusedError
 from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ledger import now
 from hibali.locations import Location
 from hibali.text import printable
+from transfers.agent.identity import Identity
+from transfers.agent.protocol import Frame
 from transfers.entry import Entry, Kind, Proof
 
 PACK_BYTES = 4 * 1024 * 1024  # a pack of small files closes when it holds this much
@@ -44,7 +47,6 @@ class Facts:
     file_and_folder: bool = False  # holds a file and a folder of one name
     links: bool = True  # holds symlinks
     modes: bool = True  # holds permission bits
-    adjusts: bool = False  # can set them, and nothing else, of what stands there
     hard_links: bool = False  # tells which names are of one file, and can make more of them
     attributes: bool = False  # can hold `user.*` attributes, where its filesystem does
     mtimes: bool = True  # holds modification times
@@ -62,18 +64,45 @@ class Facts:
         frozenset()
     )  # components, in lower case, that are kept for what is no data here
     holes: bool = False  # what is a hole at the source takes no room here
-    keeps: bool = False  # can keep what is replaced in another place of its own
     writable: bool = True  # False where everything is only read
     complete: bool = True  # a listing that ends normally has everything; where that is never sure, nothing is deleted by it
     known: bool = True  # these are facts; False where the server was never asked and most is hoped
+    hashes: bool = True  # `digest` can read the files
+    globus: bool = False  # Globus sees the same files, where the site has a collection
+    only_globus: bool = False  # and only Globus writes them
+    # Optional operations of `Store`; whoever wants one asks here first.
+    machine: bool = False  # folders of a machine: `identify`, `resolved`, `check_trusted`
+    root_identity: bool = False  # `root_identity`
+    reports_packs: bool = False  # `packed_at` is known without a search
+    keeps: bool = False  # `keep`
+    adjusts: bool = False  # `adjust`
+    appends: bool = False  # `appender`
+    hashes_ranges: bool = False  # `digest_ranges`
+    whole_files: bool = False  # `find_whole`, `store_whole`, `fetch_whole`, `remove_whole`
+    small_files: bool = False  # `small_files`
+    substores: bool = False  # `substore`
+    external_writes: bool = False  # `prepare_external`, `commit_external`
+    removes_trees: bool = False  # `check_no_locks`, `remove_own_files`, `remove_root`
+
+    def of_view(self, **changes: Any) -> Facts:
+        """Return the facts of a view: what the store can hold, without the optional operations that views do not pass on."""
+        return replace(self, **{**_NOT_OF_VIEWS, **changes})
 
 
-@runtime_checkable
-class ChecksAbove(Protocol):
-    """A store with folders that sees why its root cannot be made."""
-
-    def file_above(self) -> bool:
-        """Whether a part of the root's path is a file, so that the root neither exists nor can be made."""
+_NOT_OF_VIEWS = dict.fromkeys(
+    (
+        "globus",
+        "root_identity",
+        "appends",
+        "hashes_ranges",
+        "whole_files",
+        "small_files",
+        "substores",
+        "external_writes",
+        "removes_trees",
+    ),
+    False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,49 +220,241 @@ class Space:
 class ListingIncompleteError(IncompleteError):
     """The listing is right as far as it goes, but some folders or names could not be read; nothing may be deleted."""
 
-    def __init__(self, about: str, problems: list[tuple[bytes, Problem]]) -> None:
+    def __init__(self, subject: str, problems: list[tuple[bytes, Problem]]) -> None:
         first, problem = problems[0]
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
         super().__init__(
             "listing-incomplete",
             f"could not be listed whole: {printable(first) or '.'} ({problem.message}){more}",
-            about=about,
+            subject=subject,
         )
         self.unlisted = problems
 
 
-class Lock(Protocol):
+NOT_COPIED = "not-copied"  # the code of a problem: the server would not, nothing was changed, the bytes may go through us
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where copies come from: a store, and the name there where it is one file that may have another at the target."""
+
+    store: Store
+    name: bytes | None = None
+
+    def entry(self, item: Item) -> Entry:
+        """What an item is at its source."""
+        return item.entry if self.name is None else item.entry._replace(path=self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An item that somebody wrote under the partial name `partial`, and the sha256 in hexadecimal that it has to have."""
+
+    item: Item
+    partial: bytes
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RootIdentity:
+    """A folder as the filesystem knows it; `device` means something only until the host boots again."""
+
+    boot: str
+    device: int
+    inode: int
+
+    def is_other(self, now: RootIdentity) -> bool:
+        """Return whether another folder has its name now. Device numbers of network filesystems differ from boot to boot."""
+        return self.inode != now.inode or (self.boot == now.boot and self.device != now.device)
+
+
+class Lock(ABC):
     """A lease on a target; while it is held no other hibali writes there (S6)."""
 
+    @abstractmethod
     def release(self) -> None:
         """Give it back; safe to call twice."""
 
 
-class Store(Protocol):
+class PagedListing(Iterator[Entry]):
+    """A listing that comes in pages, which can be skipped unread between two entries."""
+
+    @property
+    @abstractmethod
+    def page(self) -> Page | None:
+        """The page whose first entry comes next; None inside of one, and at the end."""
+
+    @abstractmethod
+    def pass_over(self) -> None:
+        """Leave out the page that comes next; its order is still checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Names of one folder that follow each other; `files` counts links, too, and `size` is their bytes.
+
+    `digest` tells whether anything in it changed by which files are compared (path, kind, size, mtime, execute bit, link); it is
+    empty where that cannot be told.
+    """
+
+    names: int
+    files: int
+    size: int
+    digest: str
+    packed: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What is to be added: `start` bytes are at the target under `entry.path`, and `entry.size` are to be; the source knows the file as `name`."""
+
+    name: bytes
+    entry: Entry
+    start: int
+
+
+class Appender(ABC):
+    """Reads files from any byte on, and adds to their end; used by one thread, and nothing else is asked of the store meanwhile."""
+
+    @abstractmethod
+    def read(self, name: bytes, start: int, stop: int) -> Frame:
+        """The bytes from `start` to `stop` with the digests before and after them, or a problem."""
+
+    @abstractmethod
+    def add(self, tail: Tail, start: int, frame: Frame) -> None:
+        """Send a piece; `answered` gives in the same order what became of each."""
+
+    @abstractmethod
+    def answered(self) -> Problem | None:
+        """The next answer."""
+
+
+class SmallFiles(ABC):
+    """The files of one place, each at most `PACK_BYTES`; they are never replaced and never removed."""
+
+    @abstractmethod
+    def list(self) -> Iterator[Entry]:
+        """Every regular file, in no order. Raises `NotFoundError` where the place itself is missing, and the errors of reaching it."""
+
+    @abstractmethod
+    def read(self, entries: Iterable[Entry]) -> Iterator[bytes]:
+        """Their contents in the order asked, several asked for at once; raises `IncompleteError` where one changed since it was listed."""
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[None]:
+        """Keep other calls of hibali from writing there, where the place can hold a lock; raises `TryLaterError("locked")`."""
+
+    @abstractmethod
+    def create(self, contents: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """Create each of them where no file exists, durable, inside `writing`.
+
+        Returns the content of existing files, by path, where it differs. Raises `IncompleteError`, `AccessError`, `RefusedError`.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what was opened; safe to call twice."""
+
+
+class Side(ABC):
+    """The part of a store that a plan is made from."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> Facts:
+        """What it can hold and do."""
+
+    @abstractmethod
+    def list(self) -> Iterator[Entry]:
+        """All entries in canonical order, as `Store.list` gives them."""
+
+    @abstractmethod
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """The sha256 in hexadecimal of the content as it is now, read there, in the order asked."""
+
+    @property
+    def in_pages(self) -> bool:
+        """Whether `pages` gives the listing; never of a view, whose names are not those of the pages."""
+        return False
+
+    def pages(self) -> PagedListing | None:
+        """List in pages, where `in_pages`; None where there is no folder."""
+        raise RefusedError("not-supported", "this does not list in pages")
+
+
+class Source(Side):
+    """The half of a store that is read from."""
+
+    @abstractmethod
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """The bytes of each unit, as `Store.read` gives them."""
+
+    @property
+    def several_lines(self) -> bool:
+        """Whether further connections are up or being opened."""
+        return False
+
+
+class Store(Source):
     """One root at one site, answering in bytes paths below that root.
+
+    Abstract methods are what every store has. The others have a default: one that changes nothing and says so, or one that
+    raises `RefusedError`; `facts` says which of those a store really has.
 
     Every method translates foreign exceptions into `hibali.errors`; no text holds a secret. A store object
     belongs to one thread unless a method says otherwise; `read` and `write` may run side by side.
     """
 
-    facts: Facts
     where: bytes  # the root as its site knows it: an absolute path, or a key prefix
-    wire_bytes: int  # file bytes that crossed a network to or from here, in this store's life
-    logins: int  # how often somebody had to log in for it
-    limited_by: str | None  # the setting that held the speed down, where that can be told
+    packed_at: bytes | None = (
+        None  # the packed place that the root is in, as `where`; see `Facts.reports_packs`
+    )
 
+    @property
+    @abstractmethod
+    def wire_bytes(self) -> int:
+        """File bytes that crossed a network to or from here, in this store's life."""
+
+    @property
+    def logins(self) -> int:
+        """How often somebody had to log in for it."""
+        return 0
+
+    @property
+    def limited_by(self) -> str | None:
+        """The setting that limited the speed, where that is known."""
+        return None
+
+    def _refuse(self, operation: str) -> NoReturn:
+        """Raise the error of an operation that this store does not have."""
+        if not self.facts.writable:
+            raise RefusedError(
+                "read-only-site",
+                "this site can only be read",
+                subject=printable(self.where),
+                hint="Write to another site.",
+            )
+        raise RefusedError(
+            "not-supported",
+            f"a store of kind {self.facts.kind} cannot {operation}",
+            subject=printable(self.where),
+        )
+
+    @abstractmethod
     def stat(self, path: bytes = b"") -> Entry | None:
-        """What stands at `path` (b"" is the root); None when absent.
+        """The entry at `path` (b"" is the root); None when absent.
 
         Absent differs from unreachable (`TryLaterError`) and from denied (`AccessError`).
         """
 
     def take_attributes(self) -> bool:
-        """Tell `user.*` attributes with every entry from now on; False where the filesystem keeps none.
+        """Give `user.*` attributes with every entry from now on; False where the filesystem keeps none.
 
         Only where `facts.attributes`.
         """
+        return False
 
+    @abstractmethod
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """All entries below the root in canonical order, without the root itself, streaming.
 
@@ -242,13 +463,17 @@ class Store(Protocol):
         not be listed, and with `IncompleteError("listing-violation")` where the closing count is missing or
         wrong or the order is violated (S3). Folders come where the store holds them. Names of hibali's own (partial names, lock,
         journal, manifest) are left out. A missing root raises `NotFoundError`. A root that is a file
-        yields nothing (`stat` tells).
+        yields nothing (`stat` says that it is one).
         """
 
+    def list_ahead(self) -> None:
+        """Begin with the listing that `list` is going to be asked for, where that saves time; nothing else is asked before that."""
+
+    @abstractmethod
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """The bytes of each unit, in the order asked; asks ahead within `WINDOW_BYTES`, an object store in twice that.
 
-        The segments of a file may begin beyond 0, where the rest stands at the target already: the last one has the
+        The segments of a file may begin beyond 0, where the rest is at the target already: the last one has the
         digest of the whole file all the same, from the record or because the source reads what was left out, too.
 
         A source that changed since it was listed (size, mtime, ETag), vanished or cannot be read is a
@@ -256,52 +481,307 @@ class Store(Protocol):
         """
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
-        """Land the payloads; one answer per whole item, in any order, at most `WINDOW_BYTES` unanswered.
+        """Write the payloads; one answer per whole item, in any order, at most `WINDOW_BYTES` unanswered.
 
         Nothing is seen under a final name before it is complete and its digest equals the source's.
         Closing it ends what is under way: whoever gives back the lock closes it before.
         `payloads` is consumed in another thread. Folders above an item are made as needed.
         """
-
-    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """The sha256 in hexadecimal of the content as it is now, read there, in the order asked."""
+        del payloads
+        self._refuse("be written to")
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """Remove what was listed, deepest first as given; an absent one is done already; a folder must be empty.
 
         An entry that is no longer what was listed (kind, size, mtime) is a problem, not removed.
         """
+        del entries
+        self._refuse("remove files")
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
-        """Set permission bits and attributes of files and folders where they stand, deepest first as given; never setuid, setgid, sticky.
+        """Set permission bits and attributes of existing files and folders, deepest first as given; never setuid, setgid, sticky.
 
         One that is no longer what was listed (kind, size, mtime) is a problem and left alone. Only where `facts.adjusts`.
         """
+        del adjustments
+        self._refuse("set permissions")
 
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """Keep what was listed under its own path below `place`, at this store's site and apart from this root.
 
-        Afterwards it may still stand here, too. An absent one is done already, one that changed since is a problem.
+        Afterwards it may still be here, too. An absent one is done already, one that changed since is a problem.
         Only where `facts.keeps`. Raises `RefusedError` where `place` cannot be used.
         """
+        del place, entries
+        self._refuse("keep backups")
 
     def make_root(self) -> None:
         """Make the root folder and those above it; nothing where the store has no folders."""
+        self._refuse("make folders")
+
+    def file_above(self) -> bool:
+        """Whether a part of the root's path is a file, so that the root neither exists nor can be made."""
+        return False
 
     def expect(self, size: int) -> None:
-        """So many bytes are going to be read from or written to here: time to open what that takes."""
+        """Open what it takes to read or write so many bytes here, where that needs time."""
 
     def begun(self, item: Item) -> int:
-        """How many bytes of this very file an earlier `write` left here, to go on behind; asked while `write` takes payloads."""
+        """How many bytes of this very file an earlier `write` left here, to resume behind; asked while `write` takes payloads."""
+        del item
+        return 0
 
     def lock(self, operation: str, *, make: bool = False) -> Lock:
-        """Take the lease, after `make_root` where it is to `make` it; raises `TryLaterError("locked")` that names the holder."""
+        """Take the lease, after `make_root` where it is to `make` it; raises `TryLaterError("locked")` that names the holder.
+
+        Only where `facts.locks`.
+        """
+        del operation, make
+        self._refuse("be locked")
 
     def space(self) -> Space:
-        """Room for more."""
+        """The free space there, as far as it is known."""
+        return Space(None, None)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close connections and processes; safe to call twice."""
+
+    # Where the root is
+
+    def identities(self) -> Sequence[Identity]:
+        """The root, described in each way that another store may describe it, too (transfers.overlap); empty where it cannot."""
+        return []
+
+    def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
+        """The folders at these paths, which are written as in config.toml; None for one whose variable is not set there.
+
+        Only where `facts.machine`.
+        """
+        del paths
+        self._refuse("identify folders")
+
+    def resolved(self, paths: Sequence[bytes] = ()) -> Sequence[bytes]:
+        """Where the root and these paths are without symlinks, as far as they exist. Only where `facts.machine`.
+
+        They are absolute, or begin with `~/` or `$NAME`; b"" for one whose variable is not set there.
+        """
+        del paths
+        self._refuse("resolve symlinks")
+
+    def check_trusted(self) -> None:
+        """Raise `RefusedError` where the path of the root leads through a symlink of another account below a configured root."""
+
+    def root_identity(self) -> RootIdentity | None:
+        """The root that is open; None where there is none. Only where `facts.root_identity`."""
+        self._refuse("identify its root")
+
+    # Copies by the server, and contents that do not pass through here
+
+    def copies(self, source: Store) -> bool:
+        """Whether `copy` is worth trying from `source`; the server has the last word, entry by entry."""
+        del source
+        return False
+
+    def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Landed, None, None]:
+        """Copy files whole; one answer for each, in any order, as `write` gives them. Only where `copies` says so.
+
+        The source is copied only while it is what was listed. `Landed.proof` is that of the whole copy: RECORDED
+        where a digest is on record for the source and the server names the same sum for the copy, else weaker.
+        A problem of the code `NOT_COPIED` says that the server would not. Closing it ends what is under way.
+        """
+        del origin, items
+        self._refuse("copy files by itself")
+
+    def prepare_external(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
+        """Make room for files that somebody else will write: the path below the root that each is to be written at.
+
+        What is there is kept, from this call to the next, until it is committed or another write brings the same file.
+        The target must be locked. Only where `facts.external_writes`.
+        """
+        del items
+        self._refuse("take files that others write")
+
+    def commit_external(self, written: Iterable[Written]) -> Generator[Landed, None, None]:
+        """Hash them there; what is right gets its name, durable, and anything else of them is removed.
+
+        A problem is to be sent `again` where nothing arrived, or something else than was read. The target must be locked.
+        Only where `facts.external_writes`.
+        """
+        del written
+        self._refuse("take files that others write")
+
+    # Parts of files, and small files by single requests
+
+    def digest_ranges(
+        self, ranges: Iterable[tuple[Entry, int, int]]
+    ) -> Iterator[tuple[tuple[Entry, int, int], str | None, Problem | None]]:
+        """The sha256 of so many bytes from an offset on, as they are now, in the order asked. Only where `facts.hashes_ranges`."""
+        del ranges
+        self._refuse("hash parts of files")
+
+    def appender(self) -> Appender:
+        """A way to read files from any byte on and to add to their end. Only where `facts.appends`."""
+        self._refuse("append to files")
+
+    def find_whole(self, path: bytes) -> Entry | None:
+        """The entry at `path` (b"" is the root), never remembered from an earlier request.
+
+        This and the next three find, write, read and remove one small file by a single request each and without a lock, where
+        `facts.whole_files`. They are for contents that only ever appear whole under a name of their own, as those of git-annex:
+        a lock and a journal for each take several times as long as the content.
+        """
+        del path
+        self._refuse("look for single files")
+
+    def store_whole(self, entry: Entry, content: bytes) -> bool:
+        """Store `content` at `entry.path`, durable and hashed at both ends; missing folders are made.
+
+        Returns:
+            False, and nothing was changed, where the name exists or the filesystem cannot do that without a lock.
+        """
+        del entry, content
+        self._refuse("store single files")
+
+    def fetch_whole(self, entry: Entry) -> bytes:
+        """The content of a file of at most a pack's size. Raises `IncompleteError` where it is not of the size listed."""
+        del entry
+        self._refuse("fetch single files")
+
+    def remove_whole(self, entry: Entry) -> Problem | None:
+        """Remove a file that still is what was listed; an absent one is done."""
+        del entry
+        self._refuse("remove single files")
+
+    def small_files(self) -> SmallFiles:
+        """The files below the root, in a better way than the one for whole trees; closing them closes the store.
+
+        Only where `facts.small_files`.
+        """
+        self._refuse("handle small files by themselves")
+
+    def substore(self, folder: bytes) -> tuple[Store, bytes]:
+        """A store of that folder (b"" is the root) over the connection there is, and the folder's path in it.
+
+        So others can write in the folder beside it. It is locked and written to as any other, and not closed. It is good until
+        anything else is asked of this store. Where the path is b"" the lock is that of the folder alone; else files are
+        written without any. Only where `facts.substores`.
+        """
+        del folder
+        self._refuse("open its folders one by one")
+
+    # Removing a whole tree, its root included; its lock is held
+
+    def check_no_locks(self, *, itself: bool) -> None:
+        """Raise `TryLaterError("locked")` where a call of this account holds a place above the root or below it.
+
+        Below as far as the last listing showed. With `itself` a root that is a symlink by itself is a `RefusedError`.
+        Only where `facts.removes_trees`, as the next two.
+        """
+        del itself
+        self._refuse("remove trees")
+
+    def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
+        """Remove what hibali keeps below the root as the last listing showed it, partial files too; what could not be removed."""
+        self._refuse("remove trees")
+
+    def remove_root(self) -> Problem | None:
+        """Remove what hibali keeps at the root, give the lock back, and remove the root; why it stays, where it does."""
+        self._refuse("remove trees")
+
+    # Reconnecting after a lost connection (transfers.reconnect)
+
+    @property
+    def reconnects(self) -> int:
+        """How many lost connections it went on after."""
+        return 0
+
+    @property
+    def connection_lost(self) -> bool:
+        """Whether its first connection is lost."""
+        return False
+
+    @property
+    def reconnect_seconds(self) -> float:
+        """For how many seconds `reconnect` may be tried; 0 for not at all."""
+        return 0.0
+
+    @property
+    def resumed_bytes(self) -> int:
+        """How many bytes of unfinished files were there when it began to write last."""
+        return 0
+
+    def can_reconnect(self, *, anew: bool) -> bool:
+        """Whether it could know that nobody else wrote there meanwhile, or, where all is looked at `anew`, need not."""
+        del anew
+        return False
+
+    def disconnect(self) -> None:
+        """Close all connections, lost or not; safe to call twice. Only where it `can_reconnect`."""
+        self._refuse("reconnect")
+
+    def reconnect(self, *, anew: bool) -> None:
+        """Try once, with one login at most, which asks nothing; then what was held before is held again.
+
+        Raises an error that is `transient` where a later try may succeed. Only where it `can_reconnect`.
+        """
+        del anew
+        self._refuse("reconnect")
+
+
+class StoreView(Store):
+    """A view of another store: it passes on where the store is and what it costs, and says by itself what it holds.
+
+    Optional operations are refused unless the view has them itself: see `Facts.of_view`.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.where = store.where
+        self.packed_at = store.packed_at
+
+    @property
+    def wire_bytes(self) -> int:
+        """See Store."""
+        return self.store.wire_bytes
+
+    @property
+    def logins(self) -> int:
+        """See Store."""
+        return self.store.logins
+
+    @property
+    def limited_by(self) -> str | None:
+        """See Store."""
+        return self.store.limited_by
+
+    def identities(self) -> Sequence[Identity]:
+        """See Store."""
+        return self.store.identities()
+
+    def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
+        """See Store."""
+        return self.store.identify(paths)
+
+    def resolved(self, paths: Sequence[bytes] = ()) -> Sequence[bytes]:
+        """See Store."""
+        return self.store.resolved(paths)
+
+    def check_trusted(self) -> None:
+        """See Store."""
+        self.store.check_trusted()
+
+    def expect(self, size: int) -> None:
+        """See Store."""
+        self.store.expect(size)
+
+    def space(self) -> Space:
+        """See Store."""
+        return self.store.space()
 
     def close(self) -> None:
-        """Let go of connections and processes; safe to call twice."""
+        """See Store."""
+        self.store.close()
 
 
 def is_own_name(path: bytes) -> bool:
@@ -340,31 +820,6 @@ def unsafe_component(path: bytes) -> str | None:
     return None
 
 
-__all__ = [
-    "LINE_BYTES",
-    "MOST_BYTES",
-    "PACK_BYTES",
-    "PACK_ITEMS",
-    "SEGMENT_BYTES",
-    "WINDOW_BYTES",
-    "Adjustment",
-    "Facts",
-    "Item",
-    "Kind",
-    "Landed",
-    "ListingIncompleteError",
-    "Lock",
-    "Payload",
-    "Problem",
-    "Space",
-    "Store",
-    "Unit",
-    "is_own_name",
-    "is_partial_name",
-    "unsafe_component",
-]
-
-
 def space_in(header: dict[str, Any]) -> Space:
     """An agent's answer to `space`; raises ValueError, KeyError or TypeError where it makes no sense."""
     return Space(_amount(header["bytes"]), _amount(header["inodes"]))
@@ -388,157 +843,14 @@ def _amount(value: Any) -> int | None:
     raise ValueError
 
 
-class OnlyRead(ABC):
-    """What of the Store protocol would change something."""
-
-    @abstractmethod
-    def _refuse(self) -> NoReturn:
-        """Raise the `RefusedError` that says why."""
-
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
-        """See Store."""
-        del payloads
-        self._refuse()
-
-    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store."""
-        del entries
-        self._refuse()
-
-    def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
-        """See Store."""
-        del adjustments
-        self._refuse()
-
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store."""
-        del place, entries
-        self._refuse()
-
-    def make_root(self) -> None:
-        """See Store."""
-        self._refuse()
-
-
-NOT_COPIED = "not-copied"  # the code of a problem: the server would not, nothing was changed, the bytes may go through us
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where copies come from: a store, and the name there where it is one file that may have another at the target."""
-
-    store: Store
-    name: bytes | None = None
-
-    def entry(self, item: Item) -> Entry:
-        """What an item is at its source."""
-        return item.entry if self.name is None else item.entry._replace(path=self.name)
-
-
-@runtime_checkable
-class Copier(Protocol):
-    """The part of a Store that some have: it can be told to fetch entries from a store next door."""
-
-    def copies(self, source: Store) -> bool:
-        """Whether that is worth trying from `source`; the server has the last word, entry by entry."""
-
-    def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Landed, None, None]:
-        """Copy files whole; one answer for each, in any order, as `Store.write` gives them.
-
-        The source is copied only while it is what was listed. `Landed.proof` is that of the whole copy: RECORDED
-        where a digest is on record for the source and the server names the same sum for the copy, else weaker.
-        A problem of the code `NOT_COPIED` says that the server would not. Closing it ends what is under way.
-        """
-
-
-@runtime_checkable
-class Shelving(Protocol):
-    """A store that lends out its folders one by one, so that others can be at work in the next one."""
-
-    def shelf(self, folder: bytes) -> tuple[Store, bytes]:
-        """A store of that folder (b"" is the root) over the connection there is, and the folder's path in it.
-
-        It is locked and written to as any other, and not closed. It is good until anything else is asked of the store that
-        lent it out. Where the path is b"" the lock is that of the folder alone; else files land without any.
-        """
-
-
-@runtime_checkable
-class StoresWhole(Protocol):
-    """A store that finds, takes, gives and removes one small file by a single request each and without a lock.
-
-    For contents that only ever appear whole under a name of their own, as those of git-annex: a lock and a journal for each
-    take several times as long as the content.
-    """
-
-    def find_whole(self, path: bytes) -> Entry | None:
-        """What is at `path` (b"" is the root), never remembered from an earlier request."""
-
-    def store_whole(self, entry: Entry, content: bytes) -> bool:
-        """Store `content` at `entry.path`, durable and hashed at both ends; missing folders are made.
-
-        Returns:
-            False, and nothing was changed, where the name exists or the filesystem cannot do that without a lock.
-        """
-
-    def fetch_whole(self, entry: Entry) -> bytes:
-        """The content of a file of at most a pack's size. Raises `IncompleteError` where it is not of the size listed."""
-
-    def remove_whole(self, entry: Entry) -> Problem | None:
-        """Remove a file that still is what was listed; an absent one is done."""
-
-
 def named_anew(store: Store, entry: Entry, name: bytes) -> Iterator[Landed] | None:
     """Land a file of the locked store under a further name there, without its bytes travelling; None where it cannot do that."""
-    if isinstance(store, Copier) and store.copies(store):
+    if store.copies(store):
         return store.copy(Origin(store, entry.path), [Item(0, entry._replace(path=name))])
     if not store.facts.hard_links:
         return None
     further = Item(0, entry._replace(path=name, same_as=entry.path))
     return store.write([Payload(Unit((further,)), b"", [0], [None])])
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """An item that somebody wrote under the partial name `partial`, and the sha256 in hexadecimal that it has to have."""
-
-    item: Item
-    partial: bytes
-    digest: str
-
-
-@runtime_checkable
-class ThirdPartyTarget(Protocol):
-    """The part of a Store that some have; the target must be locked."""
-
-    def invite(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
-        """Make room for files that somebody else will write: the path below the root that each is to be written at.
-
-        What lies there is kept, from this call to the next, until it is adopted or another landing brings the same file.
-        """
-
-    def adopt(self, written: Iterable[Written]) -> Generator[Landed, None, None]:
-        """Hash them there; what is right stands under its name, durable, and anything else of them is gone.
-
-        A problem is to be sent `again` where nothing arrived, or something else than was read.
-        """
-
-
-@runtime_checkable
-class RemovesTrees(Protocol):
-    """A store whose root can go with all in it; its lock is held."""
-
-    def check_vacant(self, *, itself: bool) -> None:
-        """Raise `TryLaterError("locked")` where somebody of this account is at work at a place above the root or below it.
-
-        Below as far as the last listing showed. With `itself` a root that is a symlink by itself is a `RefusedError`.
-        """
-
-    def sweep(self) -> list[tuple[bytes, Problem]]:
-        """Remove what hibali keeps below the root as the last listing showed it, partial files too; what could not be."""
-
-    def vacate(self) -> Problem | None:
-        """Remove what hibali keeps at the root, give the lock back, and remove the root; why it stays, where it does."""
 
 
 def read_seen(site: str, table: str, name: str, endpoint: str) -> dict[str, Any] | None:

@@ -18,24 +18,13 @@ from transfers.agent.protocol import RefusedError, problem_of
 from transfers.agent.receiving import fetch_whole, store_whole
 from transfers.agent.removing import remove_item
 from transfers.agent.safe_path import OpenedFolder, Root, Roots, UnsafeNameError, outside
-from transfers.entry import Entry, Proof
+from transfers.entry import Entry
 from transfers.pipeline.batches import problem_from
 from transfers.pipeline.channel_pool import ChannelPool, no_lines
 from transfers.remote.connection import Connection, error_from, local_command
 from transfers.stores.agent_listing import entry_of
-from transfers.stores.agent_store import PosixStore, check_size, is_executable, listed
-from transfers.stores.base import PACK_BYTES, Facts, Problem
-
-FACTS = Facts(
-    kind="local",
-    proof_read=Proof.DIGEST,
-    proof_write=Proof.DIGEST,
-    keeps=True,
-    adjusts=True,
-    holes=True,
-    attributes=True,
-    hard_links=True,
-)
+from transfers.stores.agent_store import AGENT_FACTS, PosixStore, check_size, is_executable, listed
+from transfers.stores.base import PACK_BYTES, Problem
 
 
 def connect(
@@ -43,10 +32,10 @@ def connect(
     *,
     look_at: bytes | None = None,
     roots: Sequence[str] | None = None,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
 ) -> tuple[Connection, int]:
     """An agent of this machine, and how many logins it took (none); `look_at` and `roots` as Connection has them."""
-    del tell
+    del on_event
     command = local_command(sys.executable)
     known = guarded_roots(site) if roots is None else roots
     return Connection(command, site.name, here=True, look_at=look_at, roots=known), 0
@@ -59,7 +48,7 @@ class LocalStore(PosixStore):
     _kept_folder: tuple[OpenedFolder, Root] | None = None
 
     def find_whole(self, path: bytes) -> Entry | None:
-        """See StoresWhole."""
+        """See Store."""
         try:
             with self._below() as root:
                 record = root.lstat(path)
@@ -68,19 +57,19 @@ class LocalStore(PosixStore):
         return entry_of(record) if record is not None else None
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
-        """See StoresWhole."""
+        """See Store."""
         with self._below(writes=True) as root:
             return store_whole(root, entry.path, content, entry.mtime_ns, is_executable(entry))
 
     def fetch_whole(self, entry: Entry) -> bytes:
-        """See StoresWhole."""
+        """See Store."""
         with self._below() as root:
             content = fetch_whole(root, entry.path, PACK_BYTES)
         check_size(entry, content)
         return content
 
     def remove_whole(self, entry: Entry) -> Problem | None:
-        """See StoresWhole."""
+        """See Store."""
         with self._below(removes=True) as root:
             found = remove_item(root, {**listed(entry), "path": entry.path})
         return None if found is None else problem_from(found)
@@ -125,7 +114,7 @@ class LocalStore(PosixStore):
             opened[1].close()
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` are expanded as at any site."""
     site = location.site
     roots = location.roots if location.typed_local else None
@@ -133,8 +122,8 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
     def reopen(look_at: bytes) -> tuple[Connection, ChannelPool]:
         return connect(site, look_at=look_at, roots=roots)[0], no_lines()
 
-    connection, _ = connect(site, look_at=location.raw, roots=roots, tell=tell)
+    connection, _ = connect(site, look_at=location.raw, roots=roots, on_event=on_event)
     lease, confined = site.limits.lease_seconds, location.confined
-    store = LocalStore(connection, FACTS, lease=lease, reopen=reopen, confined=confined)
+    store = LocalStore(connection, AGENT_FACTS, lease=lease, reopen=reopen, confined=confined)
     store.roots = Roots(expanded(guarded_roots(site) if roots is None else roots))
     return store

@@ -9,12 +9,13 @@ import secrets
 import socket
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 from hibali.errors import HibaliError, TryLaterError
 from hibali.text import printable
 from transfers.agent.lease import LEASE_SECONDS, is_gone, seconds_of, this_process
+from transfers.stores.base import Lock
 
 _let_go: set[str] = set()  # the tokens of locks that this process took and holds no more
 
@@ -50,14 +51,14 @@ def record_of(content: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def locked(holder: dict[str, Any], about: str) -> TryLaterError:
+def locked(holder: dict[str, Any], subject: str) -> TryLaterError:
     """Somebody is at work there: whoever the lock names."""
     who = printable(str(holder.get("client", "somebody else"))[:200])
     doing = printable(str(holder.get("operation", "an operation"))[:50])
     return TryLaterError(
         "locked",
         f"{who} holds the target for {doing}",
-        about=about,
+        subject=subject,
         hint=f"Wait for it. If it is gone, the lock ends {seconds_of(holder):.0f} s after its last sign of life.",
         transient=False,
     )
@@ -71,7 +72,7 @@ def is_free(holder: dict[str, Any], age: float | None) -> bool:
 _ASK_SECONDS = 1.0
 
 
-class NoLock:
+class NoLock(Lock):
     """What `lock` gives where the server cannot hold one."""
 
     held = False
@@ -83,11 +84,11 @@ class NoLock:
         """Nothing is held, nothing can be lost."""
 
 
-class KeptLease(ABC):
+class KeptLease(Lock):
     """Held from construction to `release`. Whoever says how it is taken, renewed and given back ends `__init__` with `_keep`."""
 
-    def __init__(self, about: str, operation: str, seconds: int = LEASE_SECONDS) -> None:
-        self._about = about
+    def __init__(self, subject: str, operation: str, seconds: int = LEASE_SECONDS) -> None:
+        self._subject = subject
         self._seconds = seconds
         self._token = secrets.token_hex(16)
         self._record: dict[str, Any] = own_record(operation, self._token, seconds)
@@ -142,7 +143,7 @@ class KeptLease(ABC):
             raise TryLaterError(
                 "lock-lost",
                 "the lock on the target was lost; nothing more is written",
-                about=self._about,
+                subject=self._subject,
                 hint="Type the same line again.",
                 transient=False,
             )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
 from hibali.errors import NotFoundError, RefusedError
+from transfers.agent.identity import Identity
 from transfers.entry import Entry
-from transfers.movers.base import OverLines
-from transfers.stores.base import Facts, Item, Lock, OnlyRead, Payload, Problem, Space, Store, Unit
+from transfers.stores.base import Facts, Payload, Problem, Side, Source, Store, StoreView, Unit
 
 
-class SingleSource:
-    """The reading half of the Store protocol for one file."""
+class SingleSource(Source):
+    """One file, to be read."""
 
     def __init__(self, store: Store, name: bytes, shown: bytes) -> None:
         """`store` is the folder that holds `name`; everybody else knows the file as `shown`."""
@@ -29,8 +29,8 @@ class SingleSource:
 
     @property
     def several_lines(self) -> bool:
-        """See OverLines."""
-        return isinstance(self.store, OverLines) and self.store.several_lines
+        """See Store."""
+        return self.store.several_lines
 
     def entry(self) -> Entry:
         """The file under its shown name; raises `NotFoundError`."""
@@ -64,7 +64,7 @@ class SingleSource:
                 yield entry, digest, problem
 
 
-class SingleTarget:
+class SingleTarget(Side):
     """A target that lists only one name, because a single file is all that goes there."""
 
     def __init__(self, store: Store, name: bytes) -> None:
@@ -87,45 +87,29 @@ class SingleTarget:
         return self._store.digest(entries)
 
 
-class ChosenStore(OnlyRead):
-    """The Store protocol over files of another store (transfers.stores.base.Store); it is only read."""
+class ChosenStore(StoreView):
+    """Some files of another store, under other names; they are only read."""
 
     def __init__(self, store: Store, chosen: Mapping[bytes, Entry]) -> None:
         """`chosen` has for each name here the file as `store` listed it."""
-        self._store = store
+        super().__init__(store)
         self._chosen = dict(chosen)
-        self.where = store.where
 
     @property
     def facts(self) -> Facts:
         """Those of the store, without what names tell of each other, and without folders of their own."""
-        return replace(self._store.facts, folders=False, hard_links=False, attributes=False, ordered=True)
+        return self.store.facts.of_view(folders=False, hard_links=False, attributes=False, ordered=True)
 
-    @property
-    def wire_bytes(self) -> int:
-        """See Store."""
-        return self._store.wire_bytes
-
-    @property
-    def logins(self) -> int:
-        """See Store."""
-        return self._store.logins
-
-    @property
-    def limited_by(self) -> str | None:
-        """See Store."""
-        return self._store.limited_by
+    def identities(self) -> Sequence[Identity]:
+        """See Store: the files are read one by one, whatever is around them."""
+        return []
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
         if not path:
-            return self._store.stat()
+            return self.store.stat()
         found = self._chosen.get(path)
         return None if found is None else found._replace(path=path)
-
-    def take_attributes(self) -> bool:
-        """See Store."""
-        return False
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store."""
@@ -143,7 +127,7 @@ class ChosenStore(OnlyRead):
                 items = tuple(replace(item, entry=self._real(item.entry)) for item in unit.items)
                 yield replace(unit, items=items)
 
-        for payload in self._store.read(real()):
+        for payload in self.store.read(real()):
             payload.unit = asked.popleft()
             yield payload
 
@@ -156,33 +140,12 @@ class ChosenStore(OnlyRead):
                 asked.append(entry)
                 yield self._real(entry)
 
-        for _, digest, problem in self._store.digest(real()):
+        for _, digest, problem in self.store.digest(real()):
             yield asked.popleft(), digest, problem
 
     def _real(self, entry: Entry) -> Entry:
         return entry._replace(path=self._chosen[entry.path].path)
 
-    def expect(self, size: int) -> None:
-        """See Store."""
-        self._store.expect(size)
-
-    def begun(self, item: Item) -> int:
-        """See Store."""
-        del item
-        return 0
-
-    def lock(self, operation: str, *, make: bool = False) -> Lock:
-        """See Store: it is only read."""
-        del operation, make
-        self._refuse()
-
-    def space(self) -> Space:
-        """See Store."""
-        return self._store.space()
-
-    def close(self) -> None:
-        """See Store."""
-        self._store.close()
-
-    def _refuse(self) -> NoReturn:
-        raise RefusedError("only-read", "files that were chosen from a place are only read", about="source")
+    def _refuse(self, operation: str) -> NoReturn:
+        del operation
+        raise RefusedError("only-read", "files that were chosen from a place are only read", subject="source")

@@ -6,28 +6,18 @@ import contextlib
 import re
 import threading
 import time
+from dataclasses import replace
 
 from hibali.config.model import Site
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import Login
-from transfers.entry import Proof
 from transfers.pipeline.channel_pool import ChannelPool
 from transfers.remote.connection import Connection, remote_command
-from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Facts
+from transfers.stores.agent_store import AGENT_FACTS, PosixStore
 
-FACTS = Facts(
-    kind="ssh",
-    proof_read=Proof.DIGEST,
-    proof_write=Proof.DIGEST,
-    keeps=True,
-    adjusts=True,
-    holes=True,
-    attributes=True,
-    hard_links=True,
-)
+FACTS = replace(AGENT_FACTS, kind="ssh")
 
 _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 
@@ -37,7 +27,7 @@ def connect(
     *,
     bulk: bool = False,
     look_at: bytes | None = None,
-    tell: Listener = ignore,
+    on_event: Listener = ignore,
     again: bool = False,
     since: float | None = None,
 ) -> tuple[Connection, int]:
@@ -47,13 +37,15 @@ def connect(
     """
     settings = site.ssh
     if settings is None:
-        raise UsageError("not-an-ssh-site", "this site has no ssh table", about=site.name)
+        raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
     if not _PYTHON.fullmatch(settings.python):
-        raise UsageError("unsafe-python", "`python` may hold only letters, digits and _./+-", about=site.name)
+        raise UsageError(
+            "unsafe-python", "`python` may hold only letters, digits and _./+-", subject=site.name
+        )
     host = settings.data_host if bulk else None
     attempts = 1 if again else 3
     login = Login(
-        settings, site.limits, host=host, tell=tell, may_ask=not again, attempts=attempts, since=since
+        settings, site.limits, host=host, on_event=on_event, may_ask=not again, attempts=attempts, since=since
     )
     return _start_agent(login, site, look_at, again=again), login.logins
 
@@ -86,18 +78,18 @@ def lost_after_login(problem: TryLaterError) -> TryLaterError:
     return TryLaterError(
         "connection-lost",
         f"the connection was lost just after the login: {problem.message}",
-        about=problem.about,
+        subject=problem.subject,
         hint=problem.hint,
     )
 
 
-def _further_logins(site: Site, tell: Listener) -> list[Login]:
+def _further_logins(site: Site, on_event: Listener) -> list[Login]:
     """The site's logins by number."""
     settings = site.ssh
     if settings is None:
-        raise UsageError("not-an-ssh-site", "this site has no ssh table", about=site.name)
+        raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
     return [
-        Login(settings, site.limits, host=settings.data_host, tell=tell, number=number, may_ask=False)
+        Login(settings, site.limits, host=settings.data_host, on_event=on_event, number=number, may_ask=False)
         for number in range(settings.logins)
     ]
 
@@ -133,10 +125,10 @@ def _over_any(further: list[Login], site: Site, look_at: bytes, problem: TryLate
     raise problem
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore:
     """The folder named; `~` and a leading `$NAME` mean what they mean there."""
     site = location.site
-    ways = _Ways(site, tell)
+    ways = _Ways(site, on_event)
     connection, lines = ways.open(location.raw)
     limits = site.limits
     return PosixStore(
@@ -153,11 +145,11 @@ def open_store(location: Location, *, tell: Listener = ignore) -> PosixStore:
 class _Ways:
     """The logins that one store makes at a site in its life, and the lines over them."""
 
-    def __init__(self, site: Site, tell: Listener) -> None:
+    def __init__(self, site: Site, on_event: Listener) -> None:
         self._site = site
-        self._tell = tell
+        self._on_event = on_event
         self._logins = 0  # that were made, without those of `_further`
-        self._further = _further_logins(site, tell)
+        self._further = _further_logins(site, on_event)
 
     def open(self, look_at: bytes) -> tuple[Connection, ChannelPool]:
         """The first line, and further ones to come."""
@@ -166,7 +158,9 @@ class _Ways:
         since = time.time()
         _begin(site, self._further)
         try:
-            connection, self._logins = connect(site, bulk=True, look_at=look_at, tell=self._tell, since=since)
+            connection, self._logins = connect(
+                site, bulk=True, look_at=look_at, on_event=self._on_event, since=since
+            )
         except TryLaterError as problem:
             # A further login may have taken the last connection that the site allows.
             connection = _over_any(self._further[1:], site, look_at, problem)
@@ -175,8 +169,10 @@ class _Ways:
     def open_again(self, look_at: bytes) -> tuple[Connection, ChannelPool]:
         """The same in one try after all lines were lost; a further login that failed meanwhile may be tried again, too."""
         self._logins += sum(login.logins for login in self._further)
-        self._further = _further_logins(self._site, self._tell)
-        connection, logins = connect(self._site, bulk=True, look_at=look_at, tell=self._tell, again=True)
+        self._further = _further_logins(self._site, self._on_event)
+        connection, logins = connect(
+            self._site, bulk=True, look_at=look_at, on_event=self._on_event, again=True
+        )
         self._logins += logins
         return connection, self._lines(connection)
 
@@ -192,7 +188,7 @@ class _Ways:
             if line.greeting.get("boot") != connection.greeting.get("boot"):
                 line.close()
                 raise TryLaterError(
-                    "another-host", "a further login came to another machine", about=site.name
+                    "another-host", "a further login came to another machine", subject=site.name
                 )
             return line
 
@@ -201,7 +197,7 @@ class _Ways:
         return ChannelPool(
             open_line,
             most,
-            tell=self._tell,
+            on_event=self._on_event,
             logins=self._count,
             most_logins=settings.logins,
             rate=site.limits.bandwidth,

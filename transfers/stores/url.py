@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
 from hibali.config.model import Site
@@ -29,12 +29,10 @@ from transfers.entry import Entry, Kind, Proof
 from transfers.overlap import identity_of_url
 from transfers.stores.base import (
     Facts,
-    Item,
-    Landed,
     ListingIncompleteError,
     Payload,
     Problem,
-    Space,
+    Store,
     Unit,
     is_own_name,
     unsafe_component,
@@ -68,10 +66,10 @@ class Page(NamedTuple):
 class Web:
     """One server below one URL; may be used by many threads. Every path is bytes, below `base`, not quoted."""
 
-    def __init__(self, base: str, about: str, login: Login | None = None) -> None:
-        """`base` ends in a slash; `about` names the site in errors."""
+    def __init__(self, base: str, subject: str, login: Login | None = None) -> None:
+        """`base` ends in a slash; `subject` names the site in errors."""
         self.base = base
-        self.about = about
+        self.subject = subject
         self._login = login
         self._files: Any = None
 
@@ -118,11 +116,11 @@ class Web:
         )
         page = self.look(path)
         if page is None or page.folder:
-            raise IncompleteError("source-changed", "it changed while it was read", about=self.about)
+            raise IncompleteError("source-changed", "it changed while it was read", subject=self.subject)
         if length is not None and len(content) != length and len(content) == page.size:
             if page.size > _MOST_WHOLE:
                 raise IncompleteError(
-                    "no-ranges", "the server sends large files only whole", about=self.about
+                    "no-ranges", "the server sends large files only whole", subject=self.subject
                 )
             content = content[offset : offset + length]
         return Got(content, page.tag, page.size)
@@ -152,7 +150,7 @@ class Web:
             except aiohttp.ServerTimeoutError:  # of silence
                 raise
             except TimeoutError:
-                raise too_slow(self.about, limit) from None
+                raise too_slow(self.subject, limit) from None
 
         return sync(files.loop, work)
 
@@ -176,8 +174,8 @@ class Web:
                     "trust_env": False,
                     "timeout": aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_SILENT_SECONDS),
                     "auto_decompress": False,
-                    "response_class": _response_class(self.about),
-                    "trace_configs": [_redirect_check(self.base, self.about)],
+                    "response_class": _response_class(self.subject),
+                    "trace_configs": [_redirect_check(self.base, self.subject)],
                 },
                 **asked,
             )
@@ -197,7 +195,7 @@ class Web:
                 return None
             raise told
 
-        return with_retries(once, about=self.about)
+        return with_retries(once, subject=self.subject)
 
     def _error_of(self, problem: BaseException) -> HibaliError:
         """Nothing of the text is repeated: it may hold a login, or an attacker's words."""
@@ -209,26 +207,29 @@ class Web:
             return AccessError(
                 "denied",
                 f"the server does not allow this (status {status})",
-                about=self.about,
+                subject=self.subject,
                 hint="Set the site's credentials_command.",
             )
         if isinstance(cause, FileNotFoundError) or status in {404, 410}:
-            return NotFoundError("vanished", "there is nothing of that name", about=self.about)
+            return NotFoundError("vanished", "there is nothing of that name", subject=self.subject)
         if "Certificate" in type(cause).__name__:
             return AccessError(
-                "bad-certificate", "the server's certificate cannot be trusted", about=self.about
+                "bad-certificate", "the server's certificate cannot be trusted", subject=self.subject
             )
         if status is None or status in _BUSY:
             said = f"cannot answer now (status {status})" if status else "cannot be reached"
             return TryLaterError(
-                "unreachable", f"the server {said}", about=self.about, hint="Check the URL and the network."
+                "unreachable",
+                f"the server {said}",
+                subject=self.subject,
+                hint="Check the URL and the network.",
             )
         return IncompleteError(
-            "refused-by-server", f"the server refused the request (status {status})", about=self.about
+            "refused-by-server", f"the server refused the request (status {status})", subject=self.subject
         )
 
 
-def _redirect_check(base: str, about: str) -> Any:
+def _redirect_check(base: str, subject: str) -> Any:
     """A trace of aiohttp's that stops before a redirect to where nobody configured is requested (S15)."""
     import aiohttp
 
@@ -239,14 +240,14 @@ def _redirect_check(base: str, about: str) -> Any:
         there = urlsplit(urljoin(str(redirect.response.url), to))
         if (there.scheme, there.netloc) != (here.scheme, here.netloc):
             redirect.response.close()
-            raise elsewhere(about)
+            raise elsewhere(subject)
 
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(check)
     return trace
 
 
-def _response_class(about: str) -> Any:
+def _response_class(subject: str) -> Any:
     """Aiohttp's class of answers, of which no more is read than was asked for."""
     import aiohttp
 
@@ -260,7 +261,7 @@ def _response_class(about: str) -> Any:
                     if size > most:
                         self.close()
                         if self.status < 400:
-                            raise too_long(about, most)
+                            raise too_long(subject, most)
                         break  # nobody reads what is said to an error
                     pieces.append(piece)
                 self._body = b"".join(pieces)
@@ -279,7 +280,7 @@ def _response_class(about: str) -> Any:
                 raise IncompleteError(
                     "encoded-answer",
                     "the server sends its pages compressed, though it was asked not to",
-                    about=about,
+                    subject=subject,
                 )
             return await super().text(encoding, errors)
 
@@ -314,15 +315,12 @@ _Names = list[tuple[bytes, bool]]
 _Problems = list[tuple[bytes, Problem]]
 _Stack = list[Iterator[Entry]]
 _Readings = list[Reading]
-_Identities = list[Identity]
 
 
-class UrlStore:
-    """The Store protocol over pages that link to what they hold (transfers.stores.base.Store)."""
+class UrlStore(Store):
+    """A store over pages that link to what they hold; it is only read."""
 
     facts = _FACTS
-    logins = 0
-    limited_by = None
 
     def __init__(self, web: Web, root: bytes, *, slash: bool = False) -> None:
         """`root` is a path below the site's URL without slashes around it."""
@@ -337,8 +335,8 @@ class UrlStore:
         """See Store."""
         return sum(reading.bytes for reading in self._readings)
 
-    def identities(self) -> _Identities:
-        """See Identified."""
+    def identities(self) -> Sequence[Identity]:
+        """See Store."""
         return [identity_of_url(self._web.base, self.where)]
 
     def _path(self, path: bytes) -> bytes:
@@ -346,7 +344,7 @@ class UrlStore:
         reason = unsafe_component(path)
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self._web.about
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._web.subject
             )
         return self.where + b"/" + path if self.where else path
 
@@ -361,7 +359,7 @@ class UrlStore:
         """See Store. A page may leave out what it likes, so what comes is never called complete (`Facts.complete`)."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self._web.about)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self._web.subject)
         if root.kind is Kind.FILE:
             return
         problems: _Problems = []
@@ -375,7 +373,7 @@ class UrlStore:
             if entry.kind is Kind.FOLDER and not shallow:
                 stack.append(self._children(entry.path, problems))
         if problems:
-            raise ListingIncompleteError(self._web.about, problems)
+            raise ListingIncompleteError(self._web.subject, problems)
 
     def _children(self, folder: bytes, problems: _Problems) -> Iterator[Entry]:
         """What one page links to, sorted; a link that leads nowhere is nothing."""
@@ -422,57 +420,13 @@ class UrlStore:
         return self._reading().digest(entries, self._size_now, _PIECE)
 
     def _reading(self) -> Reading:
-        reading = Reading(cast("Any", self._web), self._pool, self._path)
+        reading = Reading(self._web.get, self._pool, self._path)
         self._readings.append(reading)
         return reading
 
     def _size_now(self, entry: Entry) -> int | None:
         page = self._web.look(self._path(entry.path))
         return None if page is None or page.folder or page.size < 0 else page.size
-
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
-        """See Store: nothing can be written."""
-        del payloads
-        self._refuse()
-
-    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store: nothing can be removed."""
-        del entries
-        self._refuse()
-
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store."""
-        del place, entries
-        self._refuse()
-
-    def make_root(self) -> None:
-        """See Store."""
-        self._refuse()
-
-    def lock(self, operation: str) -> Any:
-        """See Store: there is nothing to hold."""
-        del operation
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise RefusedError(
-            "read-only-site",
-            "this site can only be read",
-            about=self._web.about,
-            hint="Write to another site.",
-        )
-
-    def expect(self, size: int) -> None:
-        """See Store: connections are opened as they are needed."""
-
-    def begun(self, item: Item) -> int:
-        """See Store."""
-        del item
-        return 0
-
-    def space(self) -> Space:
-        """See Store."""
-        return Space(None, None)
 
     def close(self) -> None:
         """See Store."""
@@ -484,21 +438,21 @@ def _entry(path: bytes, page: Page) -> Entry:
     if page.folder:
         return Entry(path, Kind.FOLDER)
     if page.size < 0:
-        raise IncompleteError("no-size", "the server does not tell how large it is", about=printable(path))
+        raise IncompleteError("no-size", "the server does not tell how large it is", subject=printable(path))
     return Entry(path, Kind.FILE, page.size, page.mtime_ns, etag=page.tag or None)
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> UrlStore | DavStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> UrlStore | DavStore:
     """What lies below the site's URL; at a web server it can be read, and nothing else."""
     if kind.is_webdav(location.site):
-        return kind.open_store(location, tell=tell)
+        return kind.open_store(location, on_event=on_event)
     return UrlStore(_web(location.site), location.raw, slash=location.slash)
 
 
-def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
+def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
     """Reach the site; fills `facts`. Raises the errors of reaching it."""
     if kind.is_webdav(site):
-        kind.check(site, facts, tell=tell)
+        kind.check(site, facts, on_event=on_event)
         return
     web = _web(site)
     store = UrlStore(web, b"", slash=True)
@@ -508,7 +462,10 @@ def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ig
         facts["writable"] = store.facts.writable
         if store.stat() is None:
             raise NotFoundError(
-                "no-such-folder", "there is nothing at this URL", about=site.name, hint="Correct config.toml."
+                "no-such-folder",
+                "there is nothing at this URL",
+                subject=site.name,
+                hint="Correct config.toml.",
             )
     finally:
         store.close()

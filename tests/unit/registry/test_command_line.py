@@ -319,7 +319,7 @@ def test_inside_quotes_hostile_values_are_refused(template: str) -> None:
     tool = make_tool(f"echo {template}", question("a"))
     with pytest.raises(UsageError) as refused:
         build(tool, {"a": "$(touch pwned)"})
-    assert (refused.value.code, refused.value.about) == ("unquotable-value", "a")
+    assert (refused.value.code, refused.value.subject) == ("unquotable-value", "a")
 
 
 def test_after_the_authors_quotes_all_values_are_fine() -> None:

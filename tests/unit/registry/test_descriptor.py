@@ -127,7 +127,7 @@ def test_a_name_that_ascii_cannot_hold_asks_for_another(title: str) -> None:
     with pytest.raises(UsageError) as refused:
         read(make_document("x [A]", question("a"), name=title))
     assert (refused.value.exit, refused.value.code) == (2, "unusable-pipeline-name")
-    assert (refused.value.about, "--name" in refused.value.hint) == ("file.json: name", True)
+    assert (refused.value.subject, "--name" in refused.value.hint) == ("file.json: name", True)
     assert read(make_document("x [A]", question("a"), name=title), "brain").name == "brain"
 
 
@@ -151,7 +151,7 @@ def test_a_key_with_two_values_is_refused_with_its_line_and_both(
 ) -> None:
     with pytest.raises(JsonProblemError) as refused:
         read_descriptor(raw, "tool.json")
-    assert refused.value.about == f"tool.json:{line}"
+    assert refused.value.subject == f"tool.json:{line}"
     assert [each for each in words if each not in refused.value.message] == []
 
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_written_again_is_named_with_file_and_line(value: str) ->
     with pytest.raises(DescriptorError) as refused:
         read_descriptor(raw.replace('"VALUE"', value).encode(), "tool.json")
     [problem] = refused.value.problems
-    assert (refused.value.about, str(problem["path"])[:8]) == ("tool.json", "custom.x")
+    assert (refused.value.subject, str(problem["path"])[:8]) == ("tool.json", "custom.x")
     assert raw.splitlines()[int(problem["line"]) - 1].strip() == '"x": "VALUE"'
 
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from runs.dataset import Dataset, DatasetRequest, asked_before, asked_here, run_record
-from runs.model import Output, Pilot, Run, Sweep, Task
+from runs.dataset import Dataset, DatasetRequest, recorded_request, run_record, typed_request
+from runs.model import Output, Pilot, RunStatus, Sweep
+from tests.support.runs import make_run
 from transfers.datasets.repository import Repository
 
 
 def record_of(root: Path, asked: DatasetRequest, pilot: Pilot | None = None) -> dict[str, object]:
     sets = ((Output("out", "o[1].txt"), Output("all", "p-*", is_pattern=True)), (Output("out", "o[1].txt"),))
-    sweep = Sweep({1: Task(), 2: Task()}, rows=((), ()), sets=sets, set_of=(0, 1), pilot=pilot)
-    run = Run("r", "k", "p@1", "d", "s", "", "slurm", "bare", "now", sweep=sweep)
+    sweep = Sweep({1: RunStatus(), 2: RunStatus()}, rows=((), ()), sets=sets, set_of=(0, 1), pilot=pilot)
+    run = make_run(id="r", site="s", scheduler="slurm", sweep=sweep)
     repository = Repository(str(root).encode(), b"", annex=False)
     return run_record(Dataset(repository, str(root / "derived"), asked), run, "")
 
@@ -24,8 +25,8 @@ def test_a_sweep_is_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     root = tmp_path.resolve()
     monkeypatch.chdir(root)
     parameters = ("x=1,2", 'say="a,{b}"')
-    asked = asked_here(Path("answers.json"), [], "", Path("-rows:1.csv"), parameters)
-    assert asked_before([{"asked": asked.to_fields()}], "r") == asked
+    asked = typed_request(Path("answers.json"), [], "", Path("-rows:1.csv"), parameters)
+    assert recorded_request([{"asked": asked.to_fields()}], "r") == asked
     record = record_of(root, asked)
     assert shlex.split(str(record["cmd"])) == [
         *("hibali", "run", "p@1", "answers.json", "--each", "./-rows:1.csv"),
@@ -39,8 +40,8 @@ def test_a_sweep_is_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_line_without_a_file_of_answers_names_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path.resolve()
     monkeypatch.chdir(root)
-    record = record_of(root, asked_here(None, [], "", None, ("x=1",)))
+    record = record_of(root, typed_request(None, [], "", None, ("x=1",)))
     assert str(record["cmd"]).startswith("hibali run p@1 --param=x=1 --site s ")
     assert record["inputs"] == []
-    piloted = record_of(root, asked_here(None, [], "", None, ("x=1",)), Pilot("python3", allocations=3))
+    piloted = record_of(root, typed_request(None, [], "", None, ("x=1",)), Pilot("python3", allocations=3))
     assert " --pilot --allocations=3 --site s " in str(piloted["cmd"])

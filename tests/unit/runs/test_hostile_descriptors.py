@@ -64,7 +64,7 @@ def configured(path: str, *lines: str) -> dict[str, Any]:
     return {"output-files": [kept, made]}
 
 
-# A change to the descriptor, and answers: each pair is one attempt (docs/hostile-runs.md).
+# A change to the descriptor, and answers: each pair is one attempt (docs/untrusted-pipelines.md).
 ATTEMPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     # another interpreter than a shell, or options smuggled in with it
     ({"shell": "/bin/sh -c 'touch pwned' #"}, {}),

@@ -38,7 +38,7 @@ class Seen:
     """A tail over such a site."""
 
     def __init__(self) -> None:
-        self.far = Files()
+        self.host = Files()
         self.shown: list[tuple[str, bytes]] = []
         self.told: list[Event] = []
         self.tail = _Tail(
@@ -50,7 +50,7 @@ class Seen:
 
     def look(self, seconds: float = 0.0) -> list[tuple[str, bytes]]:
         self.shown.clear()
-        self.tail.follow(self.far, seconds)  # type: ignore[arg-type]
+        self.tail.follow(self.host, seconds)  # type: ignore[arg-type]
         return list(self.shown)
 
 
@@ -58,22 +58,22 @@ def test_only_new_bytes_are_asked_for() -> None:
     seen = Seen()
     assert seen.look() == []
     assert not seen.tail.found
-    seen.far.content[OUT] = b"first\n"
+    seen.host.content[OUT] = b"first\n"
     assert seen.look() == [("stdout", b"first\n")]
-    seen.far.content |= {OUT: b"first\nsecond\n", ERR: b"!"}
+    seen.host.content |= {OUT: b"first\nsecond\n", ERR: b"!"}
     assert seen.look() == [("stdout", b"second\n"), ("stderr", b"!")]
     assert seen.look() == []
-    assert seen.far.asked == [(OUT, 0, 6), (OUT, 6, 7), (ERR, 0, 1)]
+    assert seen.host.asked == [(OUT, 0, 6), (OUT, 6, 7), (ERR, 0, 1)]
     assert seen.tail.found
 
 
 def test_a_file_that_was_cut_or_replaced_begins_anew() -> None:
     seen = Seen()
-    seen.far.content[OUT] = b"a long beginning\n"
+    seen.host.content[OUT] = b"a long beginning\n"
     seen.look()
-    seen.far.content[OUT] = b"short\n"
+    seen.host.content[OUT] = b"short\n"
     assert seen.look() == [("stdout", b"short\n")]
-    seen.far.content[OUT], seen.far.inode = b"longer than it was\n", 2
+    seen.host.content[OUT], seen.host.inode = b"longer than it was\n", 2
     assert seen.look() == [("stdout", b"longer than it was\n")]
     assert [event.message.split(";")[0] for event in seen.told if isinstance(event, Noted)] == [
         "stdout was cut",
@@ -83,7 +83,7 @@ def test_a_file_that_was_cut_or_replaced_begins_anew() -> None:
 
 def test_the_scheduler_is_asked_at_once_when_the_job_has_left_its_record_and_only_once() -> None:
     seen = Seen()
-    seen.far.content |= {OUT: b"x", b"/run/exit.json": b"{}"}
+    seen.host.content |= {OUT: b"x", b"/run/exit.json": b"{}"}
     seen.look(3600)  # it returns
     seen.look(0.3)
     assert seen.shown == []
@@ -91,7 +91,7 @@ def test_the_scheduler_is_asked_at_once_when_the_job_has_left_its_record_and_onl
 
 def test_what_goes_on_growing_after_the_end_is_not_followed_for_ever() -> None:
     seen = Seen()
-    seen.far.content[OUT] = b"x" * 10
+    seen.host.content[OUT] = b"x" * 10
 
     class Growing(Files):
         def get(self, path: bytes, *, maximum: int, offset: int) -> bytes | None:
@@ -99,9 +99,9 @@ def test_what_goes_on_growing_after_the_end_is_not_followed_for_ever() -> None:
             self.content[path] += b"x" * 10
             return found
 
-    far = Growing()
-    far.content = seen.far.content
-    seen.far = far
+    host = Growing()
+    host.content = seen.host.content
+    seen.host = host
     assert len(seen.look()) == 1
 
 

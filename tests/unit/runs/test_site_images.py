@@ -33,7 +33,7 @@ class Bench:
     """A site on this machine whose runtime is found through its prologue, and an archive."""
 
     folder: Path
-    far: RemoteHost
+    host: RemoteHost
     archive: Path
     record: ImageRecord
 
@@ -49,7 +49,7 @@ class Bench:
         prologue = (f"PATH={self.program.parent}:$PATH", "echo chatter", "export PATH")
         scheduler = SchedulerSettings(prologue=prologue)
         site = Site(name="here", kind="local", work=str(self.work), scheduler=scheduler)
-        return open_images(self.far, site, runtime or Apptainer("apptainer"), Synchroniser())
+        return open_images(self.host, site, runtime or Apptainer("apptainer"), Synchroniser())
 
     def left(self) -> list[str]:
         """Every name below the folder of the image."""
@@ -62,13 +62,13 @@ def bench(hibali_home: object, tmp_path: Path) -> Iterator[Bench]:
     del hibali_home
     archive = tmp_path / "image.tar"
     write_image(archive, "localhost/a:1", {"bin/tool": b"1"}, {})
-    far = open_host(Site(name="here", kind="local"))
-    made = Bench(tmp_path, far, archive, read_archive(archive).record)
+    host = open_host(Site(name="here", kind="local"))
+    made = Bench(tmp_path, host, archive, read_archive(archive).record)
     made.program.parent.mkdir()
     made.program.write_text(APPTAINER)
     made.program.chmod(0o755)
     yield made
-    far.close()
+    host.close()
 
 
 def test_an_archive_becomes_one_file_with_a_record(bench: Bench) -> None:

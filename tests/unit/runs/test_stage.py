@@ -65,7 +65,7 @@ def test_what_is_missing_or_no_file_is_said(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def far(hibali_home: object) -> Iterator[RemoteHost]:
+def host(hibali_home: object) -> Iterator[RemoteHost]:
     del hibali_home
     opened = open_host(local_site())
     yield opened
@@ -79,12 +79,12 @@ class Carrier:
         self.carried = 0
         self.damage = b""
 
-    def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
+    def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
         del checksum
         self.carried += 1
         content = Path(source.path).read_bytes() + self.damage
         Path(target.path).write_bytes(content)
-        tell(Moved(target.name, "file", len(content), None, "size", 0))
+        on_event(Moved(target.name, "file", len(content), None, "size", 0))
 
     def entries(self, location: Location) -> list[Entry]:
         raise AssertionError(location)
@@ -97,12 +97,14 @@ def place(path: Path) -> Location:
 
 
 def test_what_is_in_the_cache_is_not_moved_again_unless_it_was_touched(
-    far: RemoteHost, tmp_path: Path
+    host: RemoteHost, tmp_path: Path
 ) -> None:
     source = old(tmp_path / "input", "content")
     identity = identify_local(source)
     carrier = Carrier()
-    cache = Cache(far, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier)
+    cache = Cache(
+        host, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier
+    )
     path = Path(os.fsdecode(cache.bring(identity, place(source))))
     assert path.read_text() == "content"
     assert path.name == identity.digest
@@ -116,29 +118,33 @@ def test_what_is_in_the_cache_is_not_moved_again_unless_it_was_touched(
     assert path.read_text() == "content"
 
 
-def test_who_comes_second_waits_for_who_is_at_it(far: RemoteHost, tmp_path: Path) -> None:
+def test_who_comes_second_waits_for_who_is_at_it(host: RemoteHost, tmp_path: Path) -> None:
     """Several runs that are begun at once bring the same input."""
 
     class Held(Carrier):
-        def copy(self, source: Location, target: Location, tell: Listener, *, checksum: bool) -> None:
+        def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
             if self.carried == 0:
                 self.carried += 1
                 raise TryLaterError("locked", "the target is held by stage", transient=False)
-            super().copy(source, target, tell, checksum=checksum)
+            super().copy(source, target, on_event, checksum=checksum)
 
     source = old(tmp_path / "input", "content")
     carrier = Held()
-    cache = Cache(far, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier)
+    cache = Cache(
+        host, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier
+    )
     heard: list[object] = []
-    path = cache.bring_patiently(identify_local(source), place(source), heard.append)
+    path = cache.stage_with_retries(identify_local(source), place(source), heard.append)
     assert Path(os.fsdecode(path)).read_text() == "content"
     assert [event.reason for event in heard if isinstance(event, Retried)] == ["the target is held by stage"]
 
 
-def test_an_input_that_changed_on_the_way_is_not_taken(far: RemoteHost, tmp_path: Path) -> None:
+def test_an_input_that_changed_on_the_way_is_not_taken(host: RemoteHost, tmp_path: Path) -> None:
     source = old(tmp_path / "input", "content")
     carrier = Carrier()
     carrier.damage = b"!"
-    cache = Cache(far, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier)
+    cache = Cache(
+        host, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier
+    )
     with pytest.raises(IncompleteError):
         cache.bring(identify_local(source), place(source))

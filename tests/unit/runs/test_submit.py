@@ -13,7 +13,7 @@ from runs.schedulers.base import Job, JobVariables, NotSubmitted, Submitted, Unc
 from runs.schedulers.direct import Direct
 from runs.schedulers.slurm import Slurm
 from runs.script import job_script, start_script
-from runs.submit import Submission, find_submission, submit_once, submitted_at
+from runs.submit import SubmitRequest, find_submission, submit_once, submitted_at
 from transfers.remote.host import Finished, RemoteHost
 from transfers.stores.open_store import open_host
 
@@ -21,7 +21,7 @@ RUN = "20260102-030405-0a1b2c3d"
 
 
 @pytest.fixture
-def far(hibali_home: object) -> Iterator[RemoteHost]:
+def host(hibali_home: object) -> Iterator[RemoteHost]:
     del hibali_home
     opened = open_host(local_site())
     yield opened
@@ -31,8 +31,8 @@ def far(hibali_home: object) -> Iterator[RemoteHost]:
 class Place:
     """A run's folder with everything in it, and how often it was laid ready."""
 
-    def __init__(self, far: RemoteHost, tmp_path: Path) -> None:
-        self.far = far
+    def __init__(self, host: RemoteHost, tmp_path: Path) -> None:
+        self.host = host
         self.folder = tmp_path / RUN
         self.puts = 0
         (self.folder / "work").mkdir(parents=True)
@@ -45,22 +45,22 @@ class Place:
     def submit(self, words: tuple[str, ...] | None = None, *, begun: bool = False) -> str:
         scheduler = Direct()
         words = words or scheduler.submit_words(Job(RUN, f"{self.folder}/job.sh"))
-        submission = Submission(RUN, bytes(self.folder), words, "2026-01-02", self.put, begun)
-        answer = submit_once(self.far, scheduler, submission, settling=0.5)
+        submission = SubmitRequest(RUN, bytes(self.folder), words, "2026-01-02", self.put, begun)
+        answer = submit_once(self.host, scheduler, submission, settling=0.5)
         if isinstance(answer, NotSubmitted):
             raise answer.error
         return answer.job
 
     def find(self) -> object:
-        return find_submission(self.far, Direct(), RUN, bytes(self.folder), "2026-01-02")
+        return find_submission(self.host, Direct(), RUN, bytes(self.folder), "2026-01-02")
 
     def markers(self) -> list[str]:
         return sorted(path.name for path in self.folder.glob("submit*"))
 
 
 @pytest.fixture
-def place(far: RemoteHost, tmp_path: Path) -> Place:
-    return Place(far, tmp_path)
+def place(host: RemoteHost, tmp_path: Path) -> Place:
+    return Place(host, tmp_path)
 
 
 def test_asked_twice_it_is_submitted_once(place: Place) -> None:
@@ -127,7 +127,7 @@ def test_what_became_of_a_submission_can_be_seen_without_submitting(place: Place
     found = place.find()
     assert isinstance(found, Submitted)
     assert found.job == place.submit()
-    begun = submitted_at(place.far, bytes(place.folder))
+    begun = submitted_at(place.host, bytes(place.folder))
     assert begun.answered
     assert -5 < begun.age < 600
 

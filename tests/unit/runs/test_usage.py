@@ -41,39 +41,39 @@ class Accounting:
 
 def ended_sweep(container: str = "bare") -> Run:
     """Three tasks in two arrays that have ended; jobs themselves counted half a second each."""
-    book = RunStore()
+    run_store = RunStore()
     numbers = (3, 17, 20)
     sweep = sweep_fields({number: {} for number in numbers}, dict.fromkeys(numbers, ()))
-    book.begin(RUN, "1" * 64, {**FIELDS, "container": container, "sweep": sweep})
-    book.note(RUN, "staged", {"folder": "/w", "chunks": ["3,17", "20"]})
+    run_store.begin(RUN, "1" * 64, {**FIELDS, "container": container, "sweep": sweep})
+    run_store.note(RUN, "staged", {"folder": "/w", "chunks": ["3,17", "20"]})
     for chunk, job in ((1, "12"), (2, "13")):
-        book.note(RUN, "chunk", {"chunk": chunk, "job": job})
+        run_store.note(RUN, "chunk", {"chunk": chunk, "job": job})
     change = {"state": "SUCCEEDED", "native": "", "reason": "", "tasks": "3,17,20"}
     ends = [[number, 0, "t", "t", "h", 0.5] for number in numbers]
-    return book.note(RUN, "tasks", {"changes": [change], "ends": ends})
+    return run_store.note(RUN, "tasks", {"changes": [change], "ends": ends})
 
 
 @pytest.mark.usefixtures("hibali_home")
 def test_each_task_has_what_accounting_says_and_else_what_its_job_counted() -> None:
-    book = RunStore()
+    run_store = RunStore()
     run = ended_sweep()
-    far: Any = Accounting(
+    host: Any = Accounting(
         b"12_1|COMPLETED|0:0|00:02.500|\n12_1.batch|COMPLETED|0:0|00:02.500|2048K\n"
         b"12_2|COMPLETED|0:0|00:00:00|\n13_1|COMPLETED|0:0|01:00:00|\n13_1.batch|COMPLETED|0:0|01:00:00|1G\n"
     )
-    note_usage(far, load_scheduler("slurm"), book, [run])
-    found = book.load(RUN)
+    note_usage(host, load_scheduler("slurm"), run_store, [run])
+    found = run_store.load(RUN)
     tasks = sweep_of(found).tasks
     assert {number: (task.cpu_seconds, task.memory_bytes) for number, task in tasks.items()} == {
         3: (2.5, 2 << 20),
         17: (0.5, None),
         20: (3600.0, 1 << 30),
     }
-    assert (found.cpu_seconds, found.memory_bytes) == (3602.5, 1 << 30)
+    assert (found.status.cpu_seconds, found.status.memory_bytes) == (3602.5, 1 << 30)
     shown = found.to_record()["tasks"]
     assert [task["cpu_seconds"] for task in shown] == [2.5, 0.5, 3600.0]
-    note_usage(far, load_scheduler("slurm"), book, [found])
-    assert far.asked == 1
+    note_usage(host, load_scheduler("slurm"), run_store, [found])
+    assert host.asked == 1
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -85,10 +85,10 @@ def test_what_is_run_by_a_daemon_is_not_counted_by_the_job() -> None:
 @pytest.mark.usefixtures("hibali_home")
 def test_without_accounting_what_jobs_counted_stays() -> None:
     run = ended_sweep()
-    far: Any = Accounting(b"", 1)
-    note_usage(far, load_scheduler("slurm"), RunStore(), [run])
+    host: Any = Accounting(b"", 1)
+    note_usage(host, load_scheduler("slurm"), RunStore(), [run])
     found = RunStore().load(RUN)
-    assert found.accounted
+    assert found.results.accounted
     assert {task.cpu_seconds for task in sweep_of(found).tasks.values()} == {0.5}
 
 

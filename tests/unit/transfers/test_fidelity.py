@@ -23,7 +23,7 @@ def test_what_a_side_cannot_keep_is_refused_before_anything_moves() -> None:
     check_fidelity(Rules(modes="keep"), FACTS, FACTS, ("a", "b"))
     with pytest.raises(RefusedError) as refused:
         check_fidelity(Rules(modes="keep"), FACTS, PLAIN, ("a", "b"))
-    assert (refused.value.code, refused.value.about) == ("cannot-keep-modes", "b")
+    assert (refused.value.code, refused.value.subject) == ("cannot-keep-modes", "b")
 
 
 def test_a_folder_comes_behind_all_that_lies_in_it() -> None:

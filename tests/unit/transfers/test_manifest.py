@@ -155,4 +155,4 @@ def test_reading_takes_no_more_memory_than_a_line() -> None:
     with pytest.raises(HibaliError) as caught:
         read_manifest(io.BufferedReader(Endless()), "endless")
     assert "longer than" in caught.value.message
-    assert os.fspath("endless") in caught.value.about
+    assert os.fspath("endless") in caught.value.subject

@@ -14,12 +14,11 @@ from hibali.events import Event, Listener, Noted, ignore
 from hibali.ssh.gsi import ready_proxy
 from transfers.agent.large_files import partial_path
 from transfers.entry import Kind
-from transfers.movers.base import Source
 from transfers.movers.gridftp.process import HERE, PROGRAM, can_be_told, fits_a_list, least_bytes, mapped
 from transfers.movers.gridftp.receiving import Carriage
 from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Item, Landed, Origin, Store
+from transfers.stores.base import Item, Landed, Origin, Source, Store
 
 _BATCH = 50_000  # entries that are told apart before the first of them goes
 
@@ -27,7 +26,7 @@ _BATCH = 50_000  # entries that are told apart before the first of them goes
 class GridftpMover(StreamMover):
     """The Mover protocol (transfers.movers.base.Mover); what arrives corrupt is sent again as a stream does it.
 
-    Small files go in packs over the agent's own lines, where no round trip is waited for (decision 0260).
+    Small files go in packs over the agent's own lines, where no round trip is waited for (decision 23).
     """
 
     def __init__(
@@ -35,11 +34,11 @@ class GridftpMover(StreamMover):
         server: GridftpSettings,
         ends: tuple[PosixStore, PosixStore],
         name: bytes | None,
-        tell: Listener = ignore,
+        on_event: Listener = ignore,
         proxy: ProxySettings | None = None,
     ) -> None:
         """From the first of these `ends`, where a single file is called `name`, to the second; the one elsewhere has the server."""
-        super().__init__(0, tell)
+        super().__init__(0, on_event)
         self._server = server
         self._proxy = proxy or ProxySettings()
         self._origin, self._landing = ends
@@ -90,7 +89,7 @@ class GridftpMover(StreamMover):
         if self._usable is None:
             self._usable = shutil.which(PROGRAM) is not None
             if not self._usable:
-                self._tell(
+                self._on_event(
                     Noted(
                         f"{self._server.url}: {PROGRAM} is not installed here, so everything goes over ssh."
                         " Debian has it in globus-gass-copy-progs"
@@ -107,7 +106,7 @@ class GridftpMover(StreamMover):
             self._origin.where,
             self._name,
             far.round_trip,
-            ProgressReport(self._tell),
+            ProgressReport(self._on_event),
             self._ready_proxy(),
         )
         landing = target.write_by_gridftp(carriage)
@@ -131,7 +130,7 @@ class GridftpMover(StreamMover):
         if not self._server.wants_proxy:
             return None
         try:
-            return ready_proxy(self._proxy, about=self._server.url).path
+            return ready_proxy(self._proxy, subject=self._server.url).path
         except NotFoundError:
             if self._proxy.make != "no":
                 raise
@@ -139,7 +138,7 @@ class GridftpMover(StreamMover):
 
 
 def gridftp_mover(
-    origin: Origin, target: Store, ends: tuple[Site, Site], rate: int, tell: Listener
+    origin: Origin, target: Store, ends: tuple[Site, Site], rate: int, on_event: Listener
 ) -> GridftpMover | None:
     """The mover, where one of these `ends`, source and target, has a server and the other is a folder here.
 
@@ -152,7 +151,7 @@ def gridftp_mover(
     reading, landing = _plain(origin.store), _plain(target)
     if reading is None or landing is None:
         return None
-    return GridftpMover(server, (reading, landing), origin.name, tell, far.proxy)
+    return GridftpMover(server, (reading, landing), origin.name, on_event, far.proxy)
 
 
 def _plain(store: object) -> PosixStore | None:

@@ -54,30 +54,30 @@ def explain(said: bytes, where: str) -> HibaliError | DeclinedError:
     told = text.rpartition("\nerror:")[2] if "\nerror:" in text else text
     words = _short(told)
     if _EXPIRED.search(told):
-        return AccessError("proxy-expired", "the proxy credential has expired", about=where, hint=_PROXY)
+        return AccessError("proxy-expired", "the proxy credential has expired", subject=where, hint=_PROXY)
     if _MISSING.search(told):
-        return AccessError("proxy-missing", "there is no proxy credential", about=where, hint=_PROXY)
+        return AccessError("proxy-missing", "there is no proxy credential", subject=where, hint=_PROXY)
     if _AUTHORITY.search(told):
         hint = "X509_CERT_DIR names the folder with the certificates of the authorities."
         return AccessError(
-            "authority-unknown", f"the certificates cannot be checked: {words}", about=where, hint=hint
+            "authority-unknown", f"the certificates cannot be checked: {words}", subject=where, hint=hint
         )
     if _NAME.search(told):
         hint = "Name the server in `url` as its certificate does."
         return AccessError(
-            "host-name-differs", f"the host's certificate has another name: {words}", about=where, hint=hint
+            "host-name-differs", f"the host's certificate has another name: {words}", subject=where, hint=hint
         )
     if _AWAY.search(told) and "500-" not in told:
         return TryLaterError(
             "gridftp-unreachable",
             f"the GridFTP server does not answer: {words}",
-            about=where,
+            subject=where,
             hint="The same line again goes on where it was.",
         )
     if _DENIED.search(told):
         hint = _LOGIN if where.startswith("sshftp:") else _PROXY
         return AccessError(
-            "gridftp-denied", f"the GridFTP server lets nobody in: {words}", about=where, hint=hint
+            "gridftp-denied", f"the GridFTP server lets nobody in: {words}", subject=where, hint=hint
         )
     return DeclinedError(words)
 

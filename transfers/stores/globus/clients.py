@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import requests
 
 
-_ABOUT = "Globus"
+_SUBJECT = "Globus"
 _ANSWER_SECONDS = ANSWER_SECONDS
 _MOST = MOST_ANSWER
 _PIECE = 64 * 1024
@@ -86,11 +86,11 @@ class _Adapter(HTTPAdapter):
             raise UsageError(
                 "wrong-endpoint",
                 "the service leads to another host, which is not followed",
-                about=_ABOUT,
+                subject=_SUBJECT,
                 hint="Unset the variables GLOBUS_SDK_SERVICE_URL_*, which say where Globus is.",
             )
         more["stream"] = True
-        with Deadline(_ANSWER_SECONDS, _ABOUT):
+        with Deadline(_ANSWER_SECONDS, _SUBJECT):
             response = super().send(request, *words, **more)
             pieces: list[bytes] = []
             size = 0
@@ -98,7 +98,7 @@ class _Adapter(HTTPAdapter):
                 size += len(piece)
                 if size > _MOST:
                     response.close()
-                    raise too_long(_ABOUT, _MOST)
+                    raise too_long(_SUBJECT, _MOST)
                 pieces.append(piece)
         response._content = b"".join(pieces)  # noqa: SLF001  # as its property `content` does
         return response
@@ -110,8 +110,8 @@ def _watch(manager: Any) -> None:
     }
 
 
-def secret_of(client: GlobusClient, about: str) -> str:
-    """The secret; `about` names the site. Raises `AccessError` with what to type, at once and without a question."""
+def secret_of(client: GlobusClient, subject: str) -> str:
+    """The secret; `subject` names the site. Raises `AccessError` with what to type, at once and without a question."""
     if client.secret_variable is not None:
         found = hidden_variable(client.secret_variable)
         if found:
@@ -119,17 +119,17 @@ def secret_of(client: GlobusClient, about: str) -> str:
         raise AccessError(
             "no-secret",
             f"the secret of the Globus client is not in the environment: {client.secret_variable} is not set",
-            about=about,
+            subject=subject,
             hint=f"In the crontab or the script, from a file of mode 0600: export {client.secret_variable}=$(cat ~/.globus-secret)",
         )
     if client.secret_keyring is not None:
-        return _from_keyring(client.secret_keyring, client.client_id, about)
+        return _from_keyring(client.secret_keyring, client.client_id, subject)
     return credentials_from(
         client.secret_command,
         read_secret,
         key="secret_command",
         what="secret",
-        about=about,
+        subject=subject,
         hint="Run it by hand: it has to print the secret of the Globus client as its first line.",
     )
 
@@ -144,7 +144,7 @@ def read_secret(text: bytes) -> str:
     return line.decode("ascii")
 
 
-def _from_keyring(service: str, client_id: str, about: str) -> str:
+def _from_keyring(service: str, client_id: str, subject: str) -> str:
     hint = f"keyring set {service} {client_id}"
     try:
         import keyring
@@ -154,14 +154,14 @@ def _from_keyring(service: str, client_id: str, about: str) -> str:
         raise AccessError(
             "no-secret",
             f"the keyring cannot be read ({type(problem).__name__})",
-            about=about,
+            subject=subject,
             hint=f"Without a desktop, name a secret_variable or a secret_command. See what `{hint.replace(' set ', ' get ')}` says.",
         ) from None
     if not found:
         raise AccessError(
             "no-secret",
             f"the keyring has no entry {service!r} for the Globus client",
-            about=about,
+            subject=subject,
             hint=hint,
         )
     return found
@@ -188,7 +188,7 @@ def open_tokens(client_id: str) -> SQLiteTokenStorage:
         raise AccessError(
             "tokens-unreadable",
             f"the stored logins to Globus cannot be read ({type(problem).__name__})",
-            about=str(path),
+            subject=str(path),
             hint=f"Remove the file, then log in again with `hibali sites login SITE`: rm {path}",
         ) from None
     return found
@@ -211,7 +211,7 @@ def _check(path: Path) -> None:
         raise RefusedError(
             "not-private",
             "the tokens of Globus must be in a real file that is yours and that nobody else can read",
-            about=str(path),
+            subject=str(path),
             hint=f"chmod 600 {path}",
         )
 
@@ -370,7 +370,7 @@ def open_access(sites: Sequence[Site]) -> GlobusAccess:
         raise UsageError(
             "two-clients",
             "these sites name two clients of Globus, and one of them has to reach both collections",
-            about=", ".join(site.name for site in sites),
+            subject=", ".join(site.name for site in sites),
             hint="Give both sites the same client_id, or name one in [globus] for all.",
         )
     return GlobusAccess(clients.pop(), sites[0])
@@ -382,14 +382,14 @@ def client_of(site: Site) -> GlobusClient:
         raise UsageError(
             "no-collection",
             "this site has no Globus collection",
-            about=site.name,
+            subject=site.name,
             hint=f'Add a table [sites.{site.name}.globus] with collection = "UUID".',
         )
     if site.globus.client is None:
         raise UsageError(
             "no-globus-client",
             "config.toml names no client_id for Globus",
-            about=site.name,
+            subject=site.name,
             hint='Register an application with Globus and write [globus] client_id = "UUID": docs/globus.md says how.',
         )
     return site.globus.client
@@ -421,7 +421,7 @@ def check_url(url: str) -> None:
         raise UsageError(
             "insecure-endpoint",
             f"the address of Globus {problem}",
-            about="GLOBUS_SDK_SERVICE_URL_*",
+            subject="GLOBUS_SDK_SERVICE_URL_*",
             hint="Unset the variables of the SDK that say where Globus is.",
         )
 

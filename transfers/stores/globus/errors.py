@@ -25,8 +25,8 @@ _LOGIN_ENDED = frozenset({"invalid_grant", "unauthorized_client", "invalid_token
 
 
 @contextmanager
-def answered(site: Site, about: str = "", *, others: Sequence[Site] = ()) -> Iterator[None]:
-    """Errors of the SDK raised inside become ours; `about` is what was asked for, else the site.
+def answered(site: Site, subject: str = "", *, others: Sequence[Site] = ()) -> Iterator[None]:
+    """Errors of the SDK raised inside become ours; `subject` is what was asked for, else the site.
 
     `others` are sites that the same request is about: a missing consent is told of the one that lacks it.
 
@@ -35,18 +35,20 @@ def answered(site: Site, about: str = "", *, others: Sequence[Site] = ()) -> Ite
     try:
         yield
     except (GlobusAPIError, NetworkError) as problem:
-        raise explain(problem, _lacking(problem, (site, *others)), about or site.name) from None
+        raise explain(problem, _lacking(problem, (site, *others)), subject or site.name) from None
 
 
-def explain(problem: GlobusAPIError | NetworkError, site: Site, about: str) -> HibaliError:
+def explain(problem: GlobusAPIError | NetworkError, site: Site, subject: str) -> HibaliError:
     """What a failed request means; pure."""
     client = site.globus.client if site.globus is not None else None
     assert client is not None
     if isinstance(problem, NetworkError):
-        return TryLaterError("unreachable", f"Globus is not reached ({type(problem).__name__})", about=about)
+        return TryLaterError(
+            "unreachable", f"Globus is not reached ({type(problem).__name__})", subject=subject
+        )
     if isinstance(problem, AuthAPIError):
-        return _of_auth(problem, site, client, about)
-    return _of_transfer(problem, site, client, about)
+        return _of_auth(problem, site, client, subject)
+    return _of_transfer(problem, site, client, subject)
 
 
 def _lacking(problem: GlobusAPIError | NetworkError, sites: Sequence[Site]) -> Site:
@@ -63,39 +65,39 @@ def login_needed(site: Site) -> AccessError:
     return AccessError(
         "login-needed",
         "nobody is logged in to Globus for this site",
-        about=site.name,
+        subject=site.name,
         hint=f"hibali sites login {site.name}",
     )
 
 
-def _of_auth(problem: AuthAPIError, site: Site, client: GlobusClient, about: str) -> HibaliError:
+def _of_auth(problem: AuthAPIError, site: Site, client: GlobusClient, subject: str) -> HibaliError:
     """An answer of Globus Auth: of the token endpoint, an error of RFC 6749, section 5.2."""
     word = _oauth_word(problem)
     if _passes(problem):
-        return _later(problem, about)
+        return _later(problem, subject)
     if client.confidential:
         return AccessError(
             "client-refused",
             f"Globus does not take the client's id or secret ({word or problem.http_status})",
-            about=about,
+            subject=subject,
             hint=f"Make a new secret at https://app.globus.org/settings/developers, put it where the old one is, then: hibali sites login {site.name}",
         )
     if word in _LOGIN_ENDED or problem.http_status == 401:
         return AccessError(
             "login-expired",
             "the login to Globus has ended: it expired or was revoked",
-            about=about,
+            subject=subject,
             hint=f"hibali sites login {site.name}",
         )
     return AccessError(
         "login-refused",
         f"Globus refuses the login ({word or problem.http_status})",
-        about=about,
+        subject=subject,
         hint="Is client_id in config.toml that of a native app? See docs/globus.md.",
     )
 
 
-def _of_transfer(problem: GlobusAPIError, site: Site, client: GlobusClient, about: str) -> HibaliError:
+def _of_transfer(problem: GlobusAPIError, site: Site, client: GlobusClient, subject: str) -> HibaliError:
     code, status = problem.code or "", problem.http_status
     requirements = to_gare(problem)
     line = f"hibali sites login {site.name}"
@@ -106,46 +108,48 @@ def _of_transfer(problem: GlobusAPIError, site: Site, client: GlobusClient, abou
             "Globus asks for a consent to reach the data of this collection"
             if consent
             else "this collection asks for a fresh or another login",
-            about=about,
+            subject=subject,
             hint=f"Nobody can consent for a client that acts as itself: a guest collection shared with it serves. Then: {line}"
             if client.confidential
             else line,
         )
     if status == 401:
-        return AccessError("login-expired", "Globus does not take the login any more", about=about, hint=line)
+        return AccessError(
+            "login-expired", "Globus does not take the login any more", subject=subject, hint=line
+        )
     if "GCDisconnected" in code or "GCPaused" in code:
         return TryLaterError(
             "collection-offline",
             "the collection is not connected",
-            about=about,
+            subject=subject,
             hint="Start Globus Connect Personal there.",
         )
     if code.endswith((".SizeLimit", ".Exists", ".NotDirectory")):
-        return _of_folder(problem, about)
+        return _of_folder(problem, subject)
     if status == 409:
-        return TryLaterError(CONFLICT, _sentence(problem), about=about, transient=False)
+        return TryLaterError(CONFLICT, _sentence(problem), subject=subject, transient=False)
     if _passes(problem):
-        return _later(problem, about)
+        return _later(problem, subject)
     if status == 404:
         hint = (
             f"Correct `collection` in config.toml: hibali sites show {site.name}"
             if "Endpoint" in code
             else ""
         )
-        return NotFoundError("not-found", _sentence(problem), about=about, hint=hint)
+        return NotFoundError("not-found", _sentence(problem), subject=subject, hint=hint)
     if status == 403:
-        return AccessError("denied", _sentence(problem), about=about)
-    return RefusedError("globus-refused", _sentence(problem), about=about)
+        return AccessError("denied", _sentence(problem), subject=subject)
+    return RefusedError("globus-refused", _sentence(problem), subject=subject)
 
 
-def _of_folder(problem: GlobusAPIError, about: str) -> IncompleteError:
+def _of_folder(problem: GlobusAPIError, subject: str) -> IncompleteError:
     """What an operation met in a collection."""
     if not (problem.code or "").endswith(".SizeLimit"):
-        return IncompleteError("in-the-way", _sentence(problem), about=about)
+        return IncompleteError("in-the-way", _sentence(problem), subject=subject)
     return IncompleteError(
         "folder-too-large",
         _sentence(problem),
-        about=about,
+        subject=subject,
         hint="Where the site has ssh, name it as an ssh site with a globus table: its own listing has no such limit.",
     )
 
@@ -155,9 +159,9 @@ def _passes(problem: GlobusAPIError) -> bool:
     return problem.http_status == 429 or problem.http_status >= 500
 
 
-def _later(problem: GlobusAPIError, about: str) -> TryLaterError:
+def _later(problem: GlobusAPIError, subject: str) -> TryLaterError:
     word = "throttled" if problem.http_status == 429 else "globus-unavailable"
-    return TryLaterError(word, _sentence(problem), about=about)
+    return TryLaterError(word, _sentence(problem), subject=subject)
 
 
 def _sentence(problem: GlobusAPIError) -> str:
@@ -249,16 +253,16 @@ def fault_of(code: str) -> Fault:
     return _WHOLE.get(code) or Fault("globus-fault", f"Globus reports {printable(code)[:60] or 'a failure'}")
 
 
-def error_of(code: str, about: str, details: str = "", *, hint: str = "") -> HibaliError:
+def error_of(code: str, subject: str, details: str = "", *, hint: str = "") -> HibaliError:
     """What stops a call whose task came to this end."""
     fault = fault_of(code)
     message = with_details(fault.words, details)
     hint = fault.hint or hint or "The same line again goes on from here."
     if code in _DENIED:
-        return AccessError(fault.code, message, about=about, hint=hint)
+        return AccessError(fault.code, message, subject=subject, hint=hint)
     if fault.of_item:
-        return IncompleteError(fault.code, message, about=about, hint=hint)
-    return TryLaterError(fault.code, message, about=about, hint=hint, transient=False)
+        return IncompleteError(fault.code, message, subject=subject, hint=hint)
+    return TryLaterError(fault.code, message, subject=subject, hint=hint, transient=False)
 
 
 def with_details(words: str, details: str) -> str:

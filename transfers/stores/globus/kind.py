@@ -9,12 +9,12 @@ from transfers.stores.globus.requests import look_at
 from transfers.stores.globus.store import GlobusStore
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> GlobusStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> GlobusStore:
     """The folder of a collection. Raises `UsageError`, `AccessError` where nobody is logged in."""
-    return GlobusStore(location.site, location.path, tell=tell)
+    return GlobusStore(location.site, location.path, on_event=on_event)
 
 
-def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
+def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
     """Ask for the collection; fills `facts`. Raises the errors of reaching it."""
-    del tell
+    del on_event
     look_at(site, facts)

@@ -189,6 +189,6 @@ def _no_code(site: Site, message: str) -> AccessError:
     return AccessError(
         "login-failed",
         message,
-        about=site.name,
+        subject=site.name,
         hint=f"A code is good once, and not for long: hibali sites login {site.name}",
     )

@@ -25,13 +25,13 @@ class Globus:
     """One client, logged in, for one thread; `site` is named in errors, and its line to log in."""
 
     def __init__(
-        self, client: Any, site: Site, *, others: Sequence[Site] = (), tell: Listener = ignore
+        self, client: Any, site: Site, *, others: Sequence[Site] = (), on_event: Listener = ignore
     ) -> None:
         """`client` is a `TransferClient` of the SDK; `others` are sites that the same tasks are about."""
         self._others = others
         self._client = client
         self.site = site
-        self._tell = tell
+        self._on_event = on_event
 
     def submission(self) -> str:
         """A new id under which something can be submitted once."""
@@ -86,7 +86,7 @@ class Globus:
 
     def stat(self, collection: str, path: str) -> Answer:
         """One name. Raises `NotFoundError`."""
-        return self._ask(lambda: self._client.operation_stat(collection, path), about=path)
+        return self._ask(lambda: self._client.operation_stat(collection, path), subject=path)
 
     def page(self, collection: str, path: str, *, offset: int, limit: int) -> Answer:
         """Some names of a folder, hidden ones too."""
@@ -94,12 +94,12 @@ class Globus:
             lambda: self._client.operation_ls(
                 collection, path, show_hidden=True, limit=limit, offset=offset, orderby="name"
             ),
-            about=path,
+            subject=path,
         )
 
     def make_folder(self, collection: str, path: str) -> None:
         """Make it; the one above it is there."""
-        self._ask(lambda: self._client.operation_mkdir(collection, path), about=path)
+        self._ask(lambda: self._client.operation_mkdir(collection, path), subject=path)
 
     def _pages(self, ask: Callable[[Answer], Any]) -> list[Answer]:
         found: list[Answer] = []
@@ -112,14 +112,14 @@ class Globus:
             if marker is None:
                 return found
 
-    def _ask(self, question: Callable[[], Any], *, about: str = "", attempts: int = 4) -> Answer:
+    def _ask(self, question: Callable[[], Any], *, subject: str = "", attempts: int = 4) -> Answer:
         from transfers.stores.globus.errors import answered
 
         def once() -> Answer:
-            with answered(self.site, f"{self.site.name}:{about}" if about else "", others=self._others):
+            with answered(self.site, f"{self.site.name}:{subject}" if subject else "", others=self._others):
                 return dict(question().data)
 
-        return with_retries(once, about=self.site.name, attempts=attempts, tell=self._tell)
+        return with_retries(once, subject=self.site.name, attempts=attempts, on_event=self._on_event)
 
 
 def look_at(site: Site, facts: dict[str, str | int | bool]) -> None:

@@ -7,14 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, NoReturn, cast
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from hibali.config.model import GLOBUS_DEADLINE_SECONDS, Site
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener, ignore
 from hibali.http import MOST_ANSWER
-from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Proof
@@ -25,7 +24,7 @@ from transfers.stores.base import (
     ListingIncompleteError,
     Payload,
     Problem,
-    Space,
+    Store,
     Unit,
     is_own_name,
     is_partial_name,
@@ -58,7 +57,7 @@ _Stack = list[Iterator[Entry]]
 _Troubles = list[tuple[bytes, Problem]]
 
 
-def list_below(ask: Page, about: str, *, shallow: bool = False) -> Iterator[Entry]:
+def list_below(ask: Page, subject: str, *, shallow: bool = False) -> Iterator[Entry]:
     """All entries below the root; `ask` gives a page of a folder, from an offset, of at most so many names.
 
     Raises `ListingIncompleteError` at its end for folders that could not be listed whole, and what asking raises for the root.
@@ -80,7 +79,7 @@ def list_below(ask: Page, about: str, *, shallow: bool = False) -> Iterator[Entr
                     raise
                 problems.append((entry.path, Problem(problem.code, problem.message)))
     if problems:
-        raise ListingIncompleteError(about, problems)
+        raise ListingIncompleteError(subject, problems)
 
 
 def _children(ask: Page, folder: bytes) -> list[Entry]:
@@ -95,7 +94,7 @@ def _children(ask: Page, folder: bytes) -> list[Entry]:
             raise IncompleteError(
                 _TOO_MANY,
                 f"Globus lists no folder with more than {MOST_NAMES} names",
-                about=printable(folder),
+                subject=printable(folder),
             )
         if offset >= total or not page["DATA"]:
             return sorted(found, key=lambda entry: entry.order)
@@ -146,7 +145,7 @@ class CollectionRemover:
         root: str,
         label: str,
         listed: Listed,
-        tell: Listener,
+        on_event: Listener,
         *,
         deadline_seconds: float = GLOBUS_DEADLINE_SECONDS,
     ) -> None:
@@ -156,7 +155,7 @@ class CollectionRemover:
         self._root = root
         self._label = label
         self._listed = listed
-        self._tell = tell
+        self._on_event = on_event
         self._deadline_seconds = deadline_seconds
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
@@ -228,7 +227,7 @@ class CollectionRemover:
             deadline=deadline_after(self._deadline_seconds),
         )
         task = self._globus.submit({**body, "recursive": recursive})
-        following = Following(self._globus, task, self._tell, give_up_after=_STANDSTILL)
+        following = Following(self._globus, task, self._on_event, give_up_after=_STANDSTILL)
         end = following.until_over(on_interruption=lambda: self._globus.cancel(task))
         if not end.code:
             return None
@@ -245,7 +244,6 @@ def _is_same(found: Entry, listed: Entry) -> bool:
 
 
 _AT_ONCE = 8
-_Identities = list[Identity]  # inside the class `list` is a method
 _PIECE = 8 * 1024 * 1024
 _FACTS = Facts(
     kind="globus",
@@ -258,6 +256,9 @@ _FACTS = Facts(
     swaps=False,
     utf8_names=True,
     refuses=LINE_ENDS,
+    hashes=False,
+    globus=True,
+    only_globus=True,
     segment_bytes=_PIECE,
     least_segment_bytes=_PIECE,
 )
@@ -266,13 +267,10 @@ _BY_TASKS = Problem(
 )
 
 
-class GlobusStore:
-    """The Store protocol over the operations of Globus Transfer (transfers.stores.base.Store)."""
+class GlobusStore(Store):
+    """A store over the operations of Globus Transfer."""
 
-    logins = 0
-    limited_by = None
-
-    def __init__(self, site: Site, where: str, *, tell: Listener = ignore) -> None:
+    def __init__(self, site: Site, where: str, *, on_event: Listener = ignore) -> None:
         """`where` is a path of the site. Raises `UsageError`, `AccessError` where nobody is logged in."""
         from transfers.stores.globus.clients import open_access
 
@@ -282,23 +280,27 @@ class GlobusStore:
         self.site = site
         self.root = root
         self.where = where.encode("utf-8", "surrogateescape")
-        self.facts = _facts(https=site.globus.https)
-        self.hashes = site.globus.https
+        self._facts = _facts(https=site.globus.https)
         self._collection = site.globus.collection
-        self._tell = tell
+        self._on_event = on_event
         self._access = open_access([site])
-        self._globus = Globus(self._access.transfer(), site, tell=tell)
+        self._globus = Globus(self._access.transfer(), site, on_event=on_event)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="globus")
         self._web: Web | None = None
         self._read: list[Reading] = []
+
+    @property
+    def facts(self) -> Facts:
+        """See Store."""
+        return self._facts
 
     @property
     def wire_bytes(self) -> int:
         """See Store."""
         return sum(reading.bytes for reading in self._read)
 
-    def identities(self) -> _Identities:
-        """See Identified."""
+    def identities(self) -> Sequence[Identity]:
+        """See Store."""
         return [identity_of_collection(self._collection, self.root)]
 
     def _path(self, path: bytes) -> str:
@@ -310,7 +312,7 @@ class GlobusStore:
             found, reason = "", "it is not UTF-8"
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self.site.name
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self.site.name
             )
         return found
 
@@ -329,7 +331,7 @@ class GlobusStore:
         """See Store."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self.site.name)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self.site.name)
         if root.kind is Kind.FOLDER:
             yield from list_below(self._page, self.site.name, shallow=shallow)
 
@@ -354,7 +356,7 @@ class GlobusStore:
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store: every file is read whole over HTTPS, where the site's settings allow that."""
-        if not self.hashes:
+        if not self._facts.hashes:
             why = Problem(
                 "cannot-hash", "without `https` in the site's globus table nothing can be read there"
             )
@@ -366,7 +368,7 @@ class GlobusStore:
         return None if found is None else found.size
 
     def _reading(self) -> Reading:
-        reading = Reading(cast("Any", self), self._pool, lambda path: path)
+        reading = Reading(self.get, self._pool, lambda path: path)
         self._read.append(reading)
         return reading
 
@@ -386,17 +388,17 @@ class GlobusStore:
             return got
         found = self.stat(path)
         if found is None:
-            raise NotFoundError("vanished", "there is nothing of that name", about=self.site.name)
+            raise NotFoundError("vanished", "there is nothing of that name", subject=self.site.name)
         return Got(got.content, _tag(found), found.size)
 
     def _https(self) -> Web:
         """The collection's own server, asked with a token of its own. Raises `UsageError` where it has none."""
         if self._web is None:
-            if not self.hashes:
+            if not self._facts.hashes:
                 raise UsageError(
                     "globus-needs-both",
                     "what lies in a collection gets out of it by Globus alone, and the other end has no collection",
-                    about=self.site.name,
+                    subject=self.site.name,
                     hint=f"Name a place with a globus table, or let it be read over HTTPS: https = true in [sites.{self.site.name}.globus]",
                 )
             server = str(self._globus.endpoint(self._collection).get("https_server") or "")
@@ -404,7 +406,7 @@ class GlobusStore:
                 raise UsageError(
                     "no-https",
                     "this collection has no HTTPS access",
-                    about=self.site.name,
+                    subject=self.site.name,
                     hint=f"Take `https` out of [sites.{self.site.name}.globus].",
                 )
             parts = urlsplit(server)
@@ -456,7 +458,7 @@ class GlobusStore:
             self.root,
             label,
             self._listed,
-            self._tell,
+            self._on_event,
             deadline_seconds=self.site.globus.deadline_seconds,
         )
         return removing.remove(entries)
@@ -468,11 +470,6 @@ class GlobusStore:
             shallow=True,
         )
         return {_joined(folder, entry.path): entry for entry in below_it}
-
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store."""
-        del place, entries
-        self._refuse("nothing can be kept aside in a collection")
 
     def make_root(self) -> None:
         """See Store; those above it are made, too."""
@@ -491,31 +488,6 @@ class GlobusStore:
             return False
         return True
 
-    def lock(self, operation: str, *, make: bool = False) -> Any:
-        """See Store: there is nothing to hold."""
-        del operation, make
-        self._refuse("a collection cannot be locked")
-
-    def _refuse(self, words: str) -> NoReturn:
-        raise RefusedError(
-            "not-by-globus",
-            words,
-            about=self.site.name,
-            hint="Where the site has ssh, name it as an ssh site with a globus table.",
-        )
-
-    def expect(self, size: int) -> None:
-        """See Store: connections are opened as they are needed."""
-
-    def begun(self, item: Item) -> int:
-        """See Store."""
-        del item
-        return 0
-
-    def space(self) -> Space:
-        """See Store: Globus does not tell."""
-        return Space(None, None)
-
     def close(self) -> None:
         """See Store."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -526,7 +498,7 @@ class GlobusStore:
 
 def _facts(*, https: bool) -> Facts:
     """What is written is read back where that is allowed; what is only read is hashed here as it comes."""
-    return replace(_FACTS, proof_write=Proof.DIGEST, proof_read=Proof.SIZE) if https else _FACTS
+    return replace(_FACTS, hashes=True, proof_write=Proof.DIGEST, proof_read=Proof.SIZE) if https else _FACTS
 
 
 def _tag(entry: Entry) -> str:

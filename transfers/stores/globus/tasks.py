@@ -169,10 +169,10 @@ def code_of(task: Answer) -> str:
 class Following:
     """One task. Its faults are told once each."""
 
-    def __init__(self, globus: Globus, task: str, tell: Listener, *, give_up_after: float | None) -> None:
+    def __init__(self, globus: Globus, task: str, on_event: Listener, *, give_up_after: float | None) -> None:
         self._globus = globus
         self._task = task
-        self._tell = tell
+        self._on_event = on_event
         self._standstill = Standstill(give_up_after)
         self._bytes = 0
         self._faults = 0
@@ -202,7 +202,7 @@ class Following:
     def _tell_progress(self, task: Answer) -> None:
         now = int(task.get("bytes_transferred") or 0)
         if now > self._bytes:
-            self._tell(Carried(now - self._bytes))
+            self._on_event(Carried(now - self._bytes))
             self._bytes = now
 
     def _tell_faults(self, task: Answer) -> None:
@@ -224,7 +224,7 @@ class Following:
         if told <= _SAID:
             more = "; further ones are not told" if told == _SAID else ""
             words = with_details(fault_of(code).words, details)
-            self._tell(Noted(f"Globus task {self._task}: {words}{more}"))
+            self._on_event(Noted(f"Globus task {self._task}: {words}{more}"))
 
     def _give_up(self, code: str) -> End:
         """Cancelled, and over: what it had under way is not written any more."""
@@ -262,13 +262,13 @@ class Tasks:
     """Transfers from one folder of a collection to another."""
 
     def __init__(
-        self, globus: Globus, ends: CollectionPair, operation: str, patience: TaskTimeouts, tell: Listener
+        self, globus: Globus, ends: CollectionPair, operation: str, patience: TaskTimeouts, on_event: Listener
     ) -> None:
         self._globus = globus
         self._ends = ends
         self._label = label_of(operation, key_of(ends))
         self._patience = patience
-        self._tell = tell
+        self._on_event = on_event
         self.bytes = 0
 
     def begin(self, files: Sequence[Sent]) -> BegunTask:
@@ -288,7 +288,7 @@ class Tasks:
         for task in begun_tasks(self._ends):
             if task.submission in known:
                 continue
-            self._tell(Noted(f"going on with what an earlier call began: {len(task.files)} files"))
+            self._on_event(Noted(f"going on with what an earlier call began: {len(task.files)} files"))
             try:
                 if task.task is None:
                     self._submit(task)
@@ -359,7 +359,7 @@ class Tasks:
             submitted = self._globus.submit(body)
         task.answered(submitted)
         count = f"{len(task.files)} file{'s' if len(task.files) != 1 else ''}"
-        self._tell(
+        self._on_event(
             Noted(
                 f"Globus task {submitted} carries {count}: https://app.globus.org/activity/{submitted}",
                 kept=True,
@@ -373,21 +373,21 @@ class Tasks:
             raise TryLaterError(
                 _CONFLICT,
                 "Globus carries the very same files for somebody else just now",
-                about=problem.about,
+                subject=problem.subject,
                 hint="See https://app.globus.org/activity; the same line again later goes on.",
                 transient=False,
             )
-        self._tell(Noted(f"Globus is at the very same already; waiting for the end of task {other}"))
+        self._on_event(Noted(f"Globus is at the very same already; waiting for the end of task {other}"))
         self._follow(other)
 
     def _follow(self, task: str) -> End:
-        following = Following(self._globus, task, self._tell, give_up_after=self._patience.give_up_after)
+        following = Following(self._globus, task, self._on_event, give_up_after=self._patience.give_up_after)
         end = following.until_over(on_interruption=self.leaving(task))
         self.bytes += end.bytes
         if end.code:
             words = with_details(fault_of(end.code).words, end.details)
             ended = "was cancelled, because it got nowhere" if end.given_up else "failed"
-            self._tell(Noted(f"Globus task {task} {ended}: {words}", kept=True))
+            self._on_event(Noted(f"Globus task {task} {ended}: {words}", kept=True))
         return end
 
     def leaving(self, task: str) -> Callable[[], None]:
@@ -396,9 +396,9 @@ class Tasks:
         def leave() -> None:
             if self._patience.cancel_on_interrupt:
                 self._globus.cancel(task)
-                self._tell(Noted(f"Globus task {task} is cancelled", kept=True))
+                self._on_event(Noted(f"Globus task {task} is cancelled", kept=True))
                 return
-            self._tell(
+            self._on_event(
                 Noted(
                     f"Globus task {task} goes on by itself. The same line again follows it to its end and checks"
                     " what it wrote; `hibali history` names it. --cancel-on-interrupt would have cancelled it.",

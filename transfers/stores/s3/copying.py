@@ -76,7 +76,7 @@ class Keeping:
                 return None
             if answer.status == 412:
                 return _CHANGED
-            made = name_of(parse(answer.body, self._requests.about))
+            made = name_of(parse(answer.body, self._requests.subject))
         except HibaliError as problem:
             return problem_of(problem, denied=True)
         # An answer of status 200 may say that it failed.
@@ -180,7 +180,7 @@ class Copying:
         """CopyObject; metadata goes along. A server that can is asked for the copy's own sha256."""
         headers = {**self._from(item), "x-amz-checksum-algorithm": "SHA256"}
         requests = self.place.requests
-        told = copied(requests.ask("PUT", key, headers=headers), requests.about)
+        told = copied(requests.ask("PUT", key, headers=headers), requests.subject)
         return self._judged(item.entry, key, told["ETag"].strip('"'), told.get("ChecksumSHA256", ""))
 
     def _judged(
@@ -229,7 +229,7 @@ class Copying:
         head = self.source.requests.ask("HEAD", self.source.key_of(item))
         if head.etag != item.entry.etag:
             raise IncompleteError(
-                "source-changed", "it changed after it was listed", about=self.source.requests.about
+                "source-changed", "it changed after it was listed", subject=self.source.requests.subject
             )
         before = "x-amz-meta-"
         metadata = {

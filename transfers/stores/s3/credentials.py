@@ -36,10 +36,10 @@ class Credentials:
 class CredentialSource:
     """The keys of one site, fetched when first needed and again before they expire. May be asked by many threads."""
 
-    def __init__(self, settings: S3Settings, about: str) -> None:
-        """`about` names the site in errors."""
+    def __init__(self, settings: S3Settings, subject: str) -> None:
+        """`subject` names the site in errors."""
         self._settings = settings
-        self._about = about
+        self._subject = subject
         self._lock = threading.Lock()
         self._known: Credentials | None = None
         self._chain: Any = None
@@ -68,7 +68,7 @@ class CredentialSource:
             parse_process_credentials,
             key="credentials_command",
             what="credentials",
-            about=self._about,
+            subject=self._subject,
             hint="Run it by hand: it has to print AWS process credentials as JSON.",
         )
 
@@ -82,22 +82,22 @@ class CredentialSource:
         return Credentials(access, secret, token or None)
 
     def _find_chain(self) -> Any:
-        session = profile_session(self._settings, self._about)
+        session = profile_session(self._settings, self._subject)
         resolver = session.get_component("credential_provider")
         for name in ("container-role", "iam-role"):  # metadata services, which nobody asked for (S15)
             resolver.remove(name)
-        found = _guarded(session.get_credentials, self._about)
+        found = _guarded(session.get_credentials, self._subject)
         if found is None:
             raise AccessError(
                 "no-credentials",
                 "there are no credentials for this object store",
-                about=self._about,
+                subject=self._subject,
                 hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the site's profile, credentials_command or anonymous.",
             )
         return found
 
     def _from_chain(self) -> Credentials:
-        frozen = _guarded(self._chain.get_frozen_credentials, self._about)
+        frozen = _guarded(self._chain.get_frozen_credentials, self._subject)
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
 
@@ -135,7 +135,7 @@ def is_environment_alone(settings: S3Settings) -> bool:
     return not any(Path(os.environ.get(name) or usual).expanduser().exists() for name, usual in files.items())
 
 
-def profile_session(settings: S3Settings, about: str) -> Any:
+def profile_session(settings: S3Settings, subject: str) -> Any:
     """Botocore's view of environment, profile and shared files. Raises `AccessError` for an unknown profile."""
     import botocore.session
 
@@ -144,10 +144,10 @@ def profile_session(settings: S3Settings, about: str) -> Any:
         session.get_scoped_config()
         return session
 
-    return _guarded(make, about)
+    return _guarded(make, subject)
 
 
-def _guarded(ask: Callable[[], Any], about: str) -> Any:
+def _guarded(ask: Callable[[], Any], subject: str) -> Any:
     from botocore.exceptions import BotoCoreError, ProfileNotFound
 
     try:
@@ -156,7 +156,7 @@ def _guarded(ask: Callable[[], Any], about: str) -> Any:
         raise AccessError(
             "no-such-profile",
             "there is no such profile in the AWS configuration files",
-            about=about,
+            subject=subject,
             hint="Correct the site's profile or AWS_PROFILE, or add it to ~/.aws/config.",
         ) from None
     except HibaliError:
@@ -165,7 +165,7 @@ def _guarded(ask: Callable[[], Any], about: str) -> Any:
         raise AccessError(
             "no-credentials",
             f"the credentials cannot be read ({type(problem).__name__})",
-            about=about,
+            subject=subject,
             hint="Check ~/.aws/config and ~/.aws/credentials, or log in again.",
         ) from None
 
@@ -192,27 +192,27 @@ class Endpoint:
         return f"{path}/{quote(key, safe='/~')}" if key else path
 
 
-def find_endpoint(settings: S3Settings, about: str) -> Endpoint:
+def find_endpoint(settings: S3Settings, subject: str) -> Endpoint:
     """The site's endpoint, checked: https, or http to this very machine (S15). Raises `UsageError`."""
-    region, authorities = _configured(settings, about)
+    region, authorities = _configured(settings, subject)
     url = f"https://s3.{region}.amazonaws.com" if settings.endpoint == "aws" else settings.endpoint
-    secure = check_endpoint(url, about)
+    secure = check_endpoint(url, subject)
     if authorities and not Path(authorities).is_file():
-        raise UsageError("no-ca-bundle", "the CA bundle (AWS_CA_BUNDLE) is no file", about=authorities)
+        raise UsageError("no-ca-bundle", "the CA bundle (AWS_CA_BUNDLE) is no file", subject=authorities)
     return Endpoint(url.rstrip("/"), region, secure, authorities)
 
 
-def _configured(settings: S3Settings, about: str) -> tuple[str, str | None]:
+def _configured(settings: S3Settings, subject: str) -> tuple[str, str | None]:
     """The region and the CA bundle."""
     if is_environment_alone(settings):
         region, authorities = os.environ.get("AWS_DEFAULT_REGION"), os.environ.get("AWS_CA_BUNDLE")
     else:
-        session = profile_session(settings, about)
+        session = profile_session(settings, subject)
         region, authorities = (session.get_config_variable(name) for name in ("region", "ca_bundle"))
     return settings.region or region or _DEFAULT_REGION, authorities or None
 
 
-def check_endpoint(url: str, about: str) -> bool:
+def check_endpoint(url: str, subject: str) -> bool:
     """Whether it is https; raises `UsageError` where credentials would travel in clear or the URL holds more than a host."""
     try:
         parts = urlsplit(url)
@@ -220,12 +220,12 @@ def check_endpoint(url: str, about: str) -> bool:
     except ValueError:
         host, parts = None, urlsplit("")
     if not host or parts.scheme not in {"https", "http"}:
-        raise UsageError("bad-endpoint", "the endpoint is not an http(s) URL", about=about)
+        raise UsageError("bad-endpoint", "the endpoint is not an http(s) URL", subject=subject)
     if parts.username or parts.password or parts.query or parts.fragment or parts.path not in {"", "/"}:
-        raise UsageError("bad-endpoint", "the endpoint may hold only scheme, host and port", about=about)
+        raise UsageError("bad-endpoint", "the endpoint may hold only scheme, host and port", subject=subject)
     if parts.scheme == "http" and not is_loopback(host):
         raise UsageError(
-            "insecure-endpoint", "the endpoint must be https, except on this machine", about=about
+            "insecure-endpoint", "the endpoint must be https, except on this machine", subject=subject
         )
     return parts.scheme == "https"
 

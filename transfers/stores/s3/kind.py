@@ -17,12 +17,12 @@ from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
 
 
-def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
+def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
     """Reach the site and try what its server does; fills `facts`. Raises the errors of reaching it.
 
     Small objects are written below the site's prefix and removed again.
     """
-    requests = _requests(site, site.s3.bucket or "" if site.s3 else "", tell)
+    requests = _requests(site, site.s3.bucket or "" if site.s3 else "", on_event)
     facts["endpoint"] = requests.endpoint.url
     facts["region"] = requests.endpoint.region
     facts["access"] = "anonymous" if requests.source.current() is None else "signed"
@@ -32,7 +32,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ig
             return
         facts["bucket"] = requests.bucket
         root = site.s3.prefix.strip("/").encode() if site.s3 else b""
-        store = S3Store(requests, site.name, root, tell=tell)
+        store = S3Store(requests, site.name, root, on_event=on_event)
         store.stat()
         honours = store.probe(again=True)
         for name, value in asdict(honours).items():
@@ -44,21 +44,21 @@ def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ig
         requests.close()
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> S3Store:
+def open_store(location: Location, *, on_event: Listener = ignore) -> S3Store:
     """The bucket and prefix named; what its server honours is tried once, when a site is checked or first written to."""
-    requests = _requests(location.site, location.bucket or "", tell)
+    requests = _requests(location.site, location.bucket or "", on_event)
     return S3Store(
         requests,
         location.site.name,
         location.raw,
         slash=location.slash,
-        tell=tell,
+        on_event=on_event,
         lease=location.site.limits.lease_seconds,
     )
 
 
 def clean(
-    site: Site, *, older_than: float, everybody: bool, dry: bool, tell: Listener = ignore
+    site: Site, *, older_than: float, everybody: bool, dry: bool, on_event: Listener = ignore
 ) -> Iterator[Leftover]:
     """See transfers.check.clean_site. Where the site names no bucket, those that this machine wrote to are looked at."""
     bucket = site.s3.bucket if site.s3 else None
@@ -67,11 +67,11 @@ def clean(
         raise UsageError(
             "no-bucket",
             "the site names no bucket whose uploads are meant",
-            about=site.name,
+            subject=site.name,
             hint="Set the site's bucket, or leave out --all.",
         )
     for name in [bucket] if bucket else sorted({begun.bucket for begun in begun_at(site.name)}):
-        requests = _requests(site, name, tell)
+        requests = _requests(site, name, on_event)
         try:
             yield from clean_bucket(
                 requests,
@@ -85,9 +85,9 @@ def clean(
             requests.close()
 
 
-def _requests(site: Site, bucket: str, tell: Listener) -> Requests:
+def _requests(site: Site, bucket: str, on_event: Listener) -> Requests:
     if site.s3 is None:
-        raise UsageError("not-an-s3-site", "this site has no s3 table", about=site.name)
+        raise UsageError("not-an-s3-site", "this site has no s3 table", subject=site.name)
     source = CredentialSource(site.s3, site.name)
     endpoint = find_endpoint(site.s3, site.name)
-    return Requests(endpoint, source, bucket, f"{site.name}:{bucket}" if bucket else site.name, tell)
+    return Requests(endpoint, source, bucket, f"{site.name}:{bucket}" if bucket else site.name, on_event)

@@ -58,25 +58,25 @@ def pages(
         coming = ahead.submit(requests.ask, "GET", query=dict(query), most=_MOST_PAGE)
         while True:
             rows, rest = cut_rows(coming.result().body, b"Contents", _COLUMNS)
-            root = parse(rest, requests.about)
+            root = parse(rest, requests.subject)
             if name_of(root) != "ListBucketResult":
-                raise violation(requests.about, "the answer is no listing")
+                raise violation(requests.subject, "the answer is no listing")
             told = fields(root)
             more = told.get("IsTruncated") == "true"
             token = told.get("NextContinuationToken", "")
             if more and (not token or token in seen):
-                raise violation(requests.about, "it does not go on where it says that more is to come")
+                raise violation(requests.subject, "it does not go on where it says that more is to come")
             seen.add(token)
             if more and at_most == _PAGE:
                 coming = ahead.submit(
                     requests.ask, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
                 )
             encoded = told.get("EncodingType") == "url"
-            found = _from_rows(rows, prefix, requests.about, encoded=encoded)
-            found += _entries(root, prefix, requests.about, encoded=encoded)
+            found = _from_rows(rows, prefix, requests.subject, encoded=encoded)
+            found += _entries(root, prefix, requests.subject, encoded=encoded)
             count = told.get("KeyCount", "")
             if count.isdigit() and int(count) != len(found):
-                raise violation(requests.about, f"{len(found)} names came, {count} were announced")
+                raise violation(requests.subject, f"{len(found)} names came, {count} were announced")
             yield found
             if not more:
                 return
@@ -87,7 +87,7 @@ def pages(
 
 
 def _from_rows(
-    rows: Iterable[tuple[bytes, ...]], prefix: bytes, about: str, *, encoded: bool
+    rows: Iterable[tuple[bytes, ...]], prefix: bytes, subject: str, *, encoded: bool
 ) -> list[Listed]:
     found = []
     start = len(prefix)
@@ -95,12 +95,12 @@ def _from_rows(
         key, size, etag, modified = row
         key = raw_key(key, encoded=encoded)
         if not key.startswith(prefix) or not size.isdigit():
-            raise violation(about, "it names what was not asked for")
+            raise violation(subject, "it names what was not asked for")
         found.append(Listed(key[start:], int(size), etag.decode("latin-1"), modified.decode("latin-1")))
     return found
 
 
-def _entries(root: Element, prefix: bytes, about: str, *, encoded: bool) -> Iterator[Listed]:
+def _entries(root: Element, prefix: bytes, subject: str, *, encoded: bool) -> Iterator[Listed]:
     for element in root:
         name = name_of(element)
         if name == "Contents":
@@ -108,17 +108,17 @@ def _entries(root: Element, prefix: bytes, about: str, *, encoded: bool) -> Iter
             key = key_bytes(told.get("Key", ""), encoded=encoded)
             size = told.get("Size", "")
             if not key.startswith(prefix) or not size.isdigit():
-                raise violation(about, "it names what was not asked for")
+                raise violation(subject, "it names what was not asked for")
             etag = told.get("ETag", "").strip('"')
             yield Listed(key[len(prefix) :], int(size), etag, told.get("LastModified", ""))
         elif name == "CommonPrefixes":
             key = key_bytes(text(element, "Prefix"), encoded=encoded)
             if not key.startswith(prefix) or not key.endswith(b"/"):
-                raise violation(about, "it names what was not asked for")
+                raise violation(subject, "it names what was not asked for")
             yield Listed(key[len(prefix) :], -1, "", "")
 
 
-def in_order(found: Iterable[Listed], about: str) -> Iterator[Listed]:
+def in_order(found: Iterable[Listed], subject: str) -> Iterator[Listed]:
     """The same in canonical order: sorted runs, kept on disk where there are several, then merged.
 
     Servers differ (SeaweedFS lists `a/b a/c a-x a.b a0`). Raises `IncompleteError("listing-violation")`
@@ -135,7 +135,7 @@ def in_order(found: Iterable[Listed], about: str) -> Iterator[Listed]:
         for listed in heapq.merge(*(_read(run) for run in runs), last) if runs else last:
             path = listed.path
             if before is not None and path <= before:
-                raise violation(about, f"{printable(path)} came twice")
+                raise violation(subject, f"{printable(path)} came twice")
             before = path
             yield listed
     finally:
@@ -158,14 +158,14 @@ def _read(run: IO[bytes]) -> Iterator[Listed]:
         yield Listed(path.encode("latin-1"), size, etag, modified)
 
 
-def refuse_unsafe(listed: Listed, about: str) -> None:
+def refuse_unsafe(listed: Listed, subject: str) -> None:
     """Raise `RefusedError` for a key that could climb or is ambiguous as a path (S1)."""
     reason = unsafe_component(listed.path.removesuffix(b"/") if listed.size < 0 else listed.path)
     if reason:
         raise RefusedError(
             "unsafe-name",
             f"the key {printable(listed.path)} cannot be a path: {reason}",
-            about=about,
+            subject=subject,
             hint="Rename or remove it with the server's own tools.",
         )
 
@@ -175,12 +175,12 @@ def is_folder_marker(listed: Listed) -> bool:
     return listed.size == 0 and (not listed.path or listed.path.endswith(b"/"))
 
 
-def violation(about: str, reason: str) -> IncompleteError:
+def violation(subject: str, reason: str) -> IncompleteError:
     """The listing contradicts itself."""
     return IncompleteError(
         "listing-violation",
         f"the listing cannot be trusted: {reason}",
-        about=about,
+        subject=subject,
         hint="Nothing was deleted. Report it to the server's people if it happens again.",
     )
 

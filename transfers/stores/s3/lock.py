@@ -24,7 +24,7 @@ class S3Lock(KeptLease):
 
         Raises `TryLaterError("locked")` that names the holder.
         """
-        super().__init__(requests.about, operation, seconds)
+        super().__init__(requests.subject, operation, seconds)
         self._requests = requests
         self._key = key
         self._beats = 0
@@ -49,7 +49,7 @@ class S3Lock(KeptLease):
             taken = self._put({"If-Match": f'"{standing.etag}"'})
             if taken.status < 300:
                 return taken.etag
-        raise locked(holder, self._requests.about)
+        raise locked(holder, self._requests.subject)
 
     def _put(self, headers: dict[str, str]) -> Answer:
         # No two writes are alike: an ETag that a renewal left as it was would let another take over a living lock.

@@ -399,7 +399,7 @@ def _write_parts(
 def _complete(requests: Requests, upload: Upload, key: bytes, etag: str | None) -> None:
     """Looked at once more before, for some servers know no conditions here (Ceph) or none at all."""
     if not _stands(requests, key, etag):
-        raise IncompleteError("source-changed", "another one stands there", about=requests.about)
+        raise IncompleteError("source-changed", "another one stands there", subject=requests.subject)
     try:
         upload.complete(_condition(etag))
     except IncompleteError as problem:

@@ -242,9 +242,9 @@ def begin(
     """Begin an upload, of which nothing is seen before it is completed; the server's id for it. `more` are other headers."""
     headers = {**(more or {}), **{f"x-amz-meta-{name}": value for name, value in metadata.items()}}
     answer = requests.ask("POST", key, query={"uploads": ""}, headers=headers)
-    identifier = text(parse(answer.body, requests.about), "UploadId")
+    identifier = text(parse(answer.body, requests.subject), "UploadId")
     if not identifier:
-        raise IncompleteError("refused-by-server", "the server gave no upload id", about=requests.about)
+        raise IncompleteError("refused-by-server", "the server gave no upload id", subject=requests.subject)
     return identifier
 
 
@@ -303,7 +303,7 @@ class Upload:
         if part is None or not stood:
             query = {"partNumber": str(number), "uploadId": self.identifier}
             answer = self._requests.ask("PUT", self._key, query=query, headers=headers)
-            part = Part(length, "", copied(answer, self._requests.about)["ETag"].strip('"'))
+            part = Part(length, "", copied(answer, self._requests.subject)["ETag"].strip('"'))
         with self._lock:
             self._etags[number] = part.etag
             self._size += length
@@ -320,7 +320,7 @@ class Upload:
             raise IncompleteError(
                 "corrupt",
                 "the object is not as large as its parts",
-                about=self._requests.about,
+                subject=self._requests.subject,
                 transient=True,
             )
         return head.etag
@@ -336,24 +336,24 @@ class Upload:
         if answer.status == 404:
             self._find_completed(code_in(answer.body))
             return
-        root = parse(answer.body, self._requests.about)
+        root = parse(answer.body, self._requests.subject)
         if name_of(root) == "Error":
-            raise error_of(500, code_in(answer.body), self._requests.about)
+            raise error_of(500, code_in(answer.body), self._requests.subject)
 
     def _find_completed(self, code: str) -> None:
         """The upload is gone: it may be that it was completed before, and the answer lost on the way."""
         head = self._requests.ask("HEAD", self._key, accept=(404,))
         same = head.headers.get("content-length") == str(self._size)
         if head.status >= 300 or not same or not head.etag.endswith(f"-{len(self._etags)}"):
-            raise error_of(404, code, self._requests.about)
+            raise error_of(404, code, self._requests.subject)
 
 
-def copied(answer: Answer, about: str) -> dict[str, str]:
+def copied(answer: Answer, subject: str) -> dict[str, str]:
     """What CopyObject or UploadPartCopy tells of the copy; an answer of status 200 may say that it failed."""
-    root = parse(answer.body, about)
+    root = parse(answer.body, subject)
     told = fields(root)
     if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in told:
-        raise error_of(500, code_in(answer.body), about)
+        raise error_of(500, code_in(answer.body), subject)
     return told
 
 
@@ -365,7 +365,7 @@ def standing_parts(requests: Requests, key: bytes, identifier: str) -> dict[int,
         answer = requests.ask("GET", key, query=query, accept=_NO_ANSWER)
         if answer.status >= 300:
             return None
-        root = parse(answer.body, requests.about)
+        root = parse(answer.body, requests.subject)
         if name_of(root) != "ListPartsResult":
             return None
         before = len(found)
@@ -398,7 +398,7 @@ def pending_uploads(requests: Requests, prefix: bytes) -> Iterator[Pending]:
     query = {"uploads": "", "encoding-type": "url", "prefix": prefix.decode()}
     seen: set[tuple[str, str]] = set()
     while True:
-        root = parse(requests.ask("GET", query=query).body, requests.about)
+        root = parse(requests.ask("GET", query=query).body, requests.subject)
         encoded = text(root, "EncodingType") == "url"
         for element in children(root, "Upload"):
             key = key_bytes(text(element, "Key"), encoded=encoded)
@@ -412,7 +412,7 @@ def pending_uploads(requests: Requests, prefix: bytes) -> Iterator[Pending]:
             raise IncompleteError(
                 "listing-violation",
                 "the list of uploads does not go on where it says that more is to come",
-                about=requests.about,
+                subject=requests.subject,
             )
         seen.add(marker)
         query |= {"key-marker": marker[0], "upload-id-marker": marker[1]}

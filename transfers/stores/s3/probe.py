@@ -79,6 +79,9 @@ def facts_of(honours: Honours | None, root: bytes, proof_read: Proof) -> Facts:
         refuses=tuple(word.encode() for word in seen.refuses),
         known=honours is not None,
         keeps=True,
+        small_files=True,
+        substores=True,
+        removes_trees=True,
     )
 
 

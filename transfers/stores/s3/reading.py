@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from hibali.errors import HibaliError, IncompleteError
@@ -43,9 +43,9 @@ _LARGE_BYTES = 1024 * 1024
 _Result = TypeVar("_Result")
 
 
-def changed(about: str) -> IncompleteError:
+def changed(subject: str) -> IncompleteError:
     """The error for a file that has not the size any more that it was listed with."""
-    return IncompleteError("source-changed", "it changed while it was read", about=about)
+    return IncompleteError("source-changed", "it changed while it was read", subject=subject)
 
 
 class Got(NamedTuple):
@@ -54,6 +54,13 @@ class Got(NamedTuple):
     content: Bytes
     etag: str
     size: int
+
+
+class Getter(Protocol):
+    """Gets a file by its whole key or path, or `length` > 0 bytes of it from `offset`; see `Bulk.get`."""
+
+    def __call__(self, key: bytes, /, *, etag: str | None, offset: int, length: int | None, most: int) -> Got:
+        """Raises `IncompleteError("source-changed")` where more than `most` bytes come."""
 
 
 class Bulk:
@@ -125,7 +132,7 @@ class Bulk:
             # One piece where the server sends what was asked for, and no second one where it never ends.
             content = next(iter(found.stream(min_chunk_size=wanted + 1)), b"")
             if len(content) > wanted:
-                raise changed(self._requests.about)
+                raise changed(self._requests.subject)
             return Got(memoryview(content), (meta["e_tag"] or "").strip('"'), meta["size"])
 
         return self._tried(read)
@@ -139,13 +146,13 @@ class Bulk:
                 "GET", key, headers=headers, most=most if length is None else MOST_ANSWER
             )
         except IncompleteError as problem:
-            raise changed(self._requests.about) if problem.code == "answer-too-long" else problem from None
+            raise changed(self._requests.subject) if problem.code == "answer-too-long" else problem from None
         if length is None:
             return Got(answer.body, answer.etag, len(answer.body))
         found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
         if found is None or int(found.group(1)) != offset:
             raise IncompleteError(
-                NOT_PARTIAL, "the server did not answer with the range asked", about=self._requests.about
+                NOT_PARTIAL, "the server did not answer with the range asked", subject=self._requests.subject
             )
         return Got(answer.body, answer.etag, int(found.group(2)))
 
@@ -158,7 +165,7 @@ class Bulk:
             except HibaliError:
                 raise
             except Exception as problem:  # noqa: BLE001  # obstore raises its own, and several of Python's
-                raise from_obstore(problem, self._requests.about) from None
+                raise from_obstore(problem, self._requests.subject) from None
 
         return self._requests.tried(once)
 
@@ -251,9 +258,9 @@ class _Frontier:
 class Reading:
     """The reading half of a store; one `read` at a time."""
 
-    def __init__(self, bulk: Bulk, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
+    def __init__(self, get: Getter, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
         """`key_of` gives the whole key of a path below the root."""
-        self._bulk = bulk
+        self._getter = get
         self._pool = pool
         self._key_of = key_of
         self._files: dict[int, _Frontier | Problem] = {}
@@ -297,7 +304,7 @@ class Reading:
     def _get(self, entry: Entry, offset: int, length: int | None) -> Got | Problem:
         try:
             key = self._key_of(entry.path)
-            got = self._bulk.get(key, etag=entry.etag, offset=offset, length=length, most=entry.size)
+            got = self._getter(key, etag=entry.etag, offset=offset, length=length, most=entry.size)
         except HibaliError as problem:
             self._failures += 1
             if problem.code == FAILED and self._failures <= _FAILURES:
@@ -379,7 +386,7 @@ class Reading:
             if size is None:
                 yield entry, None, Problem("vanished", "there is no such object")
                 continue
-            again = Reading(self._bulk, self._pool, self._key_of)
+            again = Reading(self._getter, self._pool, self._key_of)
             *_, last = again.read(_units_of(0, entry._replace(size=size), piece))
             self.bytes += again.bytes
             yield entry, last.digests[0], last.problems.get(0)

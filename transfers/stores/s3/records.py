@@ -125,20 +125,20 @@ class Records:
             self._learned.add(listed.path, line_of(listed.path, known))
         return known
 
-    def save(self, landed: ManifestLines, gone: ManifestLines, tell: Listener) -> None:
+    def save(self, landed: ManifestLines, gone: ManifestLines, on_event: Listener) -> None:
         """Bring the root's manifest up to date, and take what changed out of those below it.
 
         What cannot be written is told, not raised: the objects themselves carry the same in their metadata.
         """
         if not landed and not gone:
             return
-        about = self._requests.about
+        subject = self._requests.subject
         try:
             self._merge_into(b"", lambda: newest(self._learned, gone, landed))
             for folder in self._touched(newest(gone, landed)):
                 self._merge_into(folder, partial(_inside, folder, gone, landed))
         except HibaliError as problem:
-            tell(Noted(f"{about}: the digest manifest could not be written: {problem.message}"))
+            on_event(Noted(f"{subject}: the digest manifest could not be written: {problem.message}"))
             return
         self._learned.close()
 
@@ -157,7 +157,7 @@ class Records:
                     return
                 if write_manifest(self._requests, self._uploads, key, merged(old, changes()), etag):
                     return
-        raise IncompleteError("busy", "others kept changing it", about=self._requests.about)
+        raise IncompleteError("busy", "others kept changing it", subject=self._requests.subject)
 
     def _key(self, path: bytes) -> bytes:
         return b"/".join(part for part in (self._root, path) if part)

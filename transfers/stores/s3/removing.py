@@ -97,10 +97,10 @@ class ObjectRemover:
             self._in_batches = False
             return {}
         answers: _Answers = dict.fromkeys(keys)
-        for error in children(parse(answer.body, self._requests.about), "Error"):
+        for error in children(parse(answer.body, self._requests.subject), "Error"):
             key = key_bytes(text(error, "Key"), encoded=False)
             if key in answers:
-                problem = error_of(400, text(error, "Code"), self._requests.about)
+                problem = error_of(400, text(error, "Code"), self._requests.subject)
                 answers[key] = Problem(problem.code, problem.message)
         return answers
 
@@ -127,7 +127,7 @@ def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> Non
     for key in (*above, *locks):
         holder = lock.living_holder(requests, key)
         if holder is not None:
-            raise locked(holder, requests.about)
+            raise locked(holder, requests.subject)
 
 
 def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem | None:

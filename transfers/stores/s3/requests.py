@@ -151,7 +151,7 @@ _BUSY = frozenset({"SlowDown", "RequestTimeout", "ServiceUnavailable", "Operatio
 _ELSEWHERE = frozenset({"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed"})
 
 
-def error_of(status: int, code: str, about: str) -> HibaliError:
+def error_of(status: int, code: str, subject: str) -> HibaliError:
     """The error that an answer of an S3 server stands for (Amazon S3 API reference, "Error responses").
 
     Nothing of the answer's text is repeated but its code: it may hold keys, signatures or an attacker's words.
@@ -161,80 +161,83 @@ def error_of(status: int, code: str, about: str) -> HibaliError:
         return NotFoundError(
             "no-such-bucket",
             "there is no such bucket",
-            about=about,
+            subject=subject,
             hint="Make it with the server's own tools.",
         )
     if code == "RequestTimeTooSkewed":
         return AccessError(
             "clock-skew",
             "the server says that this machine's clock is wrong",
-            about=about,
+            subject=subject,
             hint="Set the clock.",
         )
     if code in _FULL or status == 507:
-        return IncompleteError("no-space", f"the store is full or over its quota ({said})", about=about)
+        return IncompleteError("no-space", f"the store is full or over its quota ({said})", subject=subject)
     if code in _CORRUPT:
         return IncompleteError(
-            "corrupt", f"the server received other bytes ({said})", about=about, transient=True
+            "corrupt", f"the server received other bytes ({said})", subject=subject, transient=True
         )
     if code == "InternalError" or status == 500:
-        return TryLaterError(FAILED, f"the server failed at this ({said})", about=about)
+        return TryLaterError(FAILED, f"the server failed at this ({said})", subject=subject)
     if code in _BUSY or status in {408, 429} or status >= 500:
         if status == 501:
-            return IncompleteError("not-supported", f"the server cannot do this ({said})", about=about)
-        return TryLaterError("busy", f"the server cannot answer now ({said})", about=about)
+            return IncompleteError("not-supported", f"the server cannot do this ({said})", subject=subject)
+        return TryLaterError("busy", f"the server cannot answer now ({said})", subject=subject)
     if code in _EXPIRED | _WRONG_KEYS or status in {401, 403}:
-        return _denied(code, said, about)
+        return _denied(code, said, subject)
     if code in _ELSEWHERE or 300 <= status < 400:
         return UsageError(
             "wrong-endpoint",
             f"the server says that the bucket is elsewhere ({said}); redirects are not followed",
-            about=about,
+            subject=subject,
             hint="Correct endpoint and region of the site in config.toml.",
         )
     if status == 404:
-        return NotFoundError("vanished", "there is no such object", about=about)
+        return NotFoundError("vanished", "there is no such object", subject=subject)
     if status == 412:
-        return IncompleteError("source-changed", "it changed meanwhile", about=about)
-    return IncompleteError("refused-by-server", f"the server refused the request ({said})", about=about)
+        return IncompleteError("source-changed", "it changed meanwhile", subject=subject)
+    return IncompleteError("refused-by-server", f"the server refused the request ({said})", subject=subject)
 
 
-def _denied(code: str, said: str, about: str) -> AccessError:
+def _denied(code: str, said: str, subject: str) -> AccessError:
     if code in _EXPIRED:
         return AccessError(
             "expired",
             f"the credentials have expired ({said})",
-            about=about,
+            subject=subject,
             hint="Get new ones, then try again.",
         )
     if code in _WRONG_KEYS:
         return AccessError(
             "bad-credentials",
             f"the server does not accept these keys ({said})",
-            about=about,
+            subject=subject,
             hint="Check the site's profile, credentials_command, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
         )
     return AccessError(
         "denied",
         f"the server does not allow this ({said})",
-        about=about,
+        subject=subject,
         hint="Ask the bucket's owner for access.",
     )
 
 
-def unreachable(about: str) -> TryLaterError:
+def unreachable(subject: str) -> TryLaterError:
     """No answer came, or it broke off."""
     return TryLaterError(
-        UNREACHABLE, "the server cannot be reached", about=about, hint="Check the endpoint and the network."
+        UNREACHABLE,
+        "the server cannot be reached",
+        subject=subject,
+        hint="Check the endpoint and the network.",
     )
 
 
-def bad_certificate(about: str) -> AccessError:
+def bad_certificate(subject: str) -> AccessError:
     """The server could not prove who it is."""
     return AccessError(
         "bad-certificate",
         "the server's certificate cannot be trusted",
-        about=about,
+        subject=subject,
         hint="For a private authority set AWS_CA_BUNDLE to its certificate.",
     )
 
@@ -245,20 +248,20 @@ def code_in(body: bytes) -> str:
     return found.group(1) if found else ""
 
 
-def from_obstore(problem: Exception, about: str) -> HibaliError:
+def from_obstore(problem: Exception, subject: str) -> HibaliError:
     """What obstore raised; it tells status and code only in its text."""
     text = str(problem)
     status = _STATUS.search(text)
     if status:
         code = _CODE.search(text)
-        return error_of(int(status.group(1)), code.group(1) if code else "", about)
+        return error_of(int(status.group(1)), code.group(1) if code else "", subject)
     if isinstance(problem, HibaliError):
         return problem
     if "certificate" in text:
-        return bad_certificate(about)
+        return bad_certificate(subject)
     if _RANGE_ERROR.search(text):
-        return IncompleteError(NOT_PARTIAL, "the server did not answer with the range asked", about=about)
-    return unreachable(about)
+        return IncompleteError(NOT_PARTIAL, "the server did not answer with the range asked", subject=subject)
+    return unreachable(subject)
 
 
 def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
@@ -282,7 +285,7 @@ CONNECTIONS = 32
 IN_FLIGHT_BYTES = 64 * 1024 * 1024  # so much is under way at once: several parts, or two objects put whole
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
 _CONNECT_SECONDS = 10
-_ATTEMPTS = 5  # the one budget of a request, whoever sends it (decision 0131),
+_ATTEMPTS = 5  # the one budget of a request, whoever sends it (decision 09),
 _PATIENCE_SECONDS = 45.0  # and the last one begins by then
 _READ_SECONDS = 120
 _LEAST_PATIENCE = ANSWER_SECONDS  # for an answer that is whole, however it comes
@@ -318,20 +321,20 @@ class Requests:
         endpoint: Endpoint,
         source: CredentialSource,
         bucket: str,
-        about: str,
-        tell: Listener = ignore,
+        subject: str,
+        on_event: Listener = ignore,
         *,
         patience: float | None = None,
     ) -> None:
-        """`about` names site and bucket in errors; `patience` is how many seconds an answer may be silent."""
+        """`subject` names site and bucket in errors; `patience` is how many seconds an answer may be silent."""
         from botocore.httpsession import URLLib3Session
         from botocore.utils import get_environ_proxies
 
         self.endpoint = endpoint
         self.source = source
         self.bucket = bucket
-        self.about = about
-        self._tell = tell
+        self.subject = subject
+        self._on_event = on_event
         self._patience = max(_LEAST_PATIENCE, 2.0 * (patience or 0.0))
         patience = patience or _READ_SECONDS
         self._gone = False  # all attempts of a request were in vain, and no answer has come since
@@ -348,7 +351,7 @@ class Requests:
 
     def patient(self, seconds: int) -> Requests:
         """The same for answers that take the server so many seconds; closed by itself."""
-        words = (self.endpoint, self.source, self.bucket, self.about, self._tell)
+        words = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
         return Requests(*words, patience=seconds)
 
     def ask(
@@ -383,7 +386,7 @@ class Requests:
             code = code_in(answer.body)
             if not code and method == "HEAD" and answer.status == 404 and not key:
                 code = "NoSuchBucket"
-            raise error_of(answer.status, code, self.about)
+            raise error_of(answer.status, code, self.subject)
 
         return self.tried(once)
 
@@ -392,10 +395,10 @@ class Requests:
         try:
             found = with_retries(
                 attempt,
-                about=self.about,
+                subject=self.subject,
                 attempts=1 if self._gone else _ATTEMPTS,
                 patience=_PATIENCE_SECONDS,
-                tell=self._tell,
+                on_event=self._on_event,
             )
         except HibaliError as problem:
             self._gone = problem.code == UNREACHABLE
@@ -423,19 +426,19 @@ class Requests:
         credentials = self.source.current()
         if credentials is not None:
             self._sign(request, credentials)
-        with Deadline(patience_for(len(body) + length, self._patience), self.about):
+        with Deadline(patience_for(len(body) + length, self._patience), self.subject):
             try:
                 found = self._session.send(request.prepare())
                 lowered = {name.lower(): value for name, value in found.headers.items()}
                 content = self._read(method, found, lowered, length if found.status_code == 206 else most)
             except SSLError:
-                raise bad_certificate(self.about) from None
+                raise bad_certificate(self.subject) from None
             except (BotoCoreError, HTTPError, OSError):
-                raise unreachable(self.about) from None
+                raise unreachable(self.subject) from None
         told = lowered.get("content-length", "")
         complete = found.status_code < 300 or len(content) < MOST_ERROR
         if method != "HEAD" and complete and told.isdigit() and int(told) != len(content):
-            raise unreachable(self.about)  # botocore does not mind an answer that breaks off
+            raise unreachable(self.subject)  # botocore does not mind an answer that breaks off
         return Answer(found.status_code, lowered, content)
 
     def _read(self, method: str, found: Any, headers: Mapping[str, str], most: int) -> bytes:
@@ -451,8 +454,8 @@ class Requests:
         told = headers.get("content-length", "")
         try:
             if method != "HEAD" and told.isdigit() and int(told) > most:
-                raise too_long(self.about, most)
-            return read_at_most(lambda size: raw.read(size, decode_content=False), most, self.about)
+                raise too_long(self.subject, most)
+            return read_at_most(lambda size: raw.read(size, decode_content=False), most, self.subject)
         except HibaliError:
             raw.close()
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +27,8 @@ from transfers.stores.base import (
     Origin,
     Payload,
     Problem,
-    Space,
+    SmallFiles,
+    Store,
     Unit,
     is_own_name,
     unsafe_component,
@@ -51,8 +52,8 @@ _SETTLED_SECONDS = 2.0  # longer than anybody takes from looking at a key to hav
 _STANDS = frozenset({409, 412})  # what a conditional put is answered where something stands, or is being put
 
 
-class S3SmallFiles:
-    """The SmallFiles protocol (transfers.single_files.SmallFiles); the digest manifest of the prefix is not touched."""
+class S3SmallFiles(SmallFiles):
+    """Small files as single objects; the digest manifest of the prefix is not touched."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class S3SmallFiles:
         changed = answer.status >= 300 or (entry.etag and answer.etag != entry.etag)
         if entry.size and (changed or len(answer.body) != entry.size):
             raise IncompleteError(
-                "changed", "it changed since it was listed", about=self._about(entry.path), transient=True
+                "changed", "it changed since it was listed", subject=self._subject(entry.path), transient=True
             )
         return answer.body if entry.size else b""
 
@@ -135,12 +136,12 @@ class S3SmallFiles:
         """What stands there, where it is not this content. A put whose answer was lost finds its own."""
         found = self._get(self._prefix + path, PACK_BYTES)
         if found.status == 404:  # somebody else's put was refused, too, or has not ended
-            raise TryLaterError("locked", "somebody else is writing this", about=self._about(path))
+            raise TryLaterError("locked", "somebody else is writing this", subject=self._subject(path))
         standing = found.body if found.status < 300 else b""
         return None if standing == content else standing
 
-    def _about(self, path: bytes) -> str:
-        return f"{self._requests.about}/{printable(path)}"
+    def _subject(self, path: bytes) -> str:
+        return f"{self._requests.subject}/{printable(path)}"
 
     def close(self) -> None:
         """See SmallFiles."""
@@ -148,22 +149,17 @@ class S3SmallFiles:
 
 
 _Paths = list[bytes]
-_Identities = list[Identity]
-_Troubles = list[tuple[bytes, Problem]]
 _Streams = list[Reading | Writing]
 
 _MANIFEST = b"/" + manifest.NAME
 
 
-class S3Store:
-    """The Store protocol over one bucket and prefix (transfers.stores.base.Store).
+class S3Store(Store):
+    """A store over one bucket and prefix.
 
     Folders are only in the names of keys. Digests, times and modes come from `.hibali/manifest.jsonl`, from
     this machine's cache, or from the objects' user metadata; an object without has the time it was put there.
     """
-
-    logins = 0
-    limited_by = None
 
     def __init__(
         self,
@@ -172,7 +168,7 @@ class S3Store:
         root: bytes,
         *,
         slash: bool = False,
-        tell: Listener = ignore,
+        on_event: Listener = ignore,
         lease: int = LEASE_SECONDS,
     ) -> None:
         """`root` is a key without slashes around it; with `slash` a folder of that name is meant where a file has it too."""
@@ -180,7 +176,7 @@ class S3Store:
         self._requests = requests
         self._site = site
         self._slash = slash
-        self._tell = tell
+        self._on_event = on_event
         self._lease = lease
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3")
         self._bulk = Bulk(requests)
@@ -193,7 +189,7 @@ class S3Store:
         self._holder: S3Lock | NoLock = NoLock()
         self._streams: _Streams = []
         self._made = False
-        self._shelving = False
+        self._is_substore = False
         self._cleared: _Paths = []
         self._locks_below: _Paths = []
 
@@ -210,8 +206,8 @@ class S3Store:
         """See Store."""
         return sum(stream.bytes for stream in self._streams)
 
-    def identities(self) -> _Identities:
-        """See Identified."""
+    def identities(self) -> Sequence[Identity]:
+        """See Store."""
         return [identity_of_bucket(self._requests.endpoint.url, self._requests.bucket, self.where)]
 
     def probe(self, *, again: bool = False) -> Honours:
@@ -230,7 +226,7 @@ class S3Store:
 
     def _key(self, path: bytes) -> bytes:
         """The key of a path; raises `RefusedError` for one that could climb or is ambiguous (S1)."""
-        _refuse(unsafe_component(path), path, self._requests.about)
+        _refuse(unsafe_component(path), path, self._requests.subject)
         return self._prefix() + path
 
     def stat(self, path: bytes = b"") -> Entry | None:
@@ -275,7 +271,7 @@ class S3Store:
         self._records.begin()
         self._locks_below = []
         # Everything is sorted before the first comes out, so by then all manifests below have been met.
-        ordered = in_order(self._listed(nested, shallow=shallow), self._requests.about)
+        ordered = in_order(self._listed(nested, shallow=shallow), self._requests.subject)
         first = next(ordered, None)
         if first is None:
             self._check_root()
@@ -303,23 +299,23 @@ class S3Store:
                 continue
             if is_own_name(path.removesuffix(b"/") if size < 0 else path) or is_folder_marker(listed):
                 continue
-            refuse_unsafe(listed, self._requests.about)
+            refuse_unsafe(listed, self._requests.subject)
             yield listed
 
     def _check_root(self) -> None:
         """Nothing lies below: a file of that name has nothing below it, an empty bucket is there."""
         if self.where and not self._made and self._stat_file(b"", self.where) is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self._requests.about)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self._requests.subject)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
-        reading = Reading(self._bulk, self._pool, self._key)
+        reading = Reading(self._bulk.get, self._pool, self._key)
         self._streams.append(reading)
         return reading.read(units)
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store: every object is read whole, because that is all that an object store can be asked."""
-        reading = Reading(self._bulk, self._pool, self._key)
+        reading = Reading(self._bulk.get, self._pool, self._key)
         self._streams.append(reading)
         return reading.digest(entries, self._size_now, SEGMENT_BYTES)
 
@@ -337,13 +333,13 @@ class S3Store:
         finally:
             self._save(writing.landed)
 
-    def copies(self, source: object) -> bool:
-        """See Copier: another prefix or bucket of the same server; whose keys may read there, it says itself."""
+    def copies(self, source: Store) -> bool:
+        """See Store: another prefix or bucket of the same server; whose keys may read there, it says itself."""
         return isinstance(source, S3Store) and source._requests.endpoint.url == self._requests.endpoint.url  # noqa: SLF001  # its own kind
 
     def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Landed, None, None]:
-        """See Copier."""
-        store: object = origin.store
+        """See Store."""
+        store = origin.store
         assert isinstance(store, S3Store)
         source = From(store._requests, lambda item: store._key(origin.entry(item).path))  # noqa: SLF001  # its own kind
         place = patient(self._place())
@@ -354,12 +350,12 @@ class S3Store:
             place.requests.close()
             self._save(copying.landed)
 
-    def shelf(self, folder: bytes) -> tuple[S3Store, bytes]:
-        """See Shelving: this very store, which from now on holds no lock and keeps no manifest.
+    def substore(self, folder: bytes) -> tuple[S3Store, bytes]:
+        """See Store: this very store, which from now on holds no lock and keeps no manifest.
 
         Objects come whole and carry their own digests, so others may come and go beside them.
         """
-        self._shelving = True
+        self._is_substore = True
         return self, folder
 
     def _save(self, landed: ManifestLines) -> None:
@@ -367,8 +363,8 @@ class S3Store:
         gone = ManifestLines()
         for path in self._cleared:
             gone.add(path, b"")
-        if not self._shelving:
-            self._records.save(landed, gone, self._tell)
+        if not self._is_substore:
+            self._records.save(landed, gone, self._on_event)
         landed.close()
         gone.close()
 
@@ -379,7 +375,7 @@ class S3Store:
         facts = self.facts
 
         def target_key(path: bytes) -> bytes:
-            _refuse(unholdable(path, facts), path, self._requests.about)
+            _refuse(unholdable(path, facts), path, self._requests.subject)
             return self._prefix() + path
 
         return WriteTarget(
@@ -409,7 +405,7 @@ class S3Store:
             problems = [problem for problem in answered.values() if problem is not None]
         self._cleared.extend(gone)
         if problems:
-            raise IncompleteError("cannot-make-room", problems[0].message, about=self._requests.about)
+            raise IncompleteError("cannot-make-room", problems[0].message, subject=self._requests.subject)
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store."""
@@ -421,41 +417,33 @@ class S3Store:
                     gone.add(entry.path, b"")
                 yield entry, problem
         finally:
-            if not self._shelving:
-                self._records.save(ManifestLines(), gone, self._tell)
+            if not self._is_substore:
+                self._records.save(ManifestLines(), gone, self._on_event)
                 removing.around(self.where, gone, self._forget)
             gone.close()
 
     def _forget(self, folder: bytes, gone: ManifestLines) -> None:
         """Take the lines of these out of the manifest of a prefix around this one."""
         around = Records(self._requests, self._pool, self._cache, self._uploads, folder)
-        around.save(ManifestLines(), gone, self._tell)
+        around.save(ManifestLines(), gone, self._on_event)
 
-    def check_vacant(self, *, itself: bool) -> None:
-        """See Vacating; a prefix cannot be another."""
+    def check_no_locks(self, *, itself: bool) -> None:
+        """See Store; a prefix cannot be another."""
         del itself
         removing.check_unheld(self._requests, self.where, self._locks_below)
 
-    def sweep(self) -> _Troubles:
-        """See Vacating; all of that goes at the end."""
+    def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
+        """See Store; all of that goes at the end."""
         return []
 
-    def vacate(self) -> Problem | None:
-        """See Vacating."""
+    def remove_root(self) -> Problem | None:
+        """See Store."""
         self._holder.check(now=True)
         self._holder.release()
         return removing.clear(self._requests, self._removing, self._prefix())
 
-    def expect(self, size: int) -> None:
-        """See Store: connections are opened as they are needed."""
-
-    def begun(self, item: Item) -> int:
-        """See Store."""
-        del item
-        return 0
-
     def small_files(self) -> S3SmallFiles:
-        """See KeepsSmallFiles."""
+        """See Store."""
         return S3SmallFiles(self._requests, self._pool, self._prefix(), self._probe_to_write, self.close)
 
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
@@ -472,23 +460,19 @@ class S3Store:
     def lock(self, operation: str, *, make: bool = False) -> S3Lock | NoLock:
         """See Store; where the server cannot hold a lock, that is told and nothing is held."""
         self._made = self._made or make
-        if self._shelving:
+        if self._is_substore:
             return NoLock()
         self._probe_to_write()
         if self.facts.locks:
             self._holder = S3Lock(self._requests, self._key(LOCK), operation, self._lease)
         else:
             self._holder = NoLock()
-            self._tell(
+            self._on_event(
                 Noted(
-                    f"{self._requests.about}: this server cannot hold a lock; write to it from one place at a time."
+                    f"{self._requests.subject}: this server cannot hold a lock; write to it from one place at a time."
                 )
             )
         return self._holder
-
-    def space(self) -> Space:
-        """See Store: the protocol does not tell."""
-        return Space(None, None)
 
     def close(self) -> None:
         """See Store."""
@@ -499,9 +483,9 @@ class S3Store:
         self._requests.close()
 
 
-def _refuse(reason: str | None, path: bytes, about: str) -> None:
+def _refuse(reason: str | None, path: bytes, subject: str) -> None:
     if reason:
-        raise RefusedError("unsafe-name", f"{printable(path)} cannot be a key: {reason}", about=about)
+        raise RefusedError("unsafe-name", f"{printable(path)} cannot be a key: {reason}", subject=subject)
 
 
 def _iso(date: str) -> str:

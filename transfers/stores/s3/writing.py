@@ -343,7 +343,7 @@ class Writing:
         return _CANNOT_HOLD if item.entry.kind in {Kind.LINK, Kind.SPECIAL} else None
 
     def _fail(self, item: Item, problem: Problem) -> None:
-        self._jobs.tell(Landed(item, None, Proof.NONE, problem=problem))
+        self._jobs.report(Landed(item, None, Proof.NONE, problem=problem))
 
     def _land(self, item: Item, content: memoryview, digest: str | None) -> None:
         """One whole file: hashed in memory, then put."""
@@ -375,7 +375,7 @@ class Writing:
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        self._jobs.tell(Landed(item, None, Proof.DIGEST))
+        self._jobs.report(Landed(item, None, Proof.DIGEST))
 
     def _clear_first(self, item: Item) -> None:
         """Where both cannot stand side by side, what was agreed to go cannot wait until the new one has landed."""
@@ -389,7 +389,7 @@ class Writing:
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        self._jobs.tell(Landed(item, known.sha256, proof, known.etag))
+        self._jobs.report(Landed(item, known.sha256, proof, known.etag))
 
     def _take_segment(self, payload: Payload) -> None:
         """Segments of one file come in order, without gaps; parts are made of as many as it takes."""

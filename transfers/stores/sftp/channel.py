@@ -320,14 +320,14 @@ class Channel:
 
     def _why(self) -> HibaliError:
         if self._closed:
-            return TryLaterError("connection-lost", "the connection was closed", about=self.where)
+            return TryLaterError("connection-lost", "the connection was closed", subject=self.where)
         code = self._process.end(patience=2.0)
         errors = self._process.errors
         if self.login is not None and code == 255:
             return self.login.explain(errors)
         text = printable(errors.decode("utf-8", "replace").strip())[-300:]
         return TryLaterError(
-            "connection-lost", f"the SFTP server ended: {text or f'status {code}'}", about=self.where
+            "connection-lost", f"the SFTP server ended: {text or f'status {code}'}", subject=self.where
         )
 
     def broken(self, what: str) -> IncompleteError:
@@ -335,7 +335,7 @@ class Channel:
         return IncompleteError(
             "protocol",
             f"the SFTP server broke the protocol: {what}",
-            about=self.where,
+            subject=self.where,
             hint="Nothing it said was believed.",
         )
 

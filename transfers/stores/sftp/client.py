@@ -283,8 +283,8 @@ class Client:
         """A no to a question about one path, as an error of ours."""
         told = problem_of(problem)
         kinds = {"vanished": NotFoundError, "denied": AccessError}
-        about = f"{self.where}:{printable(path)}"
-        return kinds.get(told.code, IncompleteError)(told.code, told.message, about=about)
+        subject = f"{self.where}:{printable(path)}"
+        return kinds.get(told.code, IncompleteError)(told.code, told.message, subject=subject)
 
     def problem(self, problem: StatusError, folder: bytes, size: int = 0) -> Problem:
         """A no to a write in `folder`: version 3 has no word for a full disk, so the room there is looked at."""
@@ -317,7 +317,7 @@ def expand(client: Client, path: bytes) -> bytes:
         raise NotFoundError(
             "no-variables",
             "an SFTP server cannot say what a variable means",
-            about=f"{client.where}:{path.decode('utf-8', 'replace')}",
+            subject=f"{client.where}:{path.decode('utf-8', 'replace')}",
             hint="Write the site's root in full.",
         )
     home = client.real_path(b".").rstrip(b"/")

@@ -26,15 +26,19 @@ def facts_of(*, read_back: bool) -> Facts:
         proof_write=Proof.DIGEST if read_back else Proof.SIZE,
         mtime_unit_ns=_SECOND,
         adjusts=True,
+        globus=True,
+        machine=True,
+        substores=True,
+        removes_trees=True,
     )
 
 
-def connect(site: Site, *, bulk: bool = False, tell: Listener = ignore) -> tuple[Client, int]:
+def connect(site: Site, *, bulk: bool = False, on_event: Listener = ignore) -> tuple[Client, int]:
     """A conversation with the site's SFTP server, and how many logins it took."""
     settings = site.ssh
     if settings is None:
-        raise UsageError("not-an-ssh-site", "this site has no ssh table", about=site.name)
-    login = Login(settings, site.limits, host=settings.data_host if bulk else None, tell=tell)
+        raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
+    login = Login(settings, site.limits, host=settings.data_host if bulk else None, on_event=on_event)
     login.ensure()
     try:
         client = Client(Channel(subsystem(login), site.name, login))
@@ -57,9 +61,9 @@ def subsystem(login: Login) -> list[str]:
     return [*words[:-3], "-s", *words[-3:]]  # before `-- HOST sftp`
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> SftpStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> SftpStore:
     """The folder named; `~` is where the server starts."""
-    return store_over(*connect(location.site, bulk=True, tell=tell), location)
+    return store_over(*connect(location.site, bulk=True, on_event=on_event), location)
 
 
 def store_over(client: Client, logins: int, location: Location) -> SftpStore:

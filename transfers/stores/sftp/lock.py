@@ -179,7 +179,7 @@ class SftpLock:
                     break
         told = self._client.problem(self._unmade or problem, self._beneath.full(b""))
         if told.code == "no-space":
-            raise RefusedError(told.code, told.message, about=self._client.where)
+            raise RefusedError(told.code, told.message, subject=self._client.where)
         raise self._client.error(self._unmade or problem, self._beneath.full(OWN))
 
     def _take(self) -> None:
@@ -218,7 +218,7 @@ class SftpLock:
         return found
 
     def _refused(self, code: str, what: str) -> RefusedError:
-        return RefusedError(code, f"`.hibali` there {what}", about=self._client.where)
+        return RefusedError(code, f"`.hibali` there {what}", subject=self._client.where)
 
     def _appear(self) -> bool:
         """Put our record under the lock's name, where nothing stands; False where something does."""
@@ -290,7 +290,7 @@ class SftpLock:
             raise TryLaterError(
                 "lease-lost",
                 "the lock on the target was lost; nothing more is written",
-                about=self._client.where,
+                subject=self._client.where,
                 hint="Type the same line again.",
                 transient=False,
             )
@@ -339,7 +339,7 @@ def locked(holder: dict[str, Any], where: str) -> TryLaterError:
     return TryLaterError(
         "locked",
         f"the target is held by {doing} from {who} (process {process} on {host})",
-        about=where,
+        subject=where,
         hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
         transient=False,
     )

@@ -151,7 +151,7 @@ class Guard:
             raise RefusedError(
                 "leaves-root",
                 f"symlinks in this path lead out of the configured root, to {printable(found.path)}",
-                about=f"{self._client.where}:{printable(path)}",
+                subject=f"{self._client.where}:{printable(path)}",
                 hint="To delete there, name that path instead, or configure it as a root of the site.",
             )
         return found
@@ -168,7 +168,7 @@ class Guard:
             raise IncompleteError(
                 "root-changed",
                 f"this path led to {printable(before)} and leads to {printable(now)} now",
-                about=f"{self._client.where}:{printable(path)}",
+                subject=f"{self._client.where}:{printable(path)}",
                 hint="Look at who can write in the folders above it.",
             )
 
@@ -236,7 +236,7 @@ class _Walk:
         self._links += 1
         if self._links > _MOST_LINKS:
             raise IncompleteError(
-                "symlink-in-the-way", "too many levels of symbolic links", about=self._about(full)
+                "symlink-in-the-way", "too many levels of symbolic links", subject=self._subject(full)
             )
         try:
             names = self._client.names_of(self._client.ask_readlink(full))
@@ -254,14 +254,14 @@ class _Walk:
         refusal = RefusedError(
             "foreign-symlink",
             f"{printable(full)} is a symlink to {printable(target)} that belongs to {whose}",
-            about=self._about(full),
+            subject=self._subject(full),
             hint="If you trust where it leads, name that path instead.",
         )
         if self._guarded:
             raise refusal
         self.foreign = self.foreign or refusal
 
-    def _about(self, full: bytes) -> str:
+    def _subject(self, full: bytes) -> str:
         return f"{self._client.where}:{printable(full)}"
 
 

@@ -135,7 +135,7 @@ class Listing:
         return IncompleteError(
             "listing-violation",
             f"the listing cannot be trusted: it has the name {printable(name)} twice, or one that is no name",
-            about=f"{self._client.where}:{printable(folder)}",
+            subject=f"{self._client.where}:{printable(folder)}",
             hint="Nothing was deleted. Report it to the site if it happens again.",
         )
 

@@ -137,7 +137,7 @@ class SftpHost:
     def _refusal(self, problem: StatusError, path: bytes, size: int = 0) -> HibaliError:
         told = self._client.problem(problem, path.rpartition(b"/")[0] or b"/", size)
         if told.code == "no-space":
-            return RefusedError(told.code, told.message, about=f"{self._client.where}:{printable(path)}")
+            return RefusedError(told.code, told.message, subject=f"{self._client.where}:{printable(path)}")
         return self._client.error(problem, path)
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
@@ -152,7 +152,7 @@ class SftpHost:
             return None
         if kind_of(found) is not Kind.FILE:
             raise IncompleteError(
-                "not-a-file", "it is not a regular file", about=f"{client.where}:{printable(path)}"
+                "not-a-file", "it is not a regular file", subject=f"{client.where}:{printable(path)}"
             )
         try:
             handle = client.handle_of(client.ask_open(path, wire.FOR_READING))
@@ -214,7 +214,9 @@ class SftpHost:
         found = self._client.stat(source)
         if found is None:
             raise NotFoundError(
-                "vanished", "there is nothing of that name", about=f"{self._client.where}:{printable(source)}"
+                "vanished",
+                "there is nothing of that name",
+                subject=f"{self._client.where}:{printable(source)}",
             )
         try:
             if kind_of(found) is Kind.FOLDER:
@@ -260,7 +262,7 @@ class SftpHost:
         """See RemoteHost; links are removed, not followed."""
         client = self._client
         if not path.strip(b"/"):
-            raise RefusedError("unsafe-name", "refusing to remove /", about=client.where)
+            raise RefusedError("unsafe-name", "refusing to remove /", subject=client.where)
         self._guard.reach(path.rpartition(b"/")[0] or b"/", writes=True, confined=True)
         self._remove_tree(path)
 
@@ -332,7 +334,7 @@ class SftpHost:
         ((digest, problem),) = files.hash_all([self._client.real_path(path).lstrip(b"/")])
         if digest is None:
             told = problem.message if problem else "the site gave no digest"
-            raise NotFoundError("no-digest", told, about=f"{self._client.where}:{printable(path)}")
+            raise NotFoundError("no-digest", told, subject=f"{self._client.where}:{printable(path)}")
         return digest
 
     def close(self) -> None:
@@ -347,7 +349,7 @@ def _plain(word: bytes | str, where: str) -> str:
         raise UsageError(
             "unsafe-word",
             "without an agent a command's words can hold only letters, digits and _./:=@%+,-",
-            about=f"{where}:{printable(text)}",
+            subject=f"{where}:{printable(text)}",
             hint="Choose a work folder of the site whose path has no other characters.",
         )
     return text

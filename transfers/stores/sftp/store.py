@@ -15,12 +15,13 @@ from transfers.entry import Entry, Kind
 from transfers.stores.base import (
     Adjustment,
     Facts,
-    Item,
     Landed,
     ListingIncompleteError,
+    Lock,
     Payload,
     Problem,
     Space,
+    Store,
     Unit,
 )
 from transfers.stores.sftp import channel as wire
@@ -106,7 +107,7 @@ class SftpTreeRemover:
                 raise RefusedError(
                     "symlink-in-the-way",
                     "it is a symlink, or was replaced just now",
-                    about=self._client.where,
+                    subject=self._client.where,
                 )
         try:
             clock = self._lock.clock()
@@ -180,19 +181,13 @@ def _remove_own(own: Own) -> None:
 _BATCH = 256
 
 _Entries = list[Entry]  # inside the class `list` is a method
-_Paths = list[bytes]
-_Identities = list[Identity]
-_Found = list[Identity | None]
 _Numbered = list[tuple[int, Entry]]
 _Asked = list[tuple[int, Pending]]
 _Problems = list[Problem | None]
-_Troubles = list[tuple[bytes, Problem]]
 
 
-class SftpStore:
-    """The Store protocol over one SFTP conversation (transfers.stores.base.Store)."""
-
-    limited_by = None
+class SftpStore(Store):
+    """A store over one SFTP conversation."""
 
     def __init__(
         self,
@@ -207,13 +202,13 @@ class SftpStore:
         confined: bool = False,
     ) -> None:
         """`path` is absolute; `guard` tells whose the symlinks in it are. `confined` as PosixStore has it."""
-        self.facts = facts
+        self._facts = facts
         self.where = path
         self._guard = guard
         self._confined = confined
         self._reached = False
         self._real = path  # without symlinks, once it is used
-        self.logins = logins
+        self._logins = logins
         self._client = client
         self._read_back = read_back
         self._lease = lease
@@ -244,8 +239,18 @@ class SftpStore:
             self._guard.check_same(self.where, self._real)
 
     def check_trusted(self) -> None:
-        """See Guarded."""
+        """See Store."""
         self._reach()
+
+    @property
+    def facts(self) -> Facts:
+        """See Store."""
+        return self._facts
+
+    @property
+    def logins(self) -> int:
+        """See Store."""
+        return self._logins
 
     @property
     def wire_bytes(self) -> int:
@@ -257,27 +262,19 @@ class SftpStore:
         """The ssh that carries the conversation."""
         return self._client.channel.pid
 
-    def shelf(self, folder: bytes) -> tuple[SftpStore, bytes]:
-        """See Shelving."""
+    def substore(self, folder: bytes) -> tuple[SftpStore, bytes]:
+        """See Store."""
         path = self.where.rstrip(b"/") + b"/" + folder if folder else self.where
         inner = SftpStore(
             self._client,
             path,
-            self.facts,
+            self._facts,
             read_back=self._read_back,
             lease=self._lease,
             guard=self._guard,
             confined=self._confined,
         )
         return inner, b""
-
-    def expect(self, size: int) -> None:
-        """See Store: there is one channel."""
-
-    def begun(self, item: Item) -> int:
-        """See Store; what is there is compared with what comes, so all of it has to come."""
-        del item
-        return 0
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store; the root itself may be a symlink that the user named."""
@@ -289,7 +286,7 @@ class SftpStore:
         if path in wrong:
             if wrong[path].code in {"vanished", "not-a-folder", "symlink-in-the-way"}:
                 return None
-            raise IncompleteError(wrong[path].code, wrong[path].message, about=self._client.where)
+            raise IncompleteError(wrong[path].code, wrong[path].message, subject=self._client.where)
         full = self._beneath.full(path)
         found = self._client.stat(full)
         if found is None:
@@ -302,16 +299,16 @@ class SftpStore:
             raise self._client.error(problem, full) from None
         return entry_of(path, found, names[0].name if names else b"")
 
-    def resolved(self, paths: Sequence[bytes] = ()) -> _Paths:
-        """See Resolves."""
+    def resolved(self, paths: Sequence[bytes] = ()) -> Sequence[bytes]:
+        """See Store."""
         return [self._resolve(expand(self._client, path)) for path in (self.where, *paths)]
 
-    def identities(self) -> _Identities:
-        """See Identified."""
+    def identities(self) -> Sequence[Identity]:
+        """See Store."""
         return [one for one in self.identify([self.where]) if one is not None]
 
-    def identify(self, paths: Sequence[bytes]) -> _Found:
-        """See Identifies: by the far table of mounts where the server shows it, else by the account and its paths."""
+    def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
+        """See Store: by the far table of mounts where the server shows it, else by the account and its paths."""
         if self._seen is None:
             boot, mounts = self._client.small_files([BOOT, MOUNTS], LONGEST)
             known = bool(boot.strip() and mounts)
@@ -346,7 +343,7 @@ class SftpStore:
         self._reach()
         found = self.stat()
         if found is None:
-            raise NotFoundError("vanished", "there is nothing of that name", about=self._client.where)
+            raise NotFoundError("vanished", "there is nothing of that name", subject=self._client.where)
         if self._own.user is None:
             self._own.user = self._client.home_user()
         return found.kind is Kind.FOLDER
@@ -366,13 +363,13 @@ class SftpStore:
                 if found is None and refused is not None:
                     raise self._client.error(refused, path)
             if found is None or kind_of(found) is not Kind.FOLDER:
-                about = f"{self._client.where}:{printable(path)}"
+                subject = f"{self._client.where}:{printable(path)}"
                 raise RefusedError(
-                    "not-a-folder", words_of("not-a-folder"), about=about, hint=hint_of("not-a-folder")
+                    "not-a-folder", words_of("not-a-folder"), subject=subject, hint=hint_of("not-a-folder")
                 )
 
     def file_above(self) -> bool:
-        """See ChecksAbove."""
+        """See Store."""
         parts = self.where.strip(b"/").split(b"/")
         for count in range(len(parts) - 1, 0, -1):
             found = self._client.stat(b"/" + b"/".join(parts[:count]), follow=True)
@@ -411,7 +408,7 @@ class SftpStore:
         except StatusError as problem:
             told = self._client.problem(problem, self._beneath.full(b""))
             if told.code == "no-space":
-                raise RefusedError(told.code, told.message, about=self._client.where) from None
+                raise RefusedError(told.code, told.message, subject=self._client.where) from None
             raise self._client.error(problem, self.where) from None
         self._tidy = self._tidy or not before
         landing = Landing(
@@ -435,7 +432,7 @@ class SftpStore:
     def _held(self) -> SftpLock:
         if self._lock is None:
             raise TryLaterError(
-                "lease-lost", "the target is not locked", about=self._client.where, transient=False
+                "lease-lost", "the target is not locked", subject=self._client.where, transient=False
             )
         self._lock.check()
         return self._lock
@@ -480,22 +477,22 @@ class SftpStore:
             lock.check()
             yield from adjust_all(self._client, self._beneath, batch)
 
-    def check_vacant(self, *, itself: bool) -> None:
-        """See Vacating."""
+    def check_no_locks(self, *, itself: bool) -> None:
+        """See Store."""
         lock = self._held()
         itself_at = self.where if itself else None
         SftpTreeRemover(self._client, self._beneath, self._own, lock).check(self._places, itself_at)
 
-    def sweep(self) -> _Troubles:
-        """See Vacating."""
+    def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
+        """See Store."""
         lock = self._held()
         self._check_path()
         self._purge(self._orphans)
         self._orphans = []
         return SftpTreeRemover(self._client, self._beneath, self._own, lock).sweep(self._places, self._lease)
 
-    def vacate(self) -> Problem | None:
-        """See Vacating."""
+    def remove_root(self) -> Problem | None:
+        """See Store."""
         self._check_path()
         vacating = SftpTreeRemover(self._client, self._beneath, self._own, self._held())
         vacating.remove_own()
@@ -590,7 +587,7 @@ class SftpStore:
         self._client.close()
 
 
-class _Held:
+class _Held(Lock):
     """The lease, as the store's caller has it."""
 
     def __init__(self, store: SftpStore) -> None:

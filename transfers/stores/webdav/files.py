@@ -135,7 +135,7 @@ class Files:
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
-        self.about = wire.about
+        self.subject = wire.subject
 
     def look(self, path: bytes) -> Found | None:
         """What stands at a path; None where nothing does."""
@@ -147,7 +147,7 @@ class Files:
             # Some servers (Apache) say so of a name below a file.
             if self._lies_in_a_file(path):
                 return None
-            raise error_of(400, self.about)
+            raise error_of(400, self.subject)
         mine = [one for one in told if self.wire.name_in(one.href, path) == b""]
         if len(mine) != 1:
             raise self._violation(path)
@@ -155,7 +155,7 @@ class Files:
             code = int(mine[0].status) if mine[0].status.isdigit() else 500
             if code in _ABSENT:
                 return None
-            raise error_of(code, self.about)
+            raise error_of(code, self.subject)
         return found_of(mine[0])
 
     def _lies_in_a_file(self, path: bytes) -> bool:
@@ -193,14 +193,14 @@ class Files:
         try:
             answer = self._find(folder, "1", take, begin)
             if answer.status in _ABSENT:
-                raise NotFoundError("vanished", "there is nothing of that name", about=self.about)
+                raise NotFoundError("vanished", "there is nothing of that name", subject=self.subject)
             if answer.status >= 300:
-                raise error_of(answer.status, self.about)
+                raise error_of(answer.status, self.subject)
             if (counted["itself"], counted["wrong"]) != (1, 0):
                 raise self._violation(folder)
             for name in own:
                 spools[-1].append(_line_of(name, _OWN_FILE, ""))
-            return Children(_sorted(spools[-1], self.about), own=counted["own"] > 0)
+            return Children(_sorted(spools[-1], self.subject), own=counted["own"] > 0)
         finally:
             for spooled in spools:
                 spooled.close()
@@ -219,11 +219,11 @@ class Files:
                 raise IncompleteError(
                     "not-webdav",
                     "what answers there speaks no WebDAV",
-                    about=self.about,
+                    subject=self.subject,
                     hint="Correct the site's url in config.toml.",
                 )
             begin()
-            parsers[:] = [MultiStatus(take, self.about)]
+            parsers[:] = [MultiStatus(take, self.subject)]
 
         def feed(piece: bytes) -> None:
             parsers[0].feed(piece)
@@ -246,7 +246,7 @@ class Files:
         return IncompleteError(
             "listing-violation",
             "the listing cannot be trusted: it names what was not asked for, or leaves out what was",
-            about=f"{self.about}:{printable(folder)}",
+            subject=f"{self.subject}:{printable(folder)}",
             hint="Nothing was deleted. Report it to the server's people if it happens again.",
         )
 
@@ -271,7 +271,7 @@ class Files:
         )
         if answer.status != 207:
             return {}
-        parser = MultiStatus(told.append, self.about)
+        parser = MultiStatus(told.append, self.subject)
         parser.feed(answer.body)
         parser.close()
         return told[0].properties if told else {}
@@ -292,7 +292,7 @@ class Files:
 
         def take(piece: bytes) -> None:
             if length is not None and heads[0].status == 206 and len(content) + len(piece) > length:
-                raise changed(self.about)
+                raise changed(self.subject)
             content.extend(piece)
 
         def begin(answer: Answer) -> None:
@@ -302,7 +302,7 @@ class Files:
                 told = answer.headers.get("content-length", "")
                 if not told.isdigit() or int(told) > _MOST_WHOLE:
                     raise IncompleteError(
-                        "no-ranges", "the server sends large files only whole", about=self.about
+                        "no-ranges", "the server sends large files only whole", subject=self.subject
                     )
 
         headers = {} if length is None else {"Range": f"bytes={offset}-{offset + length - 1}"}
@@ -321,9 +321,9 @@ class Files:
                 content=limit,
             )
         except IncompleteError as problem:
-            raise changed(self.about) if problem.code == "answer-too-long" else problem from None
+            raise changed(self.subject) if problem.code == "answer-too-long" else problem from None
         if answer.status == 416:
-            raise IncompleteError("source-changed", "it changed while it was read", about=self.about)
+            raise IncompleteError("source-changed", "it changed while it was read", subject=self.subject)
         tag = self._tag_in(heads[0], path)
         if length is None:
             return Got(content, tag, len(content))
@@ -332,7 +332,7 @@ class Files:
         found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
         if found is None or int(found[1]) != offset:
             raise IncompleteError(
-                "not-the-range-asked", "the server did not answer with the range asked", about=self.about
+                "not-the-range-asked", "the server did not answer with the range asked", subject=self.subject
             )
         return Got(content, tag, int(found[2]))
 
@@ -387,10 +387,10 @@ class Files:
             if found is not None:
                 break
             if status not in {403, 405}:  # else it may have gone between the two questions
-                raise error_of(status, self.about)
+                raise error_of(status, self.subject)
         else:
-            raise error_of(status, self.about)
-        raise IncompleteError("not-a-folder", words_of("not-a-folder"), about=self.about)
+            raise error_of(status, self.subject)
+        raise IncompleteError("not-a-folder", words_of("not-a-folder"), subject=self.subject)
 
     def move(self, path: bytes, to: bytes, headers: dict[str, str], *, overwrite: bool) -> int:
         """MOVE; the status: a success, 404 where nothing (more) is there, 412 where a condition does not hold."""
@@ -426,14 +426,14 @@ class Files:
     def _judge(self, answer: Answer) -> int:
         """Raise for a part of it that failed, which a status of 207 may hide."""
         for code in self._failures(answer):
-            raise error_of(code, self.about)
+            raise error_of(code, self.subject)
         return answer.status
 
     def _failures(self, answer: Answer) -> list[int]:
         if answer.status != 207:
             return []
         told: list[ResponseEntry] = []
-        parser = MultiStatus(told.append, self.about)
+        parser = MultiStatus(told.append, self.subject)
         parser.feed(answer.body)
         parser.close()
         codes = [int(one.status) for one in told if one.status.isdigit()]
@@ -453,9 +453,9 @@ def _listed_of(line: bytes) -> Listed:
     return Listed(path.encode("latin-1"), size, tag, told)
 
 
-def _sorted(spooled: Blocks, about: str) -> Iterator[tuple[bytes, Found]]:
+def _sorted(spooled: Blocks, subject: str) -> Iterator[tuple[bytes, Found]]:
     """In order; all of `spooled` is read when this returns."""
-    ordered = in_order(map(_listed_of, spooled.blocks()), about)
+    ordered = in_order(map(_listed_of, spooled.blocks()), subject)
     first = next(ordered, None)
     return (_found_in(listed) for listed in chain([] if first is None else [first], ordered))
 

@@ -19,32 +19,35 @@ def is_webdav(site: Site) -> bool:
     return (site.url or "").partition(":")[0] in _SCHEMES
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> DavStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> DavStore:
     """The folder named; what its server honours is tried once, when a site is checked or first written to."""
     site = location.site
     return DavStore(
-        _wire(site, tell),
+        _wire(site, on_event),
         site.name,
         location.raw,
         read_back=site.read_back,
-        tell=tell,
+        on_event=on_event,
         lease=site.limits.lease_seconds,
     )
 
 
-def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ignore) -> None:
+def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
     """Reach the site and try what its server does; fills `facts`. Raises the errors of reaching it.
 
     Small files are written below the site's URL and removed again.
     """
-    wire = _wire(site, tell)
-    store = DavStore(wire, site.name, b"", tell=tell)
+    wire = _wire(site, on_event)
+    store = DavStore(wire, site.name, b"", on_event=on_event)
     try:
         facts["url"] = wire.origin + wire.base
         facts["access"] = "with a login" if site.credentials_command else "without a login"
         if store.stat() is None:
             raise NotFoundError(
-                "no-such-folder", "there is nothing at this URL", about=site.name, hint="Correct config.toml."
+                "no-such-folder",
+                "there is nothing at this URL",
+                subject=site.name,
+                hint="Correct config.toml.",
             )
         for name, value in asdict(store.probe(again=True)).items():
             facts[name.replace("_", " ")] = (
@@ -57,9 +60,9 @@ def check(site: Site, facts: dict[str, str | int | bool], *, tell: Listener = ig
         store.close()
 
 
-def _wire(site: Site, tell: Listener) -> Wire:
+def _wire(site: Site, on_event: Listener) -> Wire:
     scheme, _, rest = (site.url or "").partition(":")
     if scheme not in _SCHEMES:
-        raise UsageError("not-a-webdav-site", "the site's url is no davs:// URL", about=site.name)
+        raise UsageError("not-a-webdav-site", "the site's url is no davs:// URL", subject=site.name)
     url = f"{_SCHEMES[scheme]}:{rest}"
-    return Wire(url, site.name, login_of(site, secure=scheme == "davs"), tell)
+    return Wire(url, site.name, login_of(site, secure=scheme == "davs"), on_event)

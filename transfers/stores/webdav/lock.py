@@ -121,7 +121,7 @@ class DavLock(KeptLease):
 
         Raises `TryLaterError("locked")` that names the holder.
         """
-        super().__init__(files.about, operation, seconds)
+        super().__init__(files.subject, operation, seconds)
         self._files = files
         self._wire = files.wire
         self._folder = below(root, OWN)
@@ -160,8 +160,8 @@ class DavLock(KeptLease):
             else:  # the folder went with the lock of whoever gave theirs back; Apache may have locked it all the same
                 self._forget()
         if holder or status == 423:
-            raise locked(holder, self._about)
-        raise error_of(status, self._about)
+            raise locked(holder, self._subject)
+        raise error_of(status, self._subject)
 
     def _forget(self) -> None:
         """End a lock that we were not told of."""

@@ -61,9 +61,9 @@ def set_property(name: str, value: str) -> bytes:
 class MultiStatus:
     """A multi-status answer (RFC 4918, section 13), taken piece by piece; each name is told once all of it has come."""
 
-    def __init__(self, tell: Callable[[ResponseEntry], None], about: str) -> None:
+    def __init__(self, tell: Callable[[ResponseEntry], None], subject: str) -> None:
         self._tell = tell
-        self._about = about
+        self._subject = subject
         self._path: list[str] = []
         self._text: list[str] = []
         self._weight = 0
@@ -97,7 +97,7 @@ class MultiStatus:
         return TryLaterError(
             "bad-answer",
             "the server's answer is not the XML it should be",
-            about=self._about,
+            subject=self._subject,
             transient=False,
         )
 

@@ -87,6 +87,7 @@ def facts_of(honours: Honours | None, proof_read: Proof, *, read_back: bool) -> 
         segment_bytes=SEGMENT_BYTES,
         refuses=tuple(word.encode() for word in seen.refuses),
         known=honours is not None,
+        removes_trees=True,
     )
 
 
@@ -200,7 +201,9 @@ class _Probe:
         self._files.put(self._path(name), content, headers or {})
         found = self._found(name)
         if found is None:
-            raise IncompleteError("refused-by-server", "what was put is not there", about=self._files.about)
+            raise IncompleteError(
+                "refused-by-server", "what was put is not there", subject=self._files.subject
+            )
         return found
 
     def _found(self, name: bytes) -> Found | None:

@@ -127,7 +127,7 @@ class TreeRemover:
         for folder in [*above, *(below(self._root, place) for place in self._places)]:
             holder = living_holder(self._files, folder)
             if holder is not None:
-                raise locked(holder, self._files.about)
+                raise locked(holder, self._files.subject)
 
     def sweep(self, lease: int, check: Callable[[], None], *, locks: bool) -> list[tuple[bytes, Problem]]:
         """Remove what is kept at the places, as the holder of their locks where the server has some; what could not be."""

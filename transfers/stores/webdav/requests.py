@@ -50,7 +50,7 @@ def login_of(site: Site, *, secure: bool) -> Login | None:
         raise UsageError(
             "insecure-endpoint",
             "a login travels over https only",
-            about=site.name,
+            subject=site.name,
             hint="Correct the site's url.",
         )
     return credentials_from(
@@ -58,7 +58,7 @@ def login_of(site: Site, *, secure: bool) -> Login | None:
         read_login,
         key="credentials_command",
         what="login",
-        about=site.name,
+        subject=site.name,
         hint='Run it by hand: it has to print {"username": ..., "password": ...} or {"token": ...} as JSON.',
     )
 
@@ -80,58 +80,60 @@ def read_login(text: bytes) -> Login:
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-def error_of(status: int, about: str) -> HibaliError:
+def error_of(status: int, subject: str) -> HibaliError:
     """The error that a status stands for (RFC 9110, RFC 4918). Nothing of the answer's text is repeated: it may hold anything."""
     said = f"status {status}"
     if status in {401, 403, 407}:
         return AccessError(
             "denied",
             f"the server does not allow this ({said})",
-            about=about,
+            subject=subject,
             hint="Check the site's credentials_command, and what its login may do there.",
         )
     if status in {404, 410}:
-        return NotFoundError("vanished", "there is nothing of that name", about=about)
+        return NotFoundError("vanished", "there is nothing of that name", subject=subject)
     if status == 507:
-        return IncompleteError("no-space", f"the server has no more room ({said})", about=about)
+        return IncompleteError("no-space", f"the server has no more room ({said})", subject=subject)
     if status == 413:
-        return IncompleteError("too-large", f"the server takes no file of this size ({said})", about=about)
+        return IncompleteError(
+            "too-large", f"the server takes no file of this size ({said})", subject=subject
+        )
     if status == 423:
-        return IncompleteError("locked-by-another", f"another client has locked it ({said})", about=about)
+        return IncompleteError("locked-by-another", f"another client has locked it ({said})", subject=subject)
     if status == 412:
-        return IncompleteError("target-changed", "it changed after it was looked at", about=about)
+        return IncompleteError("target-changed", "it changed after it was looked at", subject=subject)
     if status in {405, 501}:
-        return IncompleteError("not-supported", f"the server cannot do this ({said})", about=about)
+        return IncompleteError("not-supported", f"the server cannot do this ({said})", subject=subject)
     if status in BUSY:
-        return TryLaterError("busy", f"the server cannot answer now ({said})", about=about)
+        return TryLaterError("busy", f"the server cannot answer now ({said})", subject=subject)
     if 300 <= status < 400:
-        return elsewhere(about)
-    return IncompleteError("refused-by-server", f"the server refused the request ({said})", about=about)
+        return elsewhere(subject)
+    return IncompleteError("refused-by-server", f"the server refused the request ({said})", subject=subject)
 
 
-def elsewhere(about: str) -> UsageError:
+def elsewhere(subject: str) -> UsageError:
     """It leads to where nobody configured (S15)."""
     return UsageError(
         "wrong-endpoint",
         "the server leads to another place, which is not followed",
-        about=about,
+        subject=subject,
         hint="Correct the site's url in config.toml.",
     )
 
 
-def unreachable(about: str) -> TryLaterError:
+def unreachable(subject: str) -> TryLaterError:
     """No answer came, or it broke off."""
     return TryLaterError(
-        "unreachable", "the server cannot be reached", about=about, hint="Check the URL and the network."
+        "unreachable", "the server cannot be reached", subject=subject, hint="Check the URL and the network."
     )
 
 
-def bad_certificate(about: str) -> AccessError:
+def bad_certificate(subject: str) -> AccessError:
     """The server could not prove who it is."""
     return AccessError(
         "bad-certificate",
         "the server's certificate cannot be trusted",
-        about=about,
+        subject=subject,
         hint="For a private authority set SSL_CERT_FILE to its certificate.",
     )
 
@@ -153,13 +155,15 @@ Take = Callable[[bytes], None]
 class Wire:
     """One server below one URL; may be used by many threads. Every path is bytes below that URL, not quoted."""
 
-    def __init__(self, url: str, about: str, login: Login | None = None, tell: Listener = ignore) -> None:
-        """`url` is http or https; `about` names the site in errors."""
+    def __init__(
+        self, url: str, subject: str, login: Login | None = None, on_event: Listener = ignore
+    ) -> None:
+        """`url` is http or https; `subject` names the site in errors."""
         parts = urlsplit(url)
-        self.about = about
+        self.subject = subject
         self.origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.base = "/" + quote_from_bytes(unquote_to_bytes(parts.path).strip(b"/"), safe=_SAFE)
-        self._tell = tell
+        self._on_event = on_event
         self._host, self._port = parts.hostname or "", parts.port
         self._context = ssl.create_default_context() if parts.scheme == "https" else None
         self._login = {} if login is None else {"Authorization": _authorization(login)}
@@ -212,16 +216,16 @@ class Wire:
             target = self.target(path, folder=folder)
             seconds = patience_for(len(body) + content, _ANSWER_SECONDS if take is None else _LISTING_SECONDS)
             for _ in range(_MOST_REDIRECTS + 1):
-                with Deadline(seconds, self.about) as deadline:
+                with Deadline(seconds, self.subject) as deadline:
                     answer = self._send(
                         method, target, dict(headers or {}), body, take, begin, _limit(most), deadline
                     )
                 if answer.status not in {301, 302, 307, 308}:
                     return self._judged(answer, accept)
                 target = self._follow(target, answer)
-            raise elsewhere(self.about)
+            raise elsewhere(self.subject)
 
-        return with_retries(once, about=self.about, attempts=attempts, tell=self._tell)
+        return with_retries(once, subject=self.subject, attempts=attempts, on_event=self._on_event)
 
     def _judged(self, answer: Answer, accept: Collection[int]) -> Answer:
         if answer.status < 300 or answer.status in accept:
@@ -229,13 +233,13 @@ class Wire:
         if answer.status in BUSY:
             asked = answer.headers.get("retry-after", "")
             pause(min(float(asked), _LONGEST_PAUSE) if asked.isdigit() else 0.0)
-        raise error_of(answer.status, self.about)
+        raise error_of(answer.status, self.subject)
 
     def _follow(self, target: str, answer: Answer) -> str:
         """Where a redirect leads at this very host; raises `UsageError` where it leads elsewhere."""
         there = urlsplit(urljoin(self.origin + target, answer.headers.get("location", "")))
         if f"{there.scheme}://{there.netloc}" != self.origin or there.query or not there.path:
-            raise elsewhere(self.about)
+            raise elsewhere(self.subject)
         return quote_from_bytes(unquote_to_bytes(there.path), safe=_SAFE)
 
     def put(self, path: bytes, pieces: Iterator[Bytes], size: int, headers: Mapping[str, str]) -> Answer:
@@ -246,7 +250,7 @@ class Wire:
         connection = self._connect()
         try:
             # The server's clock begins when it has everything; before that a slow line is all that can be waited for.
-            with _told(self.about):
+            with _told(self.subject):
                 connection.putrequest("PUT", self.target(path), skip_accept_encoding=True)
                 for name, value in {**self._login, **headers, "Content-Length": str(size)}.items():
                     connection.putheader(name, value)
@@ -257,14 +261,14 @@ class Wire:
                 except (BrokenPipeError, ConnectionResetError):
                     break  # it may have said why
                 except OSError:
-                    raise unreachable(self.about) from None
-            with Deadline(_ANSWER_SECONDS, self.about) as deadline, _told(self.about):
+                    raise unreachable(self.subject) from None
+            with Deadline(_ANSWER_SECONDS, self.subject) as deadline, _told(self.subject):
                 deadline.watch(connection)
                 answer, _ = self._receive(connection, None, None)
         finally:
             connection.close()
         if answer.status >= 300:
-            raise error_of(answer.status, self.about)
+            raise error_of(answer.status, self.subject)
         return answer
 
     def _send(
@@ -284,7 +288,7 @@ class Wire:
             connection, used = self._take_connection()
             deadline.watch(connection)
             try:
-                with _told(self.about):
+                with _told(self.subject):
                     connection.putrequest(method, target, skip_accept_encoding=True)
                     for name, value in {**self._login, **headers}.items():
                         connection.putheader(name, value)
@@ -342,7 +346,7 @@ class Wire:
             _check_length(found, len(body), lowered, connection)
             return Answer(found.status, lowered, body), not found.will_close
         if take is None:
-            body = read_at_most(found.read, _MOST_BODY, self.about)
+            body = read_at_most(found.read, _MOST_BODY, self.subject)
             _check_length(found, len(body), lowered, connection)
             return Answer(found.status, lowered, body), not found.will_close
         answer = Answer(found.status, lowered, b"")
@@ -352,7 +356,7 @@ class Wire:
         while piece := found.read(_PIECE):
             count += len(piece)
             if count > most:
-                raise too_long(self.about, most)
+                raise too_long(self.subject, most)
             take(piece)
         _check_length(found, count, lowered, connection)
         return answer, not found.will_close
@@ -386,8 +390,8 @@ def _limit(most: int | None) -> int:
 class _told:  # noqa: N801  # reads as the words it stands for
     """What http.client and ssl raise, as ours; errors of ours pass."""
 
-    def __init__(self, about: str) -> None:
-        self._about = about
+    def __init__(self, subject: str) -> None:
+        self._subject = subject
 
     def __enter__(self) -> None:
         return None
@@ -396,9 +400,9 @@ class _told:  # noqa: N801  # reads as the words it stands for
         if problem is None or isinstance(problem, HibaliError):
             return
         if isinstance(problem, ssl.SSLCertVerificationError):
-            raise bad_certificate(self._about) from None
+            raise bad_certificate(self._subject) from None
         if isinstance(problem, (OSError, http.client.HTTPException)):
-            raise unreachable(self._about) from None
+            raise unreachable(self._subject) from None
 
 
 def _check_length(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any, NoReturn, cast
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener, Noted, ignore
-from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
@@ -19,12 +17,12 @@ from transfers.overlap import identity_of_url
 from transfers.plan import unholdable
 from transfers.stores.base import (
     Facts,
-    Item,
     Landed,
     ListingIncompleteError,
     Payload,
     Problem,
     Space,
+    Store,
     Unit,
     unsafe_component,
 )
@@ -118,7 +116,7 @@ class Listing:
         reason = unsafe_component(name)
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self._files.about
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._files.subject
             )
 
     def _is_own(self, folder: bytes, path: bytes) -> bool:
@@ -144,15 +142,10 @@ def _why(found: Found) -> Problem:
 
 _Streams = list[Reading | Writing]
 _Paths = list[bytes]
-_Identities = list[Identity]
-_Troubles = list[tuple[bytes, Problem]]
 
 
-class DavStore:
-    """The Store protocol over one folder (transfers.stores.base.Store)."""
-
-    logins = 0
-    limited_by = None
+class DavStore(Store):
+    """A store over one folder."""
 
     def __init__(
         self,
@@ -161,7 +154,7 @@ class DavStore:
         root: bytes,
         *,
         read_back: bool = True,
-        tell: Listener = ignore,
+        on_event: Listener = ignore,
         lease: int = LEASE_SECONDS,
     ) -> None:
         """`root` is a path below the site's URL without slashes around it."""
@@ -169,7 +162,7 @@ class DavStore:
         self._wire = wire
         self._site = site
         self._read_back = read_back
-        self._tell = tell
+        self._on_event = on_event
         self._lease = lease
         self._files = Files(wire)
         self._own = Own(self._files, root)
@@ -192,8 +185,8 @@ class DavStore:
         """See Store."""
         return sum(stream.bytes for stream in self._streams)
 
-    def identities(self) -> _Identities:
-        """See Identified."""
+    def identities(self) -> Sequence[Identity]:
+        """See Store."""
         return [identity_of_url(self._wire.origin + self._wire.base, self.where)]
 
     def probe(self, *, again: bool = False) -> Honours:
@@ -214,7 +207,7 @@ class DavStore:
     def _safe(self, path: bytes, reason: str | None) -> bytes:
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", about=self._wire.about
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._wire.subject
             )
         return below(self.where, path)
 
@@ -228,7 +221,7 @@ class DavStore:
         return entry
 
     def file_above(self) -> bool:
-        """See ChecksAbove."""
+        """See Store."""
         parts = self.where.strip(b"/").split(b"/")
         for count in range(len(parts) - 1, 0, -1):
             found = self._files.look(b"/".join(parts[:count]))
@@ -244,7 +237,7 @@ class DavStore:
         """See Store. The XML that ends properly stands for a closing count."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", about=self._wire.about)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self._wire.subject)
         if root.kind is Kind.FILE:
             return
         listing = Listing(self._files, self._pool, self.where, self._own, shallow=shallow)
@@ -255,7 +248,7 @@ class DavStore:
         self._places = [place for place in listing.places if place]
         self._tidy = not shallow and not listing.problems
         if listing.problems:
-            raise ListingIncompleteError(self._wire.about, listing.problems)
+            raise ListingIncompleteError(self._wire.subject, listing.problems)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
@@ -266,7 +259,7 @@ class DavStore:
         return self._reading().digest(entries, self._size_now, SEGMENT_BYTES)
 
     def _reading(self) -> Reading:
-        reading = Reading(cast("Any", self._files), self._pool, self._path)
+        reading = Reading(self._files.get, self._pool, self._path)
         self._streams.append(reading)
         return reading
 
@@ -316,7 +309,7 @@ class DavStore:
             raise RefusedError(
                 "read-only-site",
                 "this server does not let us write there, or not safely",
-                about=self._wire.about,
+                subject=self._wire.subject,
                 hint=f"`hibali sites check {self._site}` shows what it does.",
             )
         return honours
@@ -324,7 +317,7 @@ class DavStore:
     def _check_held(self, honours: Honours) -> None:
         if honours.locks and not self._holder.held:
             raise TryLaterError(
-                "lock-lost", "the target is not locked", about=self._wire.about, transient=False
+                "lock-lost", "the target is not locked", subject=self._wire.subject, transient=False
             )
 
     def _removing(self) -> FileRemover:
@@ -342,41 +335,23 @@ class DavStore:
         self._holder.check(now=True)
         yield from self._removing().remove(entries, self._holder.check)
 
-    def check_vacant(self, *, itself: bool) -> None:
-        """See Vacating; nothing tells of links there."""
+    def check_no_locks(self, *, itself: bool) -> None:
+        """See Store; nothing tells of links there."""
         del itself
         self._vacating().check()
 
-    def sweep(self) -> _Troubles:
-        """See Vacating."""
+    def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
+        """See Store."""
         self._purge()
         return self._vacating().sweep(self._lease, self._holder.check, locks=self.facts.locks)
 
-    def vacate(self) -> Problem | None:
-        """See Vacating."""
+    def remove_root(self) -> Problem | None:
+        """See Store."""
         self._holder.check(now=True)
         return self._vacating().remove_root(self._holder, lambda: self._removing().remove_folder(self.where))
 
     def _vacating(self) -> TreeRemover:
         return TreeRemover(self._files, self.where, self._places)
-
-    def adjust(self, adjustments: object) -> NoReturn:
-        """See Store: never asked (`Facts.adjusts`)."""
-        del adjustments
-        raise NotImplementedError
-
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store: never asked (`Facts.keeps`)."""
-        del place, entries
-        raise NotImplementedError
-
-    def expect(self, size: int) -> None:
-        """See Store: connections are opened as they are needed."""
-
-    def begun(self, item: Item) -> int:
-        """See Store: a PUT that broke off leaves nothing to go on with."""
-        del item
-        return 0
 
     def make_root(self) -> None:
         """See Store; what the server honours is known after this."""
@@ -403,7 +378,7 @@ class DavStore:
         return self._holder
 
     def _note(self, text: str) -> None:
-        self._tell(Noted(f"{self._wire.about}: {text}"))
+        self._on_event(Noted(f"{self._wire.subject}: {text}"))
 
     def space(self) -> Space:
         """See Store; of the nearest folder above that exists."""

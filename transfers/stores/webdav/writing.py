@@ -146,7 +146,7 @@ class WebdavTarget:
         if status == 404 and self.files.digest(to, size)[0] != digest:
             # A MOVE whose answer was lost finds nothing more to move the second time.
             raise IncompleteError(
-                "corrupt", "it vanished before it had its name", about=self.files.about, transient=True
+                "corrupt", "it vanished before it had its name", subject=self.files.subject, transient=True
             )
         return status != 412
 
@@ -291,7 +291,7 @@ class Writing:
                 self._jobs.submit(len(content), self._land, item, content, digest)
 
     def _fail(self, item: Item, problem: Problem) -> None:
-        self._jobs.tell(Landed(item, None, Proof.NONE, problem=problem))
+        self._jobs.report(Landed(item, None, Proof.NONE, problem=problem))
 
     def _guarded(self, item: Item, act: Callable[[], None]) -> bool:
         """Whether it worked; what is wrong with this one item is told."""
@@ -307,7 +307,7 @@ class Writing:
 
     def _make_folder(self, item: Item) -> None:
         self._place.make_folder(item)
-        self._jobs.tell(Landed(item, None, Proof.DIGEST))
+        self._jobs.report(Landed(item, None, Proof.DIGEST))
 
     def _land(self, item: Item, content: memoryview, digest: str) -> None:
         """One whole file, hashed in memory first."""
@@ -335,7 +335,7 @@ class Writing:
             name = b""
             self._count(item.entry.size * (2 if place.read_back else 1))
             proof = Proof.DIGEST if place.read_back else Proof.SIZE
-            self._jobs.tell(Landed(item, found.digest, proof, found.tag or None))
+            self._jobs.report(Landed(item, found.digest, proof, found.tag or None))
 
         try:
             self._guarded(item, act)

@@ -40,9 +40,9 @@ class BoxSettings:
 KIND = StoreKind(settings=BoxSettings, has_keys=True, address=lambda site: str(site.own.folder))
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> BoxStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> BoxStore:
     """Open the box, or a folder in it."""
-    del tell
+    del on_event
     return BoxStore(location.site.own, location.path)
 
 
@@ -68,7 +68,7 @@ class BoxStore(Store):
 
     def _path(self, path: bytes) -> Path:
         if path and unsafe_component(path):
-            raise IncompleteError("unsafe-name", "this cannot be a path", about=os.fsdecode(path))
+            raise IncompleteError("unsafe-name", "this cannot be a path", subject=os.fsdecode(path))
         return self._root / os.fsdecode(path)
 
     def stat(self, path: bytes = b"") -> Entry | None:
@@ -84,7 +84,7 @@ class BoxStore(Store):
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store."""
         if self.stat() is None:
-            raise NotFoundError("no-such-place", "the box has no such folder", about=str(self._root))
+            raise NotFoundError("no-such-place", "the box has no such folder", subject=str(self._root))
         found = self._root.glob("*" if shallow else "**/*")
         paths = (os.fsencode(each.relative_to(self._root)) for each in found)
         entries = (self.stat(path) for path in paths if not is_partial_name(path))

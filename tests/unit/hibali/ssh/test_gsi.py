@@ -1,0 +1,136 @@
+"""What the tools say of a proxy, what a user is told, and what a site's table may say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hibali.config.model import ProxySettings
+from hibali.config.settings import SettingsError, parse_settings
+from hibali.errors import AccessError
+from hibali.ssh.gsi import explain_proxy, hours_minutes, line_to_type, read_passphrase, read_seconds_left
+from hibali.subprocesses import Finished
+
+PATH = Path("/tmp/x509up_u1")
+JUNK = b"OpenSSL Error: \xff\xfe\x1b[2J:760: in library\n\nUse -debug\n"
+
+
+def explain(answer: Finished, seconds: float = 3600) -> AccessError:
+    return explain_proxy(answer, PATH, seconds, subject="far", line="grid-proxy-init -valid 12:00")
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "words"),
+    [
+        (Finished(0, b"-1\n", b""), "proxy-expired", "has expired"),
+        (Finished(0, b"0\n", JUNK), "proxy-expired", "has expired"),
+        (Finished(0, b"3540\n", b""), "proxy-too-short", "is valid for 59 min, and 1 h 0 min are needed"),
+        (Finished(1, b"", JUNK), "proxy-unreadable", "OpenSSL Error: \\xff\\xfe\\x1b[2J:760: in library"),
+        (Finished(0, b"", b""), "proxy-unreadable", "no reason was given"),
+        (Finished(-11, b"43000\n", b""), "proxy-unreadable", "no reason was given"),
+    ],
+)
+def test_each_answer_has_its_code_and_the_line_to_type(answer: Finished, code: str, words: str) -> None:
+    error = explain(answer)
+    assert (error.code, int(error.exit), error.transient) == (code, 4, False)
+    assert words in error.message
+    assert error.hint == "Type: grid-proxy-init -valid 12:00"
+
+
+@given(st.binary(), st.binary(), st.integers(-64, 255))
+def test_whatever_the_tool_says_it_is_one_printable_error(out: bytes, errors: bytes, status: int) -> None:
+    error = explain(Finished(status, out, errors))
+    assert min(error.message) >= " "
+    assert "\x7f" not in error.message
+    left = read_seconds_left(Finished(status, out, errors))
+    assert (left is None) == (error.code == "proxy-unreadable")
+
+
+@given(st.floats(0, 1e7))
+def test_times_for_the_tools_are_never_short_and_never_without_a_limit(seconds: float) -> None:
+    hours, minutes = map(int, hours_minutes(seconds).split(":"))
+    told = hours * 3600 + minutes * 60
+    assert told >= 60
+    assert seconds <= told < max(seconds + 60, 61)
+
+
+def test_the_line_to_type_is_as_long_as_needed_and_names_what_the_site_names() -> None:
+    settings = ProxySettings(certificate="/a b/cert.pem")
+    assert line_to_type(settings, 100) == "grid-proxy-init -valid 12:00 -cert '/a b/cert.pem'"
+    assert line_to_type(ProxySettings(), 24 * 3600) == "grid-proxy-init -valid 24:00"
+    server = ProxySettings(server="px.example.org", account="ada")
+    assert line_to_type(server, 13.5 * 3600) == "myproxy-logon -s px.example.org -l ada -t 14"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ProxySettings(passphrase_command=("sh", "-c", "echo geheim; exit 1")),
+        ProxySettings(passphrase_command=("/no/such/program",)),
+        ProxySettings(passphrase_command=("true",)),
+        ProxySettings(passphrase_variable="NOT_SET_ANYWHERE"),
+        ProxySettings(passphrase_file="/dev/null"),
+        ProxySettings(passphrase_file="/no/such/file"),
+    ],
+)
+def test_no_passphrase_is_an_error_that_repeats_nothing(settings: ProxySettings) -> None:
+    with pytest.raises(AccessError) as caught:
+        read_passphrase(settings, subject="far")
+    assert caught.value.code == "no-passphrase"
+    assert "geheim" not in caught.value.message + caught.value.hint.replace("echo geheim", "")
+
+
+def test_a_passphrase_is_the_first_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"ge h\xffeim\r\nsecond\n")
+    kept.chmod(0o600)
+    assert read_passphrase(ProxySettings(passphrase_file=str(kept)), subject="far") == b"ge h\xffeim"
+    kept.chmod(0o640)
+    with pytest.raises(AccessError, match="others can read it"):
+        read_passphrase(ProxySettings(passphrase_file=str(kept)), subject="far")
+    monkeypatch.setenv("MY_PASSPHRASE", "geheim")
+    assert read_passphrase(ProxySettings(passphrase_variable="MY_PASSPHRASE"), subject="far") == b"geheim"
+    assert read_passphrase(ProxySettings(), subject="far") is None
+
+
+def problems(table: str, command: str = '["gsissh", "-p", "2222"]') -> list[str]:
+    text = f'version = 1\n[sites.far]\nkind = "ssh"\n[sites.far.ssh]\nhost = "h"\ncommand = {command}\n[sites.far.proxy]\n{table}\n'
+    try:
+        site = parse_settings(text, Path("config.toml")).sites["far"]
+    except SettingsError as problem:
+        return [f"{each['key']}: {each['message']}" for each in problem.problems]
+    assert site.ssh is not None
+    assert (site.ssh.auth, site.ssh.proxy) == ("gsi", site.proxy)
+    return []
+
+
+def test_a_table_says_how_a_proxy_is_made() -> None:
+    assert problems("") == []
+    assert problems('make = "grid-proxy-init"\nkey = "~/k"\npassphrase_file = "~/p"\nleast = "2h"') == []
+    assert problems('make = "myproxy"\nserver = "m"\naccount = "a"\npassphrase_command = ["pass", "m"]') == []
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ('passphrase = "x"', "secrets do not belong here"),
+        ('passphrase_file = "/p"', "is for a proxy that hibali makes"),
+        ('make = "myproxy"', "needs server"),
+        ('make = "myproxy"\nkey = "/k"', "does not go with"),
+        ('make = "grid-proxy-init"\naccount = "a"', "does not go with"),
+        ('make = "grid-proxy-init"\npassphrase_file = "/p"\npassphrase_variable = "P"', "only one of"),
+        ('least = "0s"', "must be from 1m to 30d"),
+        ('make = "myproxy"\naccount = "-x"', "is not an account"),
+        ('key = "k"', "is not an absolute path"),
+    ],
+)
+def test_wrong_tables_are_named(table: str, words: str) -> None:
+    assert any(words in each for each in problems(table)), problems(table)
+
+
+def test_gsissh_means_gsi_wherever_its_port_is_said() -> None:
+    for command in ('["/opt/bin/gsissh"]', '["gsissh", "-p2222"]', '["gsissh", "-F", "/f"]'):
+        assert problems("", command) == []

@@ -1,0 +1,102 @@
+"""What the operating system refuses is told in plain English, with the same code wherever it happened."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from hibali.errors import Exit
+from hibali.system_errors import EXPLANATIONS, code_of, explain, passing, reason_of, unreadable
+from transfers.agent import protocol
+
+STATE = Path("/home/me/state")
+
+
+def error(number: int, name: str | None = "/some/file") -> OSError:
+    return OSError(number, os.strerror(number), name)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "ends"),
+    [
+        (errno.ENOTDIR, "not-a-folder", 6),
+        (errno.ENAMETOOLONG, "name-too-long", 6),
+        (errno.ELOOP, "symlink-in-the-way", 6),
+        (errno.ENOTEMPTY, "folder-not-empty", 6),
+        (errno.EISDIR, "folder-in-the-way", 6),
+        (errno.EROFS, "read-only", 6),
+        (errno.ENOSPC, "no-space", 6),
+        (errno.EDQUOT, "no-quota", 6),
+        (errno.EFBIG, "file-too-large", 6),
+        (errno.EMLINK, "too-many-names", 6),
+        (errno.EXDEV, "other-device", 6),
+        (errno.EMFILE, "too-many-open-files", 5),
+        (errno.ENFILE, "too-many-open-files", 5),
+        (errno.ENOMEM, "no-memory", 5),
+        (errno.EAGAIN, "too-many-processes", 5),
+        (errno.ETXTBSY, "file-busy", 5),
+        (errno.ESTALE, "stale", 5),
+        (errno.EIO, "input-output-error", 5),
+        (errno.ENOENT, "vanished", 3),
+        (errno.EACCES, "denied", 4),
+        (errno.EPERM, "denied", 4),
+        (errno.EKEYEXPIRED, "key-expired", 4),
+    ],
+)
+def test_every_usual_error_has_a_code_words_and_an_exit_code(number: int, code: str, ends: int) -> None:
+    told = explain(error(number))
+    assert told is not None
+    assert (told.code, int(told.exit), told.subject) == (code, ends, "/some/file")
+    assert os.strerror(number).lower() not in {told.message, ""} or code == "denied"
+    assert not told.transient
+
+
+def test_the_agent_names_every_error_as_this_side_does() -> None:
+    for number in errno.errorcode:
+        assert protocol.code_of(number) == code_of(number)
+        assert bool(protocol.words_of(number)) == (code_of(number) not in EXPLANATIONS)
+
+
+def test_an_error_of_no_known_kind_keeps_the_systems_words() -> None:
+    told = explain(error(errno.EL2HLT))
+    assert told is not None
+    assert (told.code, told.message, told.exit) == (
+        "errno-el2hlt",
+        os.strerror(errno.EL2HLT),
+        Exit.INCOMPLETE,
+    )
+    assert reason_of(OSError("no usable folder")) == "no usable folder"
+
+
+def test_what_only_a_mistake_of_ours_brings_about_stays_a_bug() -> None:
+    assert explain(error(errno.EBADF, None)) is None
+    assert explain(ValueError("x")) is None
+    assert explain(RuntimeError("x")) is None
+
+
+def test_limits_of_the_machine_are_no_bugs() -> None:
+    codes = [
+        told.code for one in (MemoryError(), RuntimeError("can't start new thread")) if (told := explain(one))
+    ]
+    assert codes == ["no-memory", "too-many-processes"]
+
+
+def test_the_hint_says_when_it_is_a_file_of_our_own_or_not_known_which() -> None:
+    own = explain(error(errno.EROFS, f"{STATE}/runs/x.jsonl"), state=STATE)
+    unknown = explain(error(errno.ENOSPC, None), state=STATE)
+    other = explain(error(errno.EROFS), state=STATE)
+    assert own is not None
+    assert unknown is not None
+    assert other is not None
+    assert "HIBALI_STATE" in own.hint
+    assert "TMPDIR" in unknown.hint
+    assert "HIBALI_STATE" not in other.hint
+
+
+def test_a_file_that_cannot_be_read_now_is_for_later_and_any_other_for_the_user() -> None:
+    assert unreadable(error(errno.ESTALE), "f").exit is Exit.TRY_LATER
+    assert unreadable(error(errno.EISDIR), "f").exit is Exit.USAGE
+    assert passing(error(errno.ENOENT), "f") is None

@@ -1,0 +1,37 @@
+"""Lines of git-annex's external special remote protocol: names come as they are, and nothing of ours is ever two lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from hibali.errors import TryLaterError, UsageError
+from hibali_cli.annex_remote import AnnexRequest, line_of, read_request, told
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        (b"PREPARE\n", AnnexRequest("PREPARE", ())),
+        (b"TRANSFER STORE KEY a b  c \n", AnnexRequest("TRANSFER", ("STORE", "KEY", "a b  c "))),
+        (b"EXPORT  leading\n", AnnexRequest("EXPORT", (" leading",))),
+        (b"EXPORT \xff\n", AnnexRequest("EXPORT", ("\udcff",))),
+        (b"RENAMEEXPORT KEY new name\n", AnnexRequest("RENAMEEXPORT", ("KEY", "new name"))),
+        (b"EXTENSIONS INFO ASYNC\n", AnnexRequest("EXTENSIONS", ("INFO ASYNC",))),
+        (b"CLAIMURL x\n", None),
+        (b"\n", None),
+    ],
+)
+def test_requests_are_taken_apart(line: bytes, asked: AnnexRequest | None) -> None:
+    assert read_request(line) == asked
+
+
+@pytest.mark.parametrize("line", [b"TRANSFER STORE KEY\n", b"TRANSFER STORE  file\n", b"RENAMEEXPORT KEY\n"])
+def test_requests_that_lack_words_are_refused(line: bytes) -> None:
+    with pytest.raises(UsageError):
+        read_request(line)
+
+
+def test_answers_are_one_line_whatever_is_in_them() -> None:
+    assert line_of("INFO", "a\nb\rc\0\udcff") == b"INFO a\\nb\\rc\\0\xff\n"
+    problem = TryLaterError("x", "first\nsecond\x1b[31m", subject="site", hint="do this")
+    assert told(problem) == "site: first; second\\x1b[31m (do this)"

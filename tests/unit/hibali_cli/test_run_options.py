@@ -1,0 +1,94 @@
+"""What a job asks for, as options: read, and written again for the record of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from hibali.errors import UsageError
+from hibali_cli.run_options import add_job_options, parse_resource_argv, read_resource_options, words_of
+from runs.dataset import DatasetRequest, recorded_request
+from runs.schedulers.base import Resources
+
+
+def read(*words: str) -> Resources:
+    """What these words ask for; raises what the command would raise."""
+    found: list[Resources] = []
+
+    @click.command()
+    @add_job_options
+    def command(**given: Any) -> None:
+        found.append(read_resource_options(given))
+
+    ended = CliRunner().invoke(command, words, standalone_mode=False)
+    if ended.exception is not None:
+        raise ended.exception
+    return found[0]
+
+
+def test_options_are_read_and_written_again() -> None:
+    words = "--nodes 2 --tasks 8 --cores 4 --memory 1.5G --time 1-00:00:00 --gpus 0 --partition p --account a --reservation r"
+    asked = read(*words.split(), "--directive", "--qos=x y", "--directive=-l")
+    assert asked == Resources(
+        cores=4,
+        memory_megabytes=1536,
+        seconds=86400,
+        nodes=2,
+        tasks=8,
+        gpus=0,
+        account="a",
+        partition="p",
+        reservation="r",
+        directives=("--qos=x y", "-l"),
+    )
+    assert read(*words_of(asked)) == parse_resource_argv(words_of(asked)) == asked
+    assert (read(), words_of(read())) == (Resources(), ())
+
+
+def test_memory_is_never_rounded_down() -> None:
+    assert read("--memory", "1").memory_megabytes == 1
+    assert read("--memory", "1048577").memory_megabytes == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--time", "soon"),
+        ("--time", "10:30"),
+        ("--time", "90"),
+        ("--memory", "much"),
+        ("--memory", "0"),
+        ("--cores", "0"),
+        ("--nodes", "-1"),
+        ("--tasks", "1.5"),
+        ("--gpus", "-1"),
+    ],
+)
+def test_what_is_no_amount_is_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(click.BadParameter):
+        read(*words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--account", "a b"),
+        ("--partition", "-p"),
+        ("--reservation", "r\n#SBATCH --x"),
+        ("--directive", "rm -rf"),
+        ("--directive", "--x\n#SBATCH --y"),
+    ],
+)
+def test_what_would_be_another_directive_is_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        read(*words)
+
+
+def test_the_ledger_keeps_the_options_of_a_line_and_older_ones_had_none() -> None:
+    asked = DatasetRequest("/f", "/f/answers.json", options=words_of(Resources(cores=2)))
+    assert recorded_request([{"asked": asked.to_fields()}], "run") == asked
+    older = {name: value for name, value in asked.to_fields().items() if name != "options"}
+    assert recorded_request([{"asked": older}], "run").options == ()

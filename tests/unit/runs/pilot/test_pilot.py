@@ -1,0 +1,327 @@
+"""Pilots: what their journals make of tasks, how a task's folder is made clean again, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.errors import RefusedError, UsageError
+from runs.dependencies import find_task_jobs
+from runs.inputs import Identity
+from runs.model import Pilot, Run, State, read_pilot
+from runs.pilot import program, setup
+from runs.pilot.setup import allocation_script, check_pilot_resources, find_python, task_script
+from runs.poll import PilotProgress, judge_in_allocation, read_journal, status_of
+from runs.records import fold_records, sweep_of
+from runs.resources import DecidedResources
+from runs.schedulers.base import JobVariables, Phase, Resources, Status, load_scheduler
+from runs.status import ExitRecord, Observation
+from transfers.remote.host import Finished
+
+RUN = "20260102-030405-0a1b2c3d"
+RUNNING = Status(Phase.RUNNING, "RUNNING")
+TIMEOUT = Status(Phase.KILLED, "TIMEOUT")
+
+
+def record(code: int = 0, signal: str = "") -> ExitRecord:
+    return ExitRecord(code, signal, "n1", "7", "2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z")
+
+
+def test_a_journal_is_read_to_its_torn_end() -> None:
+    lines = [
+        {"kind": "pilot", "job": "7"},
+        {"kind": "tasks", "begun": [1, 2, 3], "ended": [1]},
+        {"kind": "pilot", "job": "7"},
+        {"kind": "tasks", "begun": [2], "broken": [3], "ended": ["x", True, None]},
+    ]
+    text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    told = read_journal(text + b'{"kind":"tasks","ended":[2')
+    assert told == PilotProgress(frozenset([2]), frozenset([1]), frozenset([3]))
+    assert read_journal(b"[]\n\xff\n{}\n") == PilotProgress()
+
+
+def test_a_task_of_an_allocation_waits_runs_and_ends_by_itself() -> None:
+    told = PilotProgress(frozenset([1, 2]), frozenset([1]), frozenset([4]))
+    assert [status_of(number, RUNNING, told).phase for number in (1, 2, 3, 4)] == [
+        Phase.ENDED,
+        Phase.RUNNING,
+        Phase.WAITING,
+        Phase.ENDED,
+    ]
+    assert status_of(3, TIMEOUT, told) is TIMEOUT
+
+
+def judged(
+    seen: Observation,
+    status: Status,
+    found: ExitRecord | None = None,
+    *,
+    cancelled: bool = False,
+    more: bool = True,
+) -> Observation:
+    return judge_in_allocation(seen, status, found, cancelled=cancelled, allocation=2, more=more)
+
+
+def test_what_an_allocation_cut_off_goes_on_in_the_next_one_if_there_may_be_one() -> None:
+    killed = Observation(State.FAILED, "TIMEOUT", "ended by the scheduler: TIMEOUT")
+    assert judged(killed, TIMEOUT).state is State.STAGED
+    assert judged(killed, TIMEOUT, record(143, "TERM")).reason == "allocation 2 ended before it: TIMEOUT"
+    assert judged(killed, TIMEOUT, more=False).state is State.FAILED
+    lost = Observation(State.LOST, "", "it left no record")
+    assert judged(lost, Status(Phase.GONE, ""), more=False).state is State.FAILED
+    assert judged(lost, Status(Phase.GONE, ""), cancelled=True).state is State.CANCELLED
+    cancelled = Observation(State.CANCELLED, "CANCELLED", "")
+    assert judged(cancelled, Status(Phase.CANCELLED, "CANCELLED")).state is State.STAGED  # by others
+    assert judged(cancelled, Status(Phase.CANCELLED, "CANCELLED"), more=False).state is State.CANCELLED
+    well = Observation(State.SUCCEEDED, "", "", record())
+    assert judged(well, TIMEOUT, record()) is well
+    ended = status_of(1, RUNNING, PilotProgress(ended=frozenset([1])))
+    assert judged(lost, ended).state is State.RUNNING  # its record is on its way
+    broken = status_of(1, RUNNING, PilotProgress(broken=frozenset([1])))
+    assert judged(lost, broken).state is State.FAILED
+    assert judged(
+        Observation(State.LOST, "", ""), Status(Phase.WAITING, "PENDING"), record(143, "TERM")
+    ).state is (State.WAITING)
+
+
+def sweep_with(*more: dict[str, Any]) -> Run:
+    pilot = Pilot("/usr/bin/python3", 2, 4, 2, "/cache/hq.so", ("#SBATCH --time=1",))
+    assert read_pilot(json.loads(json.dumps(pilot.to_fields()))) == pilot
+    tasks = {"tasks": "1-3", "columns": ["x"], "rows": [[1], [2], [3]], "sets": [[]], "set_of": [0, 0, 0]}
+    begun = {
+        "kind": "prepared",
+        "id": RUN,
+        "key": "k",
+        "pipeline": "p@1",
+        "pipeline_digest": "d",
+        "site": "here",
+        "name": "",
+        "scheduler": "slurm",
+        "container": "bare",
+        "at": "2026-01-02T03:04:05Z",
+        "outputs": [],
+        "sweep": tasks,
+    }
+    staged = {"kind": "staged", "folder": "/w", "chunks": ["1-3"], "pilot": pilot.to_fields()}
+    records = [begun, {"kind": "pilot", "pilot": replace(pilot, library="").to_fields()}, staged, *more]
+    return fold_records(RUN, records)
+
+
+def seen(state: str, tasks: str) -> dict[str, Any]:
+    change = {"state": state, "native": "", "reason": "", "tasks": tasks}
+    return {"kind": "tasks", "changes": [change], "ends": []}
+
+
+def test_what_is_left_goes_into_one_more_chunk_until_there_are_enough() -> None:
+    first = {"kind": "chunk", "chunk": 1, "job": "7"}
+    assert sweep_of(sweep_with()).unfinished() == ()
+    assert sweep_of(sweep_with(first, seen("STAGED", "2"), seen("RUNNING", "1"))).unfinished() == ()
+    over = (first, seen("SUCCEEDED", "1"), seen("STAGED", "2-3"))
+    run = sweep_with(*over)
+    assert run.state is State.RUNNING
+    assert sweep_of(run).unfinished() == (2, 3)
+    run = sweep_with(*over, {"kind": "allocation", "tasks": "2-3"})
+    assert sweep_of(run).unfinished() == ()
+    assert [chunk.tasks for chunk in sweep_of(run).unsubmitted()] == [(2, 3)]
+    assert {number: chunk.number for number, (chunk, _) in sweep_of(run).positions().items()} == {
+        1: 1,
+        2: 2,
+        3: 2,
+    }
+    second = {"kind": "chunk", "chunk": 2, "job": "8"}
+    run = sweep_with(*over, {"kind": "allocation", "tasks": "2-3"}, second, seen("STAGED", "3"))
+    assert sweep_of(run).unfinished() == ()  # two allocations are all there are
+    assert run.to_record()["pilot"] == {"allocations": 2, "most": 2}
+
+
+def test_nobody_waits_for_the_job_of_a_pilot() -> None:
+    run = sweep_with(
+        {"kind": "chunk", "chunk": 1, "job": "7"}, seen("RUNNING", "2-3"), seen("SUCCEEDED", "1")
+    )
+    slurm = load_scheduler("slurm")
+    assert find_task_jobs(run, [1], slurm) == ()
+    assert find_task_jobs(run, [1, 2], slurm) is None
+
+
+def test_what_tasks_cannot_share_is_refused() -> None:
+    assert check_pilot_resources(DecidedResources(Resources(cores=8), suggested=Resources(cores=4))) == 4
+    assert check_pilot_resources(DecidedResources(Resources(cores=2), suggested=Resources(cores=4))) == 2
+    assert check_pilot_resources(DecidedResources()) == 1
+    for wished in (Resources(nodes=2), Resources(tasks=2), Resources(gpus=1)):
+        with pytest.raises(UsageError) as told:
+            check_pilot_resources(DecidedResources(wished))
+        assert told.value.code == "not-in-a-pilot"
+
+
+class FarWithPythons:
+    """A site that answers the question for its Pythons with these lines."""
+
+    def __init__(self, *lines: str) -> None:
+        self._lines = lines
+
+    def run(self, *_: Any, **__: Any) -> Finished:
+        return Finished(0, "\n".join(self._lines).encode(), b"")
+
+
+def line_of(version: list[int], machine: str = "x86_64", libc: str = "2.28", path: str = "/p") -> str:
+    return json.dumps([path, version, "linux", machine, ["glibc", libc], False])
+
+
+def test_the_first_python_that_fits_is_taken(local: Any) -> None:
+    host: Any = FarWithPythons("Welcome!", line_of([3, 6]), line_of([3, 9], path="/q"), line_of([3, 12]))
+    assert find_python(host, local) == "/q"
+    for lines, because in (
+        ((line_of([3, 8]),), "is 3.8"),
+        ((line_of([3, 12], machine="aarch64"),), "aarch64"),
+        ((line_of([3, 12], libc="2.17"),), "2.17"),
+        (("[1]", "{}", line_of([3, 12], path="relative"), line_of([3, 12], path="/a\nb")), "none answered"),
+    ):
+        host = FarWithPythons(*lines)
+        with pytest.raises(RefusedError) as told:
+            find_python(host, local)
+        assert because in told.value.message
+
+
+@pytest.fixture
+def local() -> Any:
+    from hibali.config.model import local_site
+
+    return local_site()
+
+
+def test_only_the_library_that_is_known_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(setup, "find_spec", lambda _: None)
+    with pytest.raises(UsageError) as missing:
+        setup.find_library()
+    assert "hibali[pilot]" in str(missing.value.hint)
+
+    class Spec:
+        submodule_search_locations = (str(tmp_path),)
+
+    (tmp_path / "hyperqueue.abi3.so").write_bytes(b"another one")
+    monkeypatch.setattr(setup, "find_spec", lambda _: Spec)
+    monkeypatch.setattr(setup, "identify_local", lambda _: Identity("sha256:00", "00", {b"": "00"}, 1))
+    with pytest.raises(RefusedError):
+        setup.find_library()
+
+
+def test_the_scripts_are_shell() -> None:
+    for text in (allocation_script(RUN, 1, ("#SBATCH --time=1",), JobVariables()), task_script(RUN, 1)):
+        for shell in ("/bin/sh", "bash"):
+            subprocess.run([shell, "-n"], input=text.encode(), check=True)
+        with pytest.raises(UsageError):
+            allocation_script("x; y", 1, (), JobVariables())
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Iterator[program.Tasks]:
+    root = tmp_path / RUN
+    for number in (1, 2):
+        (root / "tasks" / str(number) / "work").mkdir(parents=True)
+    yield program.Tasks(str(root), [1, 2])
+    shutil.rmtree(root)
+
+
+def end(tasks: program.Tasks, number: int, **fields: Any) -> None:
+    found = {"run": f"{RUN}/{number}", "code": 0, "signal": "", **fields}
+    Path(tasks.folder(number), "exit.json").write_text(json.dumps(found))
+
+
+def test_a_record_of_its_own_end_is_an_end(tasks: program.Tasks) -> None:
+    assert not tasks.has_ended(1)
+    for fields, ended in (
+        ({}, True),
+        ({"code": 3}, True),
+        ({"signal": "cancel"}, True),
+        ({"signal": "TERM"}, False),
+        ({"run": f"{RUN}/2"}, False),
+        ({"code": "0"}, False),
+    ):
+        end(tasks, 1, **fields)
+        assert tasks.has_ended(1) is ended
+    Path(tasks.folder(1), "exit.json").write_text("[")
+    assert not tasks.has_ended(1)
+
+
+def test_a_folder_is_clean_again_and_what_was_said_stays(tasks: program.Tasks, tmp_path: Path) -> None:
+    folder = Path(tasks.folder(1))
+    (tmp_path / "source").write_text("input")
+
+    def text(name: bytes) -> str:
+        return base64.b64encode(name).decode()
+
+    pristine = {
+        "files": [[text(b"work/sub/conf\xff"), text(b"[x]\n")], [text(b"inputs/command"), text(b"run\n")]],
+        "copies": [[text(os.fsencode(tmp_path / "source")), text(b"inputs/0/in -put")]],
+    }
+    (folder / "pristine.json").write_text(json.dumps(pristine))
+    (folder / "inputs" / "0").mkdir(parents=True)
+    tasks.make_clean(1)
+    assert not (folder / "earlier-1").exists()  # it was never begun
+    for turn in (1, 2):
+        (folder / "started").mkdir()
+        (folder / "work" / "left").write_text("x")
+        (folder / "stdout").write_text(f"turn {turn}")
+        end(tasks, 1, signal="TERM")
+        tasks.make_clean(1)
+        assert sorted(path.name for path in folder.iterdir()) == [
+            *(f"earlier-{number}" for number in range(1, turn + 1)),
+            "inputs",
+            "pristine.json",
+            "work",
+        ]
+        assert (folder / f"earlier-{turn}" / "stdout").read_text() == f"turn {turn}"
+        assert [path.name for path in (folder / "work").iterdir()] == ["sub"]
+        assert Path(os.fsdecode(os.fsencode(folder / "work" / "sub") + b"/conf\xff")).read_text() == "[x]\n"
+        assert (folder / "inputs" / "0" / "in -put").read_text() == "input"
+        assert (folder / "inputs" / "command").read_text() == "run\n"
+
+
+def test_making_clean_goes_on_where_it_was_killed(tasks: program.Tasks) -> None:
+    folder = Path(tasks.folder(1))
+    (folder / "started").mkdir()
+    (folder / "earlier-1").mkdir()
+    (folder / "work").rename(folder / "earlier-1" / "work")
+    tasks.make_clean(1)
+    assert sorted(path.name for path in folder.iterdir()) == ["earlier-1", "earlier-2", "work"]
+    assert (folder / "earlier-2" / "started").is_dir()
+
+
+def test_what_an_earlier_allocation_left_at_work_is_ended(tasks: program.Tasks) -> None:
+    words = [sys.executable, "-c", "import time; time.sleep(600)"]
+    left = subprocess.Popen(words, cwd=Path(tasks.folder(1), "work"), start_new_session=True)
+    other = subprocess.Popen(words, cwd=tasks.folder(2), start_new_session=True)
+    try:
+        program.end_orphans(tasks.root, [1])
+        assert left.wait(timeout=30) == -9
+        assert other.poll() is None
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait()
+
+
+def test_cores_are_those_of_the_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program.os, "sched_getaffinity", lambda _: set(range(4)))
+    for name in program._CORES:
+        monkeypatch.delenv(name, raising=False)
+    assert [program.count_cores(asked) for asked in (None, 2, 9)] == [4, 2, 4]
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "3")
+    assert program.count_cores(2) == 3
+
+
+def test_another_file_is_never_loaded(tmp_path: Path) -> None:
+    wrong = tmp_path / "hyperqueue.abi3.so"
+    wrong.write_bytes(b"something else")
+    with pytest.raises(ValueError, match="changed"):
+        program.load(str(wrong), setup.SHA256)

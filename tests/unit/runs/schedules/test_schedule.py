@@ -1,0 +1,160 @@
+"""What is told of schedules and how often, what is said of obstacles, and metrics that others can read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import openmetrics, parser
+from prometheus_client.openmetrics import parser as strict_parser
+
+from hibali.errors import AccessError
+from runs.schedules import notices as telling
+from runs.schedules.environment import Credential, certificate_end
+from runs.schedules.notices import (
+    Notice,
+    NoticeHistory,
+    notice_of_end,
+    notice_of_silence,
+    notices_of_expiry,
+    read_sent,
+)
+from runs.schedules.preflight import Key, LoginMethod, explain_login, problems_of
+from runs.schedules.records import Trigger
+from runs.schedules.schedule import Notices, Schedule, read_expression
+from runs.schedules.tend import metrics_text
+
+NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
+assert openmetrics
+
+
+def ended(code: int, **more: Any) -> Trigger:
+    return Trigger(
+        "i",
+        "nightly",
+        "2026-01-10T03:00:00Z",
+        ended="2026-01-10T03:10:00Z",
+        state="failed",
+        exit=code,
+        **more,
+    )
+
+
+def test_a_trouble_is_told_once_a_day_and_its_end_once() -> None:
+    told, heard = NoticeHistory(), []
+    days = {1: [0, 5, 5, 5, 0, 0], 2: [5, 4, 5, 0], 3: [0]}
+    for day, codes in days.items():
+        for code in codes:
+            notice = notice_of_end(ended(code), told)
+            if notice is not None and told.is_news(notice, f"2026-01-0{day}"):
+                told = read_sent(told.after(notice, f"2026-01-0{day}").to_record())
+                heard.append((day, notice.trouble))
+    assert heard == [
+        (1, "failed-5"), (1, "works-again"), (2, "failed-5"), (2, "failed-4"), (2, "works-again"),
+    ]  # fmt: skip
+    assert notice_of_end(ended(10), NoticeHistory(failing=True)) is not None
+    assert read_sent("rubbish") == NoticeHistory()
+
+
+def test_silence_and_expiry() -> None:
+    day = timedelta(days=1)
+    before = NOW - 10 * day
+    assert notice_of_silence("nightly", [ended(5)], before, NOW, day) is None
+    silent = notice_of_silence("nightly", [ended(0)], before, NOW + 3 * day, 2 * day)
+    assert silent is not None
+    assert "3 d" in silent.message
+    credentials = [
+        Credential("far", "certificate", "the certificate /c", "/c", NOW + days * day, "renew it")
+        for days in (-1, 3, 30)
+    ]
+    assert [
+        each.message.rpartition("far ")[2] for each in notices_of_expiry("n", credentials, NOW, 7 * day)
+    ] == [
+        "has expired",
+        "expires in 3 d",
+    ]
+
+
+def test_the_end_of_a_certificate() -> None:
+    listing = "x:\n        Type: ssh\n        Valid: from 2026-01-01T00:00:00 to 2026-01-02T03:04:05\n"
+    assert certificate_end(listing, UTC) == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert certificate_end("        Valid: forever\n", UTC) is None
+    with pytest.raises(ValueError, match="no certificate"):
+        certificate_end("nothing", UTC)
+
+
+def test_obstacles_that_no_login_shows() -> None:
+    def codes(**facts: Any) -> list[str]:
+        way = LoginMethod("far", "far", ("ssh",), "far.example.org", "22", **facts)
+        return [problem.code for problem in problems_of(way, NOW - timedelta(hours=2), NOW)]
+
+    locked = (Key("/k", has_passphrase=True),)
+    assert codes(keys=locked, host_known=True) == ["passphrase-key"]
+    assert codes(keys=(*locked, Key("/o", has_passphrase=False)), host_known=False) == ["host-key"]
+    assert codes(keys=locked, agent="/a") == ["no-agent"]
+    assert codes(keys=locked, agent="/a", agent_answers=True, agent_ends_at_logout=True) == ["agent-ends"]
+    assert codes(keys=locked, agent="/a", agent_answers=True) == []
+    soon = Credential("far", "certificate", "the certificate", "/c", NOW - timedelta(hours=1), "renew it")
+    assert codes(certificates=(soon,)) == ["certificate-expires"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "code"), [("keyboard-interactive", "second-factor"), ("publickey,password", "login-refused")]
+)
+def test_a_second_factor_is_told_from_a_wrong_key(methods: str, code: str) -> None:
+    way = LoginMethod("far", "far", ("ssh",), "far", "22")
+    refused = AccessError("login-refused", f"me@far: Permission denied ({methods}).", subject="far")
+    assert explain_login(refused, "far", way, []).code == code
+
+
+def test_metrics_with_hostile_names_are_read_by_others() -> None:
+    schedule = Schedule("nightly", read_expression("@daily"), ("push",), "/", NOW)
+    site = 'f"a\\r\n'
+    credential = Credential(site, "certificate", "", "", NOW, "")
+    amounts = {
+        "files": 3,
+        "bytes": 9,
+        "files_moved": 1,
+        "bytes_moved": 3,
+        "files_failed": 2,
+        "proof_moved": "digest",
+    }
+    firings = [ended(0, seconds=2.5), ended(6, seconds=1.5, amounts=amounts)]
+    text = metrics_text([schedule], {"nightly": firings}, {"nightly": [credential]})
+    for parse in (strict_parser.text_string_to_metric_families, parser.text_string_to_metric_families):
+        found = {sample.name: sample for family in parse(text) for sample in family.samples}
+        assert found["hibali_schedule_last_exit_code"].value == 6
+        assert found["hibali_schedule_failures_in_a_row"].value == 1
+        assert found["hibali_schedule_last_files_failed"].value == 2
+        assert found["hibali_schedule_last_proof"].labels["proof"] == "digest"
+        assert found["hibali_credential_expiry_timestamp_seconds"].labels["site"] == site
+        assert found["hibali_credential_expiry_timestamp_seconds"].value == NOW.timestamp()
+
+
+def test_a_mail_cannot_be_given_other_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sendmail = tmp_path / "sendmail"
+    sendmail.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{tmp_path}/words\ncat >{tmp_path}/mail\n')
+    sendmail.chmod(0o755)
+    monkeypatch.setattr(telling, "_SENDMAIL", (str(sendmail),))
+    notice = Notice(
+        "failed", "nightly", "failed-5", "x\nBcc: all@example.org\n\nbody", "hibali schedule log nightly"
+    )
+    assert telling.give_notice(Notices(mail="me@example.org"), notice) == []
+    head, _, body = (tmp_path / "mail").read_text().partition("\n\n")
+    assert (tmp_path / "words").read_text() == "-i|--|me@example.org|"
+    assert "\nBcc" not in head
+    assert "hibali schedule log nightly" in body
+
+
+@pytest.mark.parametrize("secret", ["x\r\nX-Evil: 1", "x\nHost: evil", "x\x00y", "\u00e9", "x" * 5000, ""])
+@pytest.mark.parametrize("webhook", ["http://127.0.0.1:9/x", "http://127.0.0.1:9/{secret}"])
+def test_a_webhook_cannot_be_given_other_headers(tmp_path: Path, secret: str, webhook: str) -> None:
+    (tmp_path / "secret").write_text(secret, newline="")
+    notice = Notice("failed", "nightly", "failed-5", "x", "y")
+    notices = Notices(webhook=webhook, secret_file=str(tmp_path / "secret"))
+    problems = telling.give_notice(notices, notice)
+    assert [problem.subject for problem in problems] == ["webhook"]
+    assert "one line of ASCII" in problems[0].message
+    assert "evil" not in str(problems[0]).lower()

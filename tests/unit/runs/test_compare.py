@@ -1,0 +1,80 @@
+"""Sweeps side by side: each task beside the one that answers the same, whatever their numbers and order."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from runs.compare import OutputResult, Pair, compare_tasks, differing_facts, differing_tasks, match_tasks
+from runs.model import Run, RunStatus, State, Sweep
+from tests.support.runs import make_run
+
+VALUES = some.lists(some.tuples(some.integers(0, 3), some.sampled_from(["x", "y"])), min_size=1, max_size=8)
+
+
+def run_of(
+    rows: list[tuple[Any, ...]] | None, columns: tuple[str, ...] = ("a", "b"), **invocation: Any
+) -> Run:
+    sweep = None
+    if rows is not None:
+        tasks = {number: RunStatus(State.SUCCEEDED, exit_code=0) for number in range(1, len(rows) + 1)}
+        sweep = Sweep(tasks, columns, tuple(rows), set_of=(0,) * len(rows))
+    return make_run(id="r", site="s", state=State.SUCCEEDED, sweep=sweep, invocation=invocation)
+
+
+@given(VALUES, VALUES, some.randoms())
+def test_every_task_is_in_one_pair_and_pairs_answer_the_same(
+    mine: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]], chance: random.Random
+) -> None:
+    pairs = match_tasks(run_of(mine), run_of(theirs))
+    assert sorted(pair.a for pair in pairs if pair.a is not None) == list(range(1, len(mine) + 1))
+    assert sorted(pair.b for pair in pairs if pair.b is not None) == list(range(1, len(theirs) + 1))
+    both = [(pair.a, pair.b) for pair in pairs if pair.a is not None and pair.b is not None]
+    assert all(mine[a - 1] == theirs[b - 1] for a, b in both)
+    assert len(both) == (Counter(mine) & Counter(theirs)).total()
+    shuffled = list(mine)
+    chance.shuffle(shuffled)
+    assert all(None not in (pair.a, pair.b) for pair in match_tasks(run_of(mine), run_of(shuffled)))
+
+
+def test_what_one_varies_and_the_other_answers_once_is_the_same_answer() -> None:
+    rows: list[tuple[Any, ...]] = [(1, "x"), (2, "x")]
+    other = run_of([(2,), (1,)], ("a",), b="x")
+    assert match_tasks(run_of(rows), other) == [Pair(1, 2), Pair(2, 1)]
+    assert match_tasks(run_of(rows), run_of(None, a=2, b="x")) == [Pair(1, None), Pair(2, 0)]
+    assert match_tasks(run_of(None, a=2), run_of(None, a=3)) == [Pair(0, 0)]
+    assert [fact.what for fact in differing_facts(run_of(rows), other)] == []
+
+
+def test_outputs_are_those_of_the_tasks_beside_each_other() -> None:
+    pairs = [Pair(1, 2), Pair(2, None), Pair(None, 1)]
+    mine = {b"1/out/a": "d", b"1/only": "e", b"2/a": "f"}
+    found = compare_tasks(pairs, mine, {b"2/out/a": "d", b"1/a": "f"})
+    assert [(each.output.path, each.output.fate, each.name_a, each.name_b) for each in found] == [
+        (b"only", OutputResult.MISSING, b"1/only", b"2/only"),
+        (b"out/a", OutputResult.EQUAL, b"1/out/a", b"2/out/a"),
+        (b"a", OutputResult.MISSING, b"2/a", None),
+        (b"a", OutputResult.EXTRA, None, b"1/a"),
+    ]
+    single = compare_tasks([Pair(0, 3)], {b"3/a": "d"}, {b"3/3/a": "d"})  # a path of a run that is no sweep
+    assert [(each.output.fate, each.name_a, each.name_b) for each in single] == [
+        (OutputResult.EQUAL, b"3/a", b"3/3/a")
+    ]
+
+
+def test_how_tasks_ended_differently_is_told() -> None:
+    failed = run_of([(1, "x")])
+    assert failed.sweep is not None
+    tasks: Any = failed.sweep.tasks
+    tasks[1] = RunStatus(State.FAILED, exit_code=3)
+    good = run_of([(1, "x"), (2, "y")])
+    facts = differing_tasks(good, failed, match_tasks(good, failed))
+    assert [(fact.what, fact.a, fact.b) for fact in facts] == [
+        ("task 1: state", "SUCCEEDED", "FAILED"),
+        ("task 1: exit code", 0, 3),
+        ("task 2", {"a": 2, "b": "y"}, None),
+    ]

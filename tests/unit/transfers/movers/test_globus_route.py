@@ -1,0 +1,177 @@
+"""When Globus carries, how long a task that stands still is waited for, and what a collection's listing becomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from hibali.config.model import GlobusSettings, Site
+from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError, UsageError
+from transfers.entry import Kind
+from transfers.movers.globus_route import CollectionRoot, RouteRequest, find_ends
+from transfers.stores.base import ListingIncompleteError
+from transfers.stores.globus.errors import error_of, fault_of
+from transfers.stores.globus.paths import (
+    CollectionPair,
+    Piece,
+    below,
+    can_be_told,
+    deadline_after,
+    delete_body,
+    transfer_body,
+)
+from transfers.stores.globus.store import list_below
+from transfers.stores.globus.tasks import HOPELESS_SECONDS, Standstill
+
+NEAR = Site("near", "local", globus=GlobusSettings("uuid-near", {"/data": "/"}))
+FAR = Site("far", "ssh", globus=GlobusSettings("uuid-far", {"/p/scratch": "/scratch", "/p": "/project"}))
+VAULT = Site("vault", "globus", globus=GlobusSettings("uuid-vault"))
+PLAIN = Site("plain", "ssh")
+
+
+def _ends(
+    source: tuple[Site, bytes], target: tuple[Site, bytes], via: str = "auto", *against: str
+) -> CollectionPair | None:
+    return find_ends(RouteRequest(via, against), CollectionRoot(*source), CollectionRoot(*target))
+
+
+def test_globus_carries_where_both_ends_have_a_collection_that_shows_them() -> None:
+    near, far = (NEAR, b"/data/a b"), (FAR, b"/p/scratch/x")
+    assert _ends(near, far) == CollectionPair("uuid-near", "/a b", "uuid-far", "/scratch/x")
+    assert _ends(far, (VAULT, b"~/y")) == CollectionPair("uuid-far", "/scratch/x", "uuid-vault", "/~/y")
+    assert _ends(near, far, "stream") is None
+    for other in ((PLAIN, b"/x"), (FAR, b"/q"), (FAR, b"/p/scratch/\xff"), (replace(FAR, kind="s3"), b"/p")):
+        assert _ends(near, other) is None
+        with pytest.raises(UsageError):
+            _ends(near, other, "globus")
+    assert _ends(near, far, "auto", "--pack") is None
+    for via in ("auto", "globus"):
+        with pytest.raises(UsageError) as told:
+            _ends((PLAIN, b"/x"), (VAULT, b"/y"), via)
+        assert told.value.subject == "plain"
+    with pytest.raises(UsageError) as told:
+        _ends(near, far, "globus", "--pack")
+    assert (told.value.code, told.value.subject) == ("not-by-globus", "--pack")
+
+
+def test_names_that_globus_can_be_told() -> None:
+    assert below("/", b"a/b") == "/a/b"
+    assert below("/x", "é~*".encode()) == "/x/é~*"
+    assert [can_be_told(name) for name in (b"a", b"\xff", b"a\nb", b"a\rb", "\u202e".encode())] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_submissions_ask_for_what_is_promised() -> None:
+    body = transfer_body(
+        CollectionPair("s", "/", "t", "/"),
+        [Piece("/a", "/b", "00ff"), Piece("/c", "/d")],
+        submission="id",
+        label="l",
+        deadline=deadline_after(7 * 86400.0, datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)),
+    )
+    wanted = {
+        "verify_checksum": True,
+        "preserve_timestamp": True,
+        "skip_source_errors": True,
+        "fail_on_quota_errors": True,
+    }
+    assert wanted.items() <= body.items()
+    assert [item.get("external_checksum") for item in body["DATA"]] == ["00ff", None]
+    assert "filter_rules" not in body
+    assert body["deadline"] == "2026-01-09T03:04:05+00:00"
+    gone = delete_body("c", ["/*"], submission="id", label="l", deadline=body["deadline"])
+    assert gone["deadline"] == body["deadline"]
+    assert (gone["recursive"], gone["interpret_globs"], gone["ignore_missing"]) == (False, False, True)
+
+
+def test_what_globus_says_in_our_words() -> None:
+    cases: list[tuple[str, type[HibaliError], str]] = [
+        ("QUOTA_EXCEEDED", IncompleteError, "no-quota"),
+        ("GC_NOT_CONNECTED", TryLaterError, "collection-offline"),
+        ("AUTH", AccessError, "denied"),
+        ("\x1b[31m", TryLaterError, "globus-fault"),
+    ]
+    for code, kind, word in cases:
+        told = error_of(code, "here", "File: x\nMessage: \x1b[31mred")
+        assert isinstance(told, kind)
+        assert told.code == word
+        assert "\x1b" not in told.message
+        assert "\n" not in told.message
+    assert fault_of("PERMISSION_DENIED").hopeless
+    assert not fault_of("GC_NOT_CONNECTED").hopeless
+
+
+def test_a_task_is_given_up_only_while_something_is_wrong_and_nothing_moves() -> None:
+    def task(status: str = "OK", moved: int = 0, **more: Any) -> dict[str, Any]:
+        return {"status": "ACTIVE", "nice_status": status, "bytes_transferred": moved, **more}
+
+    quiet = Standstill(10.0)
+    assert not any(quiet.is_too_long(float(now), task()) for now in range(100))
+    stuck = Standstill(10.0)
+    assert not stuck.is_too_long(0.0, task("GC_NOT_CONNECTED"))
+    assert not stuck.is_too_long(9.0, task("GC_NOT_CONNECTED"))
+    assert not stuck.is_too_long(11.0, task("GC_NOT_CONNECTED", 5))
+    assert stuck.is_too_long(21.0, task("GC_NOT_CONNECTED", 5))
+    patient = Standstill(None)
+    assert not any(patient.is_too_long(now * 1e4, task("OK", is_paused=True)) for now in range(9))
+    hopeless = Standstill(None)
+    assert not hopeless.is_too_long(0.0, task("PERMISSION_DENIED"))
+    assert hopeless.is_too_long(HOPELESS_SECONDS, task("PERMISSION_DENIED"))
+
+
+def test_a_listing_is_whole_or_says_what_it_lacks() -> None:
+    def name(text: str, kind: str = "file", **more: Any) -> dict[str, Any]:
+        return {
+            "name": text,
+            "type": kind,
+            "size": 3,
+            "last_modified": "2026-01-02 03:04:05+00:00",
+            "link_target": None,
+            **more,
+        }
+
+    folders = {
+        b"": [name("b", "dir"), name("b-c"), name("b.d"), name("l", link_target="b-c"), name("x", "other")],
+        b"b": [name("z"), name("a"), name(".hibali", "dir")],
+        b"b/.hibali": [name("lock"), name("mine")],
+    }
+
+    def page(folder: bytes, offset: int, limit: int) -> dict[str, Any]:
+        found = folders[folder]
+        return {"DATA": found[offset : offset + min(limit, 2)], "total": len(found)}
+
+    entries = list(list_below(page, "there"))
+    assert [entry.path for entry in entries] == [
+        b"b-c",
+        b"b.d",
+        b"b",
+        b"b/.hibali/mine",
+        b"b/a",
+        b"b/z",
+        b"l",
+        b"x",
+    ]
+    assert [entry.path for entry in list_below(page, "there", shallow=True)] == [
+        b"b-c",
+        b"b.d",
+        b"b",
+        b"l",
+        b"x",
+    ]
+    assert {entry.kind for entry in entries} == set(Kind)
+    assert entries[0].mtime_ns == 1_767_323_045_000_000_000
+
+    def too_many(folder: bytes, offset: int, limit: int) -> dict[str, Any]:
+        return {**page(folder, offset, limit), "total": 100_001 if folder else len(folders[folder])}
+
+    with pytest.raises(ListingIncompleteError) as told:
+        list(list_below(too_many, "there"))
+    assert [(path, problem.code) for path, problem in told.value.unlisted] == [(b"b", "folder-too-large")]

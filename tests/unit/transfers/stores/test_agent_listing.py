@@ -1,0 +1,209 @@
+"""Listings come in pages; what is the same at both sides is counted whole, and the plan is that of all entries."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hibali.errors import IncompleteError
+from transfers.agent import protocol
+from transfers.agent.listing import Pages
+from transfers.agent.protocol import Record
+from transfers.stores.agent_listing import AgentListing, BothSides, entries_of
+from transfers.stores.base import ListingIncompleteError, Page
+
+
+class Understands:
+    """What of a connection a listing needs."""
+
+    where = "there"
+
+    @contextlib.contextmanager
+    def understanding(self) -> Iterator[None]:
+        try:
+            yield
+        except (KeyError, TypeError, ValueError) as problem:
+            raise IncompleteError("listing-violation", str(problem), subject="there") from None
+
+
+def file(path: bytes, **more: Any) -> Record:
+    plain = Record(path, b"f", 3, 1_600_000_000_000_000_001, 0o100644, 1, 2, 1, 5, b"", 0, 4096)
+    return plain._replace(**more)
+
+
+def folder(path: bytes) -> Record:
+    return file(path, kind=b"d", size=4096)
+
+
+def order(record: Record) -> bytes:
+    return record.path + b"/" if record.kind == b"d" else record.path
+
+
+def answers(records: Sequence[Record], each: int = 1000, **closing: Any) -> Iterator[protocol.Frame]:
+    pages, header = Pages(), {"count": len(records), "orphans": [], "problems": [], **closing}
+    for number, record in enumerate(sorted(records, key=order)):
+        pages.add(record)
+        if number % each == each - 1:
+            yield protocol.Frame(protocol.REPLY, {"pages": pages.take()}, bytes(pages.block))
+            pages.clear()
+    yield protocol.Frame(protocol.END, {**header, "pages": pages.take()}, bytes(pages.block))
+
+
+def listing(records: Sequence[Record], each: int = 1000, **closing: Any) -> AgentListing:
+    return AgentListing(answers(records, each, **closing), Understands(), lambda _: None)  # type: ignore[arg-type]
+
+
+def tree(folders: int, files: int) -> list[Record]:
+    names = [f"d{number}".encode() for number in range(folders)]
+    return [folder(name) for name in names] + [
+        file(b"%s/f%d" % (name, number)) for name in names for number in range(files)
+    ]
+
+
+def left(
+    ours: Sequence[Record], theirs: Sequence[Record], each: int = 1000
+) -> tuple[list[bytes], list[bytes], int]:
+    """What has to be looked at one by one at either side, and how many files were not."""
+    passed: list[Page] = []
+    both = BothSides(listing(ours, each), listing(theirs, each), passed.append)
+    source, target = both.source(), both.target()
+    mine, other = next(source, None), next(target, None)
+    seen: tuple[list[bytes], list[bytes]] = ([], [])
+    while mine is not None or other is not None:  # as the merge does it
+        if other is None or (mine is not None and mine.order <= other.order):
+            assert mine is not None
+            same = other is not None and mine.order == other.order
+            seen[0].append(mine.path)
+            mine = next(source, None)
+            if same:
+                assert other is not None
+                seen[1].append(other.path)
+                other = next(target, None)
+        else:
+            seen[1].append(other.path)
+            other = next(target, None)
+    return *seen, sum(page.files for page in passed)
+
+
+def test_what_did_not_change_is_not_looked_at() -> None:
+    records = tree(20, 30)
+    other_disk = [record._replace(device=9, inode=9, ctime_ns=9, allocated=0, links=2) for record in records]
+    assert left(records, other_disk) == ([], [], 600)
+    folders_differ = [
+        record._replace(mtime_ns=7, size=1) if record.kind == b"d" else record for record in records
+    ]
+    assert left(records, folders_differ) == ([], [], 600)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": 4},
+        {"mtime_ns": 1},
+        {"mode": 0o100744},
+        {"kind": b"l", "link": b"x"},
+        {"kind": b"s"},
+        {"path": b"d3/f7x"},
+    ],
+)
+def test_a_change_is_found_in_its_folder_alone(change: dict[str, Any]) -> None:
+    records = tree(20, 30)
+    changed = [record._replace(**change) if record.path == b"d3/f7" else record for record in records]
+    mine, other, passed = left(records, changed)
+    assert b"d3/f7" in mine
+    assert all(path.startswith(b"d3") for path in mine + other)
+    assert 19 * 30 <= passed < 20 * 30
+
+
+def test_a_flat_folder_is_looked_at_only_around_what_changed() -> None:
+    records = [file(b"name-%06d" % number) for number in range(20_000)]
+    changed = [record for record in records if record.path != b"name-010000"]
+    mine, other, passed = left(records, changed, each=3000)
+    assert b"name-010000" in mine
+    assert len(mine) < 8000
+    assert passed == 20_000 - len(mine)
+    assert len(other) == len(mine) - 1
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_every_difference_is_seen_wherever_the_frames_end(seed: int, each: int) -> None:
+    chance = random.Random(seed)  # noqa: S311  # it makes trees
+    records = [*tree(chance.randint(1, 6), chance.randint(0, 8)), file(b"a"), file(b"z")]
+    theirs = [record for record in records if chance.random() > 0.1]
+    theirs = [
+        record._replace(size=9) if record.kind == b"f" and chance.random() < 0.1 else record
+        for record in theirs
+    ]
+    mine, other, passed = left(records, theirs, each)
+    same = {order(record): record.size for record in records}.items() & {
+        order(record): record.size for record in theirs
+    }.items()
+    assert {record.path for record in records if (order(record), record.size) not in same} <= set(mine)
+    assert {record.path for record in theirs if (order(record), record.size) not in same} <= set(other)
+    assert mine == sorted(mine)
+    files = [record for record in records if record.kind == b"f"]
+    assert passed + sum(record.path in set(mine) for record in files) == len(files)
+
+
+def test_specials_are_never_passed_over() -> None:
+    records = [file(b"fifo", kind=b"s")]
+    assert left(records, records)[:2] == ([b"fifo"], [b"fifo"])
+
+
+def test_two_pages_cannot_be_mistaken_for_each_other() -> None:
+    one = [file(b"a", size=1, mtime_ns=23)]
+    other = [file(b"a", size=12, mtime_ns=3)]
+    assert left(one, other)[2] == 0
+    link = [file(b"a", kind=b"l", link=b"f3 5 0")]
+    assert left(link, [file(b"a", size=3, mtime_ns=5, mode=0)])[2] == 0
+
+
+def test_a_listing_that_does_not_add_up_is_refused() -> None:
+    records = tree(2, 3)
+    with pytest.raises(IncompleteError, match="were announced"):
+        list(listing(records, count=7))
+    with pytest.raises(ListingIncompleteError):
+        list(listing(records, problems=[["d0/f9", ["denied", "no permission", False]]]))
+    good = list(answers(records))[-1]
+    names, files, size, length, digest = good.header["pages"][0]
+    for pages in (
+        [[names + 1, files, size, length, digest], *good.header["pages"][1:]],
+        [[names, files, size, length + 1, digest], *good.header["pages"][1:]],
+        [[0, files, size, length, digest], *good.header["pages"][1:]],
+        good.header["pages"][1:],
+        [["x"]],
+    ):
+        bad = replace_header(good, pages)
+        with pytest.raises(IncompleteError):
+            list(AgentListing(iter([bad]), Understands(), lambda _: None))  # type: ignore[arg-type]
+
+
+def replace_header(frame: protocol.Frame, pages: Any) -> protocol.Frame:
+    return frame._replace(header={**frame.header, "pages": pages})
+
+
+def test_what_is_passed_over_keeps_the_order() -> None:
+    def twice() -> Iterator[protocol.Frame]:
+        [frame] = answers([file(b"a")])
+        yield frame._replace(kind=protocol.REPLY)
+        yield frame
+
+    passing = AgentListing(twice(), Understands(), lambda _: None)  # type: ignore[arg-type]
+    assert passing.page is not None
+    passing.pass_over()
+    assert passing.page is not None
+    with pytest.raises(IncompleteError, match="order"):
+        passing.pass_over()
+
+
+def test_packed_records_are_read_back() -> None:
+    pages = Pages()
+    pages.add(file(b"a"))
+    [entry] = entries_of(bytes(pages.block), "x")
+    assert (entry.path, entry.size, entry.links) == (b"a", 3, 1)

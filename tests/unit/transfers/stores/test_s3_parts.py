@@ -1,0 +1,308 @@
+"""The parts of the object store that need no server: endpoints, credentials, errors, manifests, order, locks."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hibali.config.model import S3Settings
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
+from tests.support.manifests import read_lines, write_lines
+from transfers.agent.lease import this_process
+from transfers.entry import Proof
+from transfers.stores.s3 import listing
+from transfers.stores.s3.credentials import (
+    CredentialSource,
+    Endpoint,
+    check_endpoint,
+    find_endpoint,
+    parse_process_credentials,
+)
+from transfers.stores.s3.listing import Listed, in_order
+from transfers.stores.s3.manifest import Cursor, Known, from_metadata, line_of, to_metadata
+from transfers.stores.s3.multipart import MOST_PARTS, part_bytes
+from transfers.stores.s3.probe import Honours, facts_of, recall, remember
+from transfers.stores.s3.requests import (
+    delete_document,
+    error_of,
+    from_obstore,
+    is_plain,
+    key_bytes,
+    parse,
+    problem_of,
+)
+from transfers.stores.server_lease import is_free
+
+GOOD = {"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "planted-secret"}
+SHA = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    "url", ["https://s3.example.org", "http://127.0.0.1:9000", "http://localhost", "http://[::1]:1/"]
+)
+def test_endpoints_that_are_safe(url: str) -> None:
+    assert check_endpoint(url, "site") is url.startswith("https")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://s3.example.org",
+        "http://127.0.0.1.example.org",
+        "http://localhost.example.org",
+        "ftp://127.0.0.1",
+        "https://user:word@s3.example.org",
+        "https://s3.example.org/path",
+        "https://s3.example.org?x=1",
+        "https://",
+        "https://s3.example.org:port",
+        "s3.example.org",
+    ],
+)
+def test_endpoints_that_are_refused(url: str) -> None:
+    with pytest.raises(UsageError):
+        check_endpoint(url, "site")
+
+
+def test_keys_are_quoted_in_urls() -> None:
+    endpoint = Endpoint("https://s3.example.org", "eu", secure=True)
+    assert (
+        endpoint.address("b", b"a b/c\xc3\xa9?#%+~") == "https://s3.example.org/b/a%20b/c%C3%A9%3F%23%25%2B~"
+    )
+    assert endpoint.address("b") == "https://s3.example.org/b"
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_amazon_is_a_word_and_needs_a_region() -> None:
+    found = find_endpoint(S3Settings("aws", region="eu-central-1"), "site")
+    assert (found.url, found.region) == ("https://s3.eu-central-1.amazonaws.com", "eu-central-1")
+
+
+def test_process_credentials_are_read() -> None:
+    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    found = parse_process_credentials(json.dumps({**GOOD, "SessionToken": "T", "Expiration": soon}).encode())
+    assert (found.access_key, found.secret_key, found.token) == ("AK", "planted-secret", "T")
+    assert found.expires is not None
+    assert "planted-secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"planted-secret",
+        b"[1]",
+        json.dumps({**GOOD, "Version": 2}).encode(),
+        json.dumps({**GOOD, "SecretAccessKey": ""}).encode(),
+        json.dumps({**GOOD, "Expiration": "planted-secret"}).encode(),
+        json.dumps({**GOOD, "Expiration": "2001-01-01T00:00:00Z"}).encode(),
+        json.dumps({**GOOD, "SessionToken": 7}).encode(),
+    ],
+)
+def test_other_credentials_are_refused_without_repeating_them(text: bytes) -> None:
+    with pytest.raises(ValueError) as told:  # noqa: PT011 - any text will do but the secret
+        parse_process_credentials(text)
+    assert "planted-secret" not in str(told.value)
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_a_command_gives_credentials() -> None:
+    program = f"import json; print(json.dumps({GOOD!r}))"
+    settings = S3Settings("aws", credentials_command=(sys.executable, "-c", program))
+    found = CredentialSource(settings, "site").current()
+    assert found is not None
+    assert found.secret_key == "planted-secret"
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_a_command_that_fails_is_an_access_error() -> None:
+    program = "import sys; print('planted-secret'); sys.exit('planted-secret')"
+    settings = S3Settings("aws", credentials_command=(sys.executable, "-c", program))
+    with pytest.raises(AccessError) as told:
+        CredentialSource(settings, "site").current()
+    assert "planted-secret" not in json.dumps(told.value.to_record())
+
+
+@pytest.mark.usefixtures("hibali_home")
+def test_without_credentials_no_metadata_service_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/")
+    monkeypatch.setattr(socket.socket, "connect", lambda *words: asked.append(words))
+    with pytest.raises(AccessError) as told:
+        CredentialSource(S3Settings("aws"), "site").current()
+    assert told.value.code == "no-credentials"
+    assert asked == []
+
+
+def test_profiles_come_from_the_shared_files(hibali_home: Any) -> None:
+    folder = hibali_home.home / ".aws"
+    folder.mkdir()
+    (folder / "credentials").write_text("[lab]\naws_access_key_id = A\naws_secret_access_key = B\n")
+    found = CredentialSource(S3Settings("aws", profile="lab"), "site").current()
+    assert found is not None
+    assert (found.access_key, found.secret_key) == ("A", "B")
+    with pytest.raises(AccessError) as told:
+        CredentialSource(S3Settings("aws", profile="other"), "site").current()
+    assert told.value.code == "no-such-profile"
+
+
+def test_anonymous_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "A")
+    assert CredentialSource(S3Settings("aws", anonymous=True), "site").current() is None
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "word"),
+    [
+        (403, "InvalidAccessKeyId", AccessError, "bad-credentials"),
+        (403, "SignatureDoesNotMatch", AccessError, "bad-credentials"),
+        (400, "ExpiredToken", AccessError, "expired"),
+        (403, "AccessDenied", AccessError, "denied"),
+        (403, "RequestTimeTooSkewed", AccessError, "clock-skew"),
+        (404, "NoSuchBucket", NotFoundError, "no-such-bucket"),
+        (404, "NoSuchKey", NotFoundError, "vanished"),
+        (503, "SlowDown", TryLaterError, "busy"),
+        (500, "", TryLaterError, "server-failed"),
+        (429, "", TryLaterError, "busy"),
+        (507, "", IncompleteError, "no-space"),
+        (403, "QuotaExceeded", IncompleteError, "no-space"),
+        (400, "XAmzContentSHA256Mismatch", IncompleteError, "corrupt"),
+        (400, "BadDigest", IncompleteError, "corrupt"),
+        (412, "PreconditionFailed", IncompleteError, "source-changed"),
+        (301, "PermanentRedirect", UsageError, "wrong-endpoint"),
+        (501, "NotImplemented", IncompleteError, "not-supported"),
+        (400, "KeyTooLongError", IncompleteError, "refused-by-server"),
+    ],
+)
+def test_every_complaint_has_its_error(status: int, code: str, kind: type[HibaliError], word: str) -> None:
+    found = error_of(status, code, "site:b")
+    assert (type(found), found.code, found.subject) == (kind, word, "site:b")
+    text = f"Generic S3 error: status code: {status} Odd: <Error><Code>{code}</Code><Message>planted-secret"
+    other = from_obstore(Exception(text if code else text.replace("<Code></Code>", "")), "site:b")
+    assert (type(other), other.code) == (kind, word)
+    assert "planted-secret" not in json.dumps(other.to_record())
+
+
+def test_only_what_concerns_one_entry_is_its_problem() -> None:
+    assert problem_of(error_of(400, "BadDigest", "x")).again
+    assert problem_of(error_of(507, "", "x")).code == "no-space"
+    assert problem_of(error_of(403, "AccessDenied", "x"), denied=True).code == "denied"
+    for status, code in ((403, "AccessDenied"), (404, "NoSuchBucket"), (503, "SlowDown")):
+        with pytest.raises(HibaliError):
+            problem_of(error_of(status, code, "x"))
+
+
+def test_manifest_lines_survive_and_nonsense_does_not() -> None:
+    lines = {
+        b"a": Known("e1", 1, SHA, 5, 0o755),
+        "sp ace\né\\".encode(): Known("e2", 0),
+        b"not \xff utf-8": Known("e3", 2, None, -7, 0o644),
+    }
+    content = write_lines(lines)
+    assert read_lines(content) == lines
+    assert all(line.isascii() for line in content.splitlines())
+    spoiled = (
+        b'{"key": "torn\n[1]\n7\nnull\n{"key":"x","ETag":1,"size":1}\n{"key":"x","ETag":"e","size":"1"}\n'
+        b'{"key":"x","ETag":"e","size":1,"sha256":"short"}\n{"key":"x","ETag":"e","size":1,"mode":"9"}\n'
+        b'{"key":"x","ETag":"e","size":1,"mtime_ns":true}\n' + b"[" * 9000 + b"\n\xff\n"
+    )
+    assert read_lines(spoiled + content) == lines
+
+
+def test_a_line_counts_only_while_etag_and_size_match() -> None:
+    known = Known("e", 1, SHA)
+    cursor = Cursor([(b"a", line_of(b"a", known))])
+    assert cursor.find(b"a", "e", 1) == known
+    assert cursor.find(b"a", "e", 2) is None
+    assert cursor.find(b"a", "f", 1) is None
+    assert cursor.find(b"b", "e", 1) is None
+
+
+def test_metadata_goes_there_and_back() -> None:
+    for known in (
+        Known("e", 1, SHA, 1_600_000_000_123_456_789, 0o755),
+        Known("e", 0),
+        Known("e", 3, None, -5, 0),
+    ):
+        headers = {f"x-amz-meta-{name}": value for name, value in to_metadata(known).items()}
+        assert from_metadata(headers, "e", known.size) == known
+        assert not any("_" in name for name in headers)
+    assert from_metadata({"x-amz-meta-mtime": "1600000000.5"}, "e", 1).mtime_ns == 1_600_000_000_500_000_000
+    hostile = {f"x-amz-meta-{name}": "1e9; rm" for name in ("sha256", "mtime-ns", "mtime", "mode")}
+    assert from_metadata(hostile, "e", 1) == Known("e", 1)
+
+
+def test_listings_are_sorted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_RUN", 7)
+    names = [b"a/b", b"a/c", b"a-x", b"a.b", b"a0", *(f"é{n}\n".encode() for n in range(40))]
+    random.Random(3).shuffle(names)  # noqa: S311 - the same each time
+    found = [Listed(name, 1, "e", "m") for name in names]
+    assert list(in_order(found, "x")) == sorted(found)
+    with pytest.raises(IncompleteError) as told:
+        list(in_order([*found, found[20]], "x"))
+    assert told.value.code == "listing-violation"
+
+
+@pytest.mark.parametrize("size", [1, 5 << 20, 80 << 30, 5 << 40])
+@pytest.mark.parametrize("segment", [1 << 20, 4 << 20, 8 << 20, 16 << 20])
+def test_parts_are_few_and_large_enough(size: int, segment: int) -> None:
+    part = part_bytes(size, segment)
+    assert part % segment == 0
+    assert part >= 5 << 20
+    assert -(-size // part) <= MOST_PARTS
+
+
+def test_a_lock_is_free_only_where_nobody_can_hold_it() -> None:
+    living = {**this_process(), "lease": 120}
+    assert not is_free(living, 10)
+    assert not is_free(living, None)
+    assert is_free(living, 121)
+    assert not is_free({**living, "boot": "another"}, 10), "two machines may share a name"
+    assert is_free({**living, "start": "1"}, 10)
+    assert not is_free({**living, "host": "elsewhere", "boot": "another", "start": "1"}, 10)
+    assert not is_free({**living, "boot": "", "start": "1"}, 10)
+    assert not is_free({}, 100)
+    assert is_free({}, 121)
+    assert is_free({"lease": 10**9}, 121), "nobody holds for ever by a large number"
+
+
+def test_what_was_seen_is_remembered_for_that_endpoint_alone(hibali_home: Any) -> None:
+    seen = Honours(writable=True, checks_sha256=True, refuses=("\\",), name_bytes=255)
+    assert recall("lab", "b", "https://one") is None
+    remember("lab", "b", "https://one", seen)
+    remember("lab", "c", "https://one", Honours())
+    assert recall("lab", "b", "https://one") == seen
+    assert recall("lab", "b", "https://two") is None
+    (hibali_home.state / "sites/lab.json").write_text('{"buckets": []}')
+    assert recall("lab", "b", "https://one") is None
+
+
+def test_a_server_proves_only_what_it_was_seen_to_check() -> None:
+    def write(**seen: bool) -> Proof:
+        return facts_of(Honours(**seen), b"", Proof.RECORDED).proof_write
+
+    assert write(checks_sha256=True) is Proof.DIGEST
+    assert write(checks_checksum=True, md5_etags=True) is Proof.DIGEST
+    assert write(md5_etags=True) is Proof.CLAIMED
+    assert write() is Proof.SIZE
+    assert facts_of(None, b"", Proof.RECORDED).proof_write is Proof.SIZE
+    assert not facts_of(Honours(conditional_create=True), b"", Proof.RECORDED).locks
+
+
+def test_xml_is_read_and_written_safely() -> None:
+    with pytest.raises(TryLaterError):
+        parse(b'<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', "x")
+    with pytest.raises(TryLaterError):
+        parse(b"<html>", "x")
+    assert b"<Key>a&amp;&lt;b</Key>" in delete_document([b"a&<b"])
+    assert key_bytes("a+b%2B%0A", encoded=True) == b"a b+\n"
+    assert key_bytes("a+b%2B", encoded=False) == b"a+b%2B"
+    assert is_plain("é ~".encode())
+    assert not any(map(is_plain, (b"a\n", b"\x7f", b"\xff", "\x85".encode(), "\ufffe".encode())))

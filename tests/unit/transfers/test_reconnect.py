@@ -1,0 +1,114 @@
+"""Which errors are lost lines, how long is waited between tries, and what is still to be done afterwards."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hibali.errors import AccessError, HibaliError, TryLaterError
+from hibali.retry import try_again
+from transfers.pipeline.batches import Answered
+from transfers.reconnect import RetryPolicy, is_lost
+
+
+def pauses_of(patience: RetryPolicy, now: float, tries: float = 0.0) -> list[float]:
+    """All pauses from now on, each try taking so long."""
+    found: list[float] = []
+    while (pause := patience.next_pause(now)) is not None:
+        found.append(pause)
+        now += pause + tries
+    return found
+
+
+def lost_at(now: float, mark: object = None, *, seconds: float = 600.0) -> RetryPolicy:
+    patience = RetryPolicy(seconds, lambda: 1.0)
+    patience.lost(now, mark)
+    return patience
+
+
+def test_pauses_grow_threefold_to_a_longest_and_end_with_the_time() -> None:
+    pauses = pauses_of(lost_at(50.0), 50.0)
+    assert pauses[:5] == [3.0, 9.0, 27.0, 81.0, 90.0]
+    assert sum(pauses) == 600.0
+
+
+@given(
+    seconds=st.floats(0.5, 3600.0),
+    tries=st.floats(0.0, 60.0),
+    jitter=st.floats(0.9, 1.1),
+)
+def test_there_are_ever_fewer_tries_and_never_one_after_the_time(
+    seconds: float, tries: float, jitter: float
+) -> None:
+    patience = RetryPolicy(seconds, lambda: jitter)
+    patience.lost(0.0, None)
+    pauses = pauses_of(patience, 0.0, tries)
+    assert all(0 < pause <= 90.0 * 1.1 for pause in pauses)
+    assert sum(pauses) + tries * (len(pauses) - 1) <= seconds * (1 + 1e-9)
+    assert all(first <= second for first, second in pairwise(pauses[:-1]))
+    assert len(pauses) <= 5 + seconds / 80
+
+
+def test_a_line_that_is_lost_again_without_getting_on_does_not_begin_afresh() -> None:
+    patience = lost_at(0.0, mark=(1, 0), seconds=20.0)
+    assert [patience.next_pause(0.0), patience.next_pause(3.0)] == [3.0, 9.0]
+    patience.lost(13.0, (1, 0))
+    assert pauses_of(patience, 13.0) == [7.0]
+    patience.lost(13.0, (1, 8 << 20))
+    assert pauses_of(patience, 13.0) == [3.0, 9.0, 8.0]
+
+
+def test_what_a_lost_line_is() -> None:
+    assert is_lost(TryLaterError("connection-lost", "the agent ended"))
+    assert is_lost(TryLaterError("unreachable", "Connection closed by remote host"))
+    assert not is_lost(TryLaterError("locked", "the target is held", transient=False))
+    assert not is_lost(TryLaterError("lease-lost", "somebody else took the lock"))
+    assert not is_lost(AccessError("login-refused", "the login was refused"))
+    assert not is_lost(KeyboardInterrupt())
+
+
+def test_only_what_may_succeed_later_is_tried_again_and_the_last_error_is_the_one() -> None:
+    problems: list[HibaliError] = [
+        TryLaterError("unreachable", "not yet"),
+        AccessError("login-refused", "never"),
+        TryLaterError("unreachable", "is not asked for"),
+    ]
+    told: list[tuple[str, int, float]] = []
+
+    def attempt() -> None:
+        raise problems.pop(0)
+
+    with pytest.raises(AccessError, match="never"):
+        try_again(
+            attempt,
+            TryLaterError("connection-lost", "lost"),
+            next_pause=lambda: 0.001,
+            on_pause=lambda problem, count, seconds: told.append((problem.message, count, seconds)),
+        )
+    assert told == [("lost", 1, 0.001), ("not yet", 2, 0.001)]
+    assert len(problems) == 1
+
+
+def test_without_a_pause_nothing_is_tried() -> None:
+    def attempt() -> None:
+        raise AssertionError
+
+    with pytest.raises(TryLaterError, match="lost"):
+        try_again(
+            attempt,
+            TryLaterError("connection-lost", "lost"),
+            next_pause=lambda: None,
+            on_pause=lambda *_: pytest.fail("there is no pause"),
+        )
+
+
+@given(st.sets(st.integers(0, 200)))
+def test_what_is_answered_is_known_by_number(numbers: set[int]) -> None:
+    answered = Answered()
+    for number in numbers:
+        answered.add(number)
+    assert {number for number in range(220) if number in answered} == numbers
+    assert len(answered) == len(numbers)
