@@ -74,7 +74,7 @@ class SweepTarget(Target):
 
 
 @dataclass(frozen=True)
-class Scene:
+class TemplateContext:
     """A tool at a cluster that counts what it is asked, and the line that runs it once for each row of a table."""
 
     node: CountedSlurm
@@ -85,7 +85,7 @@ class Scene:
 
 
 @contextlib.contextmanager
-def set_scene(stage: Stage, name: str, tool: dict[str, Any], limits: str) -> Iterator[Scene]:
+def set_scene(stage: Stage, name: str, tool: dict[str, Any], limits: str) -> Iterator[TemplateContext]:
     """Everything that is not measured; `limits` are lines of the site's table of that name."""
     slurm: Slurm = ensure(stage.folder, "slurm")
     with stage.place(name) as place, counted_slurm(place, slurm) as node:
@@ -99,7 +99,7 @@ def set_scene(stage: Stage, name: str, tool: dict[str, Any], limits: str) -> Ite
         reference = _prepared(environment, "pipelines", "add", str(descriptor)).split()[0]
         _prepared(environment, "pipelines", "trust", reference)
         words = [*HIBALI, "run", reference, "--each", str(table), "--site", "cluster", "--wait", "--quiet"]
-        yield Scene(node, work, Amount(count, 0, "tasks"), words, environment)
+        yield TemplateContext(node, work, Amount(count, 0, "tasks"), words, environment)
 
 
 @contextlib.contextmanager

@@ -1,3 +1,3 @@
-"""The words that the other packages share."""
+"""What the other packages share."""
 
 __version__ = "0.1.0"

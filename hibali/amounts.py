@@ -7,8 +7,8 @@ import re
 import shlex
 
 
-def size_words(size: int) -> str:
-    """A size in bytes with three digits or so: `840 B`, `1.2 GB`, in powers of 1000."""
+def format_size(size: int) -> str:
+    """Format a size in bytes with about three digits: `840 B`, `1.2 GB`, in powers of 1000."""
     if size < 1000:
         return f"{size} B"
     value = float(size)
@@ -19,8 +19,8 @@ def size_words(size: int) -> str:
     return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
 
 
-def time_words(seconds: float) -> str:
-    """A time in its two largest units: `21 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+def format_duration(seconds: float) -> str:
+    """Format a time in its two largest units: `21 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     whole = max(1, round(seconds))
     for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= length:
@@ -37,7 +37,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGTP]?)(iB|B)?", re.IGNORECASE)
 
 
 def read_duration(text: str) -> float:
-    """Seconds of `90`, `60s`, `10m`, `1h30m` or `2d`; raises ValueError with words for people."""
+    """Parse a duration to seconds: `90`, `60s`, `10m`, `1h30m` or `2d`; raises ValueError with a message for users."""
     written = text.strip().lower()
     if not _DURATION.fullmatch(written):
         raise ValueError(f"{text!r} is not a duration such as 60s, 10m, 1h30m or 2d")
@@ -46,9 +46,9 @@ def read_duration(text: str) -> float:
 
 
 def read_job_time(text: str) -> int:
-    """Seconds of `[D-]HH:MM:SS`, or of a duration with its unit (`90m`, `2d`); raises ValueError.
+    """Parse a job's time limit to seconds: `[D-]HH:MM:SS`, or of a duration with its unit (`90m`, `2d`); raises ValueError.
 
-    `10:30` and a bare number are hours to some schedulers and minutes or seconds to others.
+    `10:30` and a plain number are refused: schedulers read them as hours, minutes or seconds.
     """
     found = _JOB_TIME.fullmatch(text)
     if found is not None:
@@ -59,14 +59,14 @@ def read_job_time(text: str) -> int:
     else:
         raise ValueError(f"{text!r} is not a job's time such as 01:00:00, 2-00:00:00, 90m or 12h")
     if total <= 0:
-        raise ValueError(f"{text!r} leaves a job no time")
+        raise ValueError(f"{text!r} is not a positive time")
     return total
 
 
 def read_size(text: str) -> int:
-    """Bytes of `500M`, `1.5G` or `4096`; raises ValueError.
+    """Parse a size to bytes: `500M`, `1.5G` or `4096`; raises ValueError.
 
-    As rsync reads them: K, M, G and KiB, MiB, GiB count in 1024, KB, MB, GB in 1000.
+    Units are those of rsync: K, M, G and KiB, MiB, GiB are powers of 1024; KB, MB, GB of 1000.
     """
     found = _SIZE.fullmatch(text.strip())
     if not found:
@@ -76,12 +76,12 @@ def read_size(text: str) -> int:
     return int(float(number) * step ** " KMGTP".index(prefix.upper() or " "))
 
 
-def read_words(text: str) -> tuple[str, ...]:
-    """The words of a command as a shell would split them, without a shell; raises ValueError."""
+def split_command(text: str) -> tuple[str, ...]:
+    """Split a command line into arguments as a shell does, without a shell; raises ValueError."""
     try:
         words = tuple(shlex.split(text))
     except ValueError as problem:
-        raise ValueError(f"{text!r} cannot be split into words: {problem}") from None
+        raise ValueError(f"{text!r} is not a valid command line: {problem}") from None
     if not words:
-        raise ValueError("a command needs at least one word")
+        raise ValueError("the command is empty")
     return words

@@ -8,7 +8,7 @@ import re
 from hibali.errors import UsageError
 
 _LONGEST = 4  # git-annex's own annex.maxextensionlength: "jpeg"
-_MOST = 2  # and as many of them: "tar.gz"
+_MOST = 2  # and its limit of extensions: "tar.gz"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHUNK = re.compile(rb"-S[0-9]+-C[0-9]+")
 _SHA256 = re.compile(r"SHA256E?(?:-[sm][0-9]+)*--([0-9a-f]{64})(?:\..*)?", re.DOTALL)
@@ -17,9 +17,9 @@ _ESCAPES = ((b"&", b"&a"), (b"%", b"&s"), (b":", b"&c"), (b"/", b"%"))
 
 
 def extension_of(name: str) -> str:
-    """The part of a file's name that a SHA256E key keeps: ".nii.gz" of "bold.nii.gz", "" of "README".
+    """Return the extension that a SHA256E key keeps of a file's name: ".nii.gz" of "bold.nii.gz", "" of "README".
 
-    At most the last two extensions, of up to four bytes each, letters and digits only; what is not ASCII counts as letters.
+    At most the last two extensions, up to four bytes each, of letters and digits; non-ASCII characters count as letters.
     Names that are not UTF-8 hold surrogate escapes.
     """
     shown = name.rpartition("/")[2].lstrip(".")
@@ -36,25 +36,27 @@ def extension_of(name: str) -> str:
 
 
 def key_of(size: int, digest: str, extension: str = "") -> str:
-    """The SHA256E key of a content: its size in bytes, its sha256 in hexadecimal, and what `extension_of` gives.
+    """Return the SHA256E key of a content, from its size in bytes, its sha256 in hexadecimal, and an extension (`extension_of`).
 
-    Raises `UsageError` for what cannot be in one.
+    Raises `UsageError` for values that a key cannot have.
     """
     if size < 0 or not _DIGEST.fullmatch(digest) or extension_of(f"x{extension}") != extension:
         raise UsageError(
-            "bad-key", "this is no size, sha256 and extension", subject=f"{size} {digest} {extension}"
+            "bad-key",
+            "these are not a valid size, sha256 and extension",
+            subject=f"{size} {digest} {extension}",
         )
     return f"SHA256E-s{size}--{digest}{extension}"
 
 
 def place_of(key: str) -> str:
-    """Where a content lies below a place of ours: `xxx/yyy/KEY`, git-annex's lower directory hash and the key as it names files.
+    """Return the path of a content below a special remote: `xxx/yyy/KEY`, git-annex's lower directory hash and the key as it names files.
 
-    All chunks of a content share its folder. Raises `UsageError` for what is no key.
+    All chunks of a content share its folder. Raises `UsageError` for an invalid key.
     """
     raw = _bytes(key)
     if b"--" not in raw or raw.startswith((b"-", b".")) or b"\n" in raw or b"\0" in raw:
-        raise UsageError("bad-key", "this is no key of git-annex", subject=key)
+        raise UsageError("bad-key", "this is not a valid key of git-annex", subject=key)
     fields, _, name = raw.partition(b"--")
     hashed = hashlib.md5(_CHUNK.sub(b"", fields) + b"--" + name, usedforsecurity=False).hexdigest()
     for plain, escaped in _ESCAPES:
@@ -63,7 +65,7 @@ def place_of(key: str) -> str:
 
 
 def size_of(key: str) -> int | None:
-    """How many bytes a content of this key has, a chunk of it where the key is that of a chunk; None where the key does not say."""
+    """Return the size in bytes of the content (or chunk) of a key; None where the key does not contain it."""
     fields = dict(_FIELD.findall(key.partition("--")[0]))
     size, chunk, number = (int(fields[name]) if name in fields else None for name in "sSC")
     if size is None or chunk is None or number is None:
@@ -72,7 +74,7 @@ def size_of(key: str) -> int | None:
 
 
 def digest_of(key: str) -> str | None:
-    """The sha256 in hexadecimal that a content of this key has; None where the key does not say, as that of a chunk."""
+    """Return the sha256 in hexadecimal of the content of a key; None where the key does not contain it, as those of chunks."""
     found = _SHA256.fullmatch(key)
     return found.group(1) if found else None
 

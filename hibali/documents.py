@@ -1,4 +1,4 @@
-"""Parse JSON and XML from elsewhere within limits, and write JSON in one canonical form."""
+"""Parse untrusted JSON and XML within limits, and write JSON in one canonical form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORD = re.compile(r'[\[\]{}:,]|"(?:[^"\\]|\\.)*"|[^\s\[\]{}:,"]+')
 
 
 def find_lines(text: str) -> Mapping[JsonPath, int]:
-    """Lines, counted from 1, by path; `text` is JSON that was parsed before. A member's line is that of its key."""
+    """Return the lines, counted from 1, by path; `text` is JSON that was parsed before. A member's line is that of its key."""
     newlines = [found.start() for found in re.finditer("\n", text)]
     lines: dict[JsonPath, int] = {(): 1}
     path: list[str | int] = []
@@ -55,7 +55,7 @@ def find_lines(text: str) -> Mapping[JsonPath, int]:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedKey:
-    """A key that one object has twice: `line` is where it is repeated, `first_line` where it was before; the values are JSON texts."""
+    """A key that one object has twice, on lines `first_line` and `line`; the values are JSON texts."""
 
     path: JsonPath
     line: int
@@ -72,7 +72,7 @@ class RepeatedKey:
 
 @dataclass(slots=True)
 class _Bracket:
-    """An open object or list: the member that is being read, and where the values of its keys were."""
+    """An open object or list: the current member, and the positions of the values of its keys."""
 
     is_object: bool
     index: int = 0
@@ -83,7 +83,7 @@ class _Bracket:
 
 
 def find_repeated_keys(text: str) -> list[RepeatedKey]:
-    """Every key that is repeated in its object, by line; `text` is valid JSON."""
+    """Return every key that is repeated in its object, by line; `text` is valid JSON."""
     newlines = [found.start() for found in re.finditer("\n", text)]
     found: list[RepeatedKey] = []
     open_brackets: list[_Bracket] = []
@@ -108,7 +108,7 @@ def find_repeated_keys(text: str) -> list[RepeatedKey]:
 
 
 def _end_member(text: str, bracket: _Bracket, path: JsonPath, end: int) -> list[RepeatedKey]:
-    """Note where the value of a key was; the key, where it was there before."""
+    """Note the position of a key's value; return the key where it is a repeated one."""
     key = str(bracket.key)
     before = bracket.seen.get(key)
     bracket.seen[key] = (bracket.line, bracket.begin, end)
@@ -120,7 +120,7 @@ def _end_member(text: str, bracket: _Bracket, path: JsonPath, end: int) -> list[
 
 
 def written_path(path: Iterable[str | int]) -> str:
-    """A path as people write it: `inputs[3].value-key`."""
+    """Return a path as users write it: `inputs[3].value-key`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -130,7 +130,7 @@ def written_path(path: Iterable[str | int]) -> str:
 def _note(
     lines: dict[JsonPath, int], path: list[str | int], keys: list[bool], at: int, newlines: list[int]
 ) -> None:
-    """An item of a list stands where it begins; a member stood where its key does."""
+    """Note the line of an item of a list; that of a member is noted with its key."""
     if keys and isinstance(path[-1], int):
         lines[tuple(path)] = 1 + bisect_right(newlines, at)
 
@@ -142,7 +142,7 @@ _LARGEST_EXACT = 2**53
 
 
 class JsonProblemError(UsageError):
-    """The text is not JSON that hibali accepts; `line` is where, counted from 1 (0: unknown)."""
+    """The text is not JSON that hibali accepts; `line` is counted from 1 (0: unknown)."""
 
     def __init__(self, message: str, *, subject: str, line: int = 0) -> None:
         where = f"{subject}:{line}" if line else subject
@@ -150,15 +150,15 @@ class JsonProblemError(UsageError):
             "invalid-json",
             message,
             subject=where,
-            hint="Correct the file; `jq . FILE` shows where it breaks.",
+            hint="Correct the file. `jq . FILE` shows the first error.",
         )
         self.line = line
 
 
 def read_json(text: bytes, subject: str) -> Any:
-    """Parse JSON that nobody vouches for (S14).
+    """Parse untrusted JSON (S14).
 
-    Refuses what parsers disagree on or choke on: a key that is repeated with another value, NaN and Infinity, more than
+    Refuses what parsers read differently or cannot read: a key that is repeated with another value, NaN and Infinity, more than
     64 levels, more than 4 MiB, text that is not UTF-8. Raises `JsonProblemError`.
     """
     if len(text) > MAXIMUM_BYTES:
@@ -186,21 +186,21 @@ def find_repeated(text: bytes) -> list[RepeatedKey]:
 
 
 def read_json_file(path: Path) -> Any:
-    """`read_json` of a file; raises `NotFoundError` where there is none."""
+    """Read a file with `read_json`; raises `NotFoundError` for a missing file."""
     try:
         with path.open("rb") as stream:
             text = stream.read(MAXIMUM_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such file", subject=str(path)) from None
+        raise NotFoundError("no-such-file", "the file does not exist", subject=str(path)) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     return read_json(text, str(path))
 
 
 def canonical_json(value: Any) -> bytes:
-    """The bytes of RFC 8785 (JSON Canonicalization Scheme), over which pipelines are digested.
+    """Return the bytes of RFC 8785 (JSON Canonicalization Scheme), which the digests of pipelines are made of.
 
-    RFC 8785 has no whole numbers beyond 2**53, which an invocation may hold: here they are written as objects with their digits.
+    RFC 8785 has no integers beyond 2**53, which an invocation may hold: they are written as objects with their digits.
     """
     import rfc8785
 
@@ -214,17 +214,17 @@ def canonical_json(value: Any) -> bytes:
 
 
 def canonical_digest(value: Any) -> str:
-    """sha256 in hexadecimal of the canonical JSON."""
+    """Return the sha256 in hexadecimal of the canonical JSON."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def line_of_json(record: dict[str, Any]) -> str:
-    """One record as one ASCII line, without the newline."""
+    """Return a record as one ASCII line, without the newline."""
     return json.dumps(record, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
 def _check_depth(text: str, subject: str) -> None:
-    """Count brackets outside strings: the parser itself would recurse."""
+    """Check the depth by counting brackets outside strings: the parser itself would recurse."""
     if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:
         return
     depth = 0
@@ -291,18 +291,18 @@ def _refuse_constant(word: str) -> NoReturn:
 _MOST_DEPTH = 64
 
 
-class Unsafe(Exception):  # noqa: N818  # raised through expat, never shown
-    """The document declares what is never accepted."""
+class UnsafeXmlError(Exception):  # raised through expat, never shown
+    """The document has declarations that are never accepted."""
 
 
 def refuse_declarations(parser: XMLParserType) -> None:
-    """Make an expat parser raise `Unsafe` at a document type or an entity, in whatever encoding they are written.
+    """Make an expat parser raise `UnsafeXmlError` at a document type or an entity, in whatever encoding they are written.
 
     expat's own handlers see them decoded; a search for `<!DOCTYPE` in the bytes misses UTF-16 and EBCDIC.
     """
 
     def refuse(*_: object) -> NoReturn:
-        raise Unsafe
+        raise UnsafeXmlError
 
     parser.StartDoctypeDeclHandler = refuse
     parser.EntityDeclHandler = refuse
@@ -311,15 +311,17 @@ def refuse_declarations(parser: XMLParserType) -> None:
 
 
 def parse(body: bytes, subject: str) -> Element:
-    """Return the root element. Raises `TryLaterError` for what is no XML, has a document type, or is nested too deep."""
+    """Return the root element. Raises `TryLaterError` for invalid XML, a document type, or too deep nesting."""
     from xml.etree.ElementTree import ParseError, fromstring
     from xml.parsers.expat import ExpatError
 
     try:
         _check(body)
         return fromstring(body)  # noqa: S314  # checked
-    except (ExpatError, ParseError, Unsafe, ValueError, LookupError):
-        raise TryLaterError("bad-answer", "the answer is not the XML it should be", subject=subject) from None
+    except (ExpatError, ParseError, UnsafeXmlError, ValueError, LookupError):
+        raise TryLaterError(
+            "bad-answer", "the answer of the server is not valid XML", subject=subject
+        ) from None
 
 
 def _check(body: bytes) -> None:
@@ -331,7 +333,7 @@ def _check(body: bytes) -> None:
         nonlocal depth
         depth += 1
         if depth > _MOST_DEPTH:
-            raise Unsafe
+            raise UnsafeXmlError
 
     def end(_: str) -> None:
         nonlocal depth

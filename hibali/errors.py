@@ -26,10 +26,10 @@ class Exit(IntEnum):
 
 
 class HibaliError(Exception):
-    """Something a user is told: what is wrong, about what, and what to do next.
+    """An error for users: what failed, what it concerns, and what to do next.
 
     `code` is a stable kebab-case word for scripts; `subject` names the site, path, key or option;
-    `hint` is one line to act on; `transient` says whether trying again may help by itself.
+    `hint` says what to do, in one line; `transient` says whether a retry may help.
     None of them may ever hold a secret (S16).
     """
 
@@ -46,7 +46,7 @@ class HibaliError(Exception):
         self.transient = transient
 
     def to_record(self) -> dict[str, Any]:
-        """The JSON line that ends a failed command."""
+        """Return the JSON line that ends a failed command."""
         return {
             "schema": 1,
             "kind": "error",
@@ -66,7 +66,7 @@ class UsageError(HibaliError):
 
 
 class NotFoundError(HibaliError):
-    """What was named does not exist."""
+    """Something that the user named does not exist."""
 
     exit = Exit.NOT_FOUND
 
@@ -78,7 +78,7 @@ class AccessError(HibaliError):
 
 
 class TryLaterError(HibaliError):
-    """Unreachable, locked, throttled or out of time: the same line may work later."""
+    """Unreachable, locked, throttled or timed out: the same command may work later."""
 
     exit = Exit.TRY_LATER
 
@@ -89,7 +89,7 @@ class TryLaterError(HibaliError):
 
 
 class IncompleteError(HibaliError):
-    """Not all was done, or not all of it is proven."""
+    """Not everything was done, or not everything is verified."""
 
     exit = Exit.INCOMPLETE
 
@@ -107,7 +107,7 @@ class RunFailedError(HibaliError):
 
 
 class OutputsMissingError(RunFailedError):
-    """The tool of a run ended with 0, but a required output is missing."""
+    """The tool of a run exited with 0, but a required output is missing."""
 
     exit = Exit.OUTPUTS_MISSING
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All places are reached, and what they hold is being listed; nobody is asked for a password from here on."""
+    """All endpoints are open and are being listed; from here on, no password is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan is complete: how much there is in all and how much of it has to move."""
+    """The plan is complete: the totals, and how much of them has to move."""
 
     files: int
     bytes: int
@@ -25,7 +25,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Hashing:
-    """What is there is listed, and so much of it is going to be hashed; `Carried` tells how far that is."""
+    """The listing is complete, and this much will be hashed; `Carried` reports the progress."""
 
     files: int
     bytes: int
@@ -33,7 +33,7 @@ class Hashing:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One entry stands at the target under its final name, proven as said."""
+    """One entry has its final name at the target; `proof` says how it was verified."""
 
     path: bytes
     kind: str
@@ -47,7 +47,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """An append-only file stands at the target up to `size`, proven as said; its source may go on growing."""
+    """An append-only file is complete at the target up to `size`, verified by `proof`; its source may continue to grow."""
 
     path: bytes
     size: int
@@ -60,14 +60,14 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Bytes have left: progress within and before entries that are not landed yet."""
+    """Bytes were sent: progress of entries that are not committed yet."""
 
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Carrying:
-    """Of one large file's `size` bytes the first `bytes` have left; the first `begun` of them stood there before."""
+    """Progress of one large file: the first `bytes` of its `size` were sent; the first `begun` were at the target before."""
 
     path: bytes
     begun: int
@@ -77,7 +77,7 @@ class Carrying:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """So many lines to a place carry data now, and so many logins were made for them."""
+    """The number of connections that carry data to a host now, and of the logins made for them."""
 
     subject: str
     lines: int
@@ -86,7 +86,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """One entry is gone from the target."""
+    """One entry was deleted at the target."""
 
     path: bytes
     kind: str
@@ -94,7 +94,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Adjusted:
-    """One entry that stood at the target, or just landed, has the permissions it is to have; no bytes moved."""
+    """The permissions of one entry at the target were set; no bytes moved."""
 
     path: bytes
     kind: str
@@ -102,7 +102,7 @@ class Adjusted:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """One name stands at the target as a further name of the file `same_as`; no bytes moved."""
+    """One name at the target is a hard link to the file `same_as`; no bytes moved."""
 
     path: bytes
     same_as: bytes
@@ -110,7 +110,7 @@ class Linked:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A tar file with so many members stands at the target beside its index; its sha256 is `digest`."""
+    """A tar file with this number of members and its index are at the target; its sha256 is `digest`."""
 
     path: bytes
     size: int
@@ -120,7 +120,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One entry was not done, and why, in words and as a stable code."""
+    """One entry failed, with the reason as a message and as a stable code."""
 
     path: bytes
     code: str
@@ -129,7 +129,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """One file could not be verified, and why: nothing is known to compare it with."""
+    """One file could not be verified, and why: no digest is known to compare it with."""
 
     path: bytes
     code: str
@@ -138,7 +138,7 @@ class Unverified:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One file that stood at the target was compared by sha256 at both ends, and its digest was missing in the record."""
+    """One existing file was compared by sha256 at both ends, and its digest was missing in the record."""
 
     path: bytes
     size: int
@@ -151,7 +151,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """Something is tried again after a pause."""
+    """hibali retries after a pause."""
 
     subject: str
     attempt: int
@@ -161,9 +161,9 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """While a source is followed, one look at it found something to do, and that is done.
+    """One sync cycle of a followed source that found something to do is complete.
 
-    `files` and `bytes` are the source now, `*_moved` what landed in this round, `files_waiting` what is not finished yet, and
+    `files` and `bytes` are the source now, `*_moved` what moved in this cycle, `files_waiting` what is not finished yet, and
     `files_failed` what could not be sent so far.
     """
 
@@ -178,7 +178,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Something a person should read once; what is `kept` stands in the operation's journal, too, for those who ask later."""
+    """A note for the user; a `kept` one is also written to the operation's journal."""
 
     message: str
     kept: bool = False
@@ -186,7 +186,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing more comes of this operation."""
+    """The operation ended; it is the last event."""
 
 
 Event = (
@@ -214,5 +214,5 @@ Listener = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """Listen to nothing."""
+    """Ignore an event."""
     del event

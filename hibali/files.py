@@ -14,28 +14,28 @@ from types import TracebackType
 from typing import IO, Self
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, UsageError
-from hibali.system_errors import passing, reason_of
+from hibali.system_errors import reason_of, transient_error
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def config_file(given: str | None = None) -> Path:
-    """config.toml: what `--config` gave, else HIBALI_CONFIG, else the user's config folder; never the current folder."""
-    named = given or os.environ.get("HIBALI_CONFIG")
+def config_file(option: str | None = None) -> Path:
+    """Return the path of config.toml: from `--config`, else HIBALI_CONFIG, else the user's config folder; never the current folder."""
+    named = option or os.environ.get("HIBALI_CONFIG")
     if named:
-        return _without_tilde(Path(named), "HIBALI_CONFIG" if not given else "--config")
+        return _without_tilde(Path(named), "HIBALI_CONFIG" if not option else "--config")
     import platformdirs
 
     return Path(platformdirs.user_config_dir("hibali", appauthor=False)) / "config.toml"
 
 
 def state_folder() -> Path:
-    """HIBALI_STATE, else the user's state folder; made when missing, 0700, refused when others can write it."""
+    """Return HIBALI_STATE, else the user's state folder; created with 0700 when missing, refused when others can write it."""
     return private_folder(state_root())
 
 
 def state_root() -> Path:
-    """Where the state folder is, or will be."""
+    """Return the path of the state folder, which may not exist yet."""
     named = os.environ.get("HIBALI_STATE")
     if named:
         return _without_tilde(Path(named), "HIBALI_STATE")
@@ -45,37 +45,37 @@ def state_root() -> Path:
 
 
 def _without_tilde(path: Path, name: str) -> Path:
-    """An absolute path; raises `UsageError` for the home of somebody who has none."""
+    """Return an absolute path; raises `UsageError` for an unknown home folder."""
     try:
         return path.expanduser().absolute()
     except RuntimeError:
         raise UsageError(
             "no-home",
-            "the home folder that ~ means cannot be found",
+            "the home folder for ~ cannot be found",
             subject=f"{name}={path}",
-            hint="Write it in full.",
+            hint="Write the path in full.",
         ) from None
 
 
 def private_folder(path: Path) -> Path:
-    """The folder, made 0700 when missing; raises `RefusedError` when it is not ours alone to write.
+    """Return the folder, created with 0700 when missing; raises `RefusedError` when others can write it.
 
-    The last component may not be a symlink: who can plant one there could choose where we write.
+    The last component may not be a symlink: whoever can create one there could choose where hibali writes.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = path.lstat()
     except OSError as problem:
-        raise passing(problem, str(path)) or RefusedError(
+        raise transient_error(problem, str(path)) or RefusedError(
             "state-unwritable",
-            f"cannot make this folder: {reason_of(problem)}",
+            f"the folder cannot be created: {reason_of(problem)}",
             subject=str(path),
-            hint="Set HIBALI_STATE to a folder that is yours.",
+            hint="Set HIBALI_STATE to a folder that belongs to you.",
         ) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
         raise RefusedError(
             "not-private",
-            "this folder must be a real folder, yours, and not writable by others",
+            "this must be a folder (not a symlink) that belongs to you and that others cannot write",
             subject=str(path),
             hint=f"chmod 700 {path}",
         )
@@ -83,7 +83,7 @@ def private_folder(path: Path) -> Path:
 
 
 def control_folder() -> Path:
-    """A short, local, private place for ssh control sockets; never on a network home (S7).
+    """Return a short, local, private folder for ssh control sockets; never on a network home (S7).
 
     sockaddr_un holds 108 bytes and ssh appends 17 to the name while it binds.
     """
@@ -106,7 +106,7 @@ def check_private_file(path: Path, what: str) -> None:
 
 
 def account_names() -> tuple[str, str]:
-    """A name and an address for commits: the account, and the account at this host."""
+    """Return a name and an address for commits: the account, and the account at this host."""
     try:
         account = getpass.getuser()
     except (KeyError, OSError):
@@ -115,9 +115,9 @@ def account_names() -> tuple[str, str]:
 
 
 def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, mtime_ns: int | None = None) -> None:
-    """Put `content` at `path` whole or not at all, durable when this returns; raises an OSError that names `path`.
+    """Write `content` to `path` atomically and durably; raises an OSError that names `path`.
 
-    With `mtime_ns` the file looks as if it had been written then.
+    With `mtime_ns`, set the modification time.
     """
     try:
         _write_atomic(path, content, mode, mtime_ns)
@@ -139,7 +139,7 @@ def _write_atomic(path: Path, content: bytes, mode: int, mtime_ns: int | None) -
             os.close(descriptor)
         partial.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):  # a folder that has become read-only keeps it
+        with contextlib.suppress(OSError):  # in a folder that became read-only, the partial file remains
             partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
@@ -152,7 +152,7 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was renamed into a folder, or out of it, is on disk when this returns (S19); raises OSError."""
+    """Sync a folder to disk, so that renames in it are durable (S19); raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -161,15 +161,17 @@ def sync_folder(folder: Path) -> None:
 
 
 class WholeFile:
-    """Bytes go to a partial file beside `path`, which takes its place, durable, with `commit` and is gone without."""
+    """A partial file beside `path`; `commit` renames it durably to `path`, otherwise it is removed."""
 
     def __init__(self, path: Path) -> None:
-        """Follows a symlink at `path`. Raises `UsageError` where something else than a file stands there."""
+        """Open the partial file, following a symlink at `path`. Raises `UsageError` where `path` is not a file."""
         self.path = Path(os.path.realpath(path))
         try:
             if not stat.S_ISREG(self.path.stat().st_mode):
                 raise UsageError(
-                    "not-a-file", "something else than a file stands there, and stays", subject=str(path)
+                    "not-a-file",
+                    "something that is not a file exists under that name; it was not changed",
+                    subject=str(path),
                 )
         except FileNotFoundError:
             pass
@@ -182,7 +184,7 @@ class WholeFile:
             raise _unwritable(path, problem) from None
 
     def write(self, content: bytes) -> None:
-        """Add to it; raises `IncompleteError` where there is no room."""
+        """Append bytes; raises `IncompleteError` where the disk is full."""
         try:
             self._stream.write(content)
         except OSError as problem:
@@ -190,11 +192,11 @@ class WholeFile:
 
     @property
     def stream(self) -> IO[bytes]:
-        """The partial file itself, for a writer that seeks in it."""
+        """The partial file, for writers that seek in it."""
         return self._stream
 
     def commit(self) -> None:
-        """Give it its name; raises `IncompleteError`."""
+        """Rename it to `path`, durably; raises `IncompleteError`."""
         try:
             self._stream.flush()
             os.fsync(self._stream.fileno())
@@ -216,14 +218,14 @@ class WholeFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):  # what was not committed is thrown away
+        with contextlib.suppress(OSError):  # uncommitted content is discarded
             self._stream.close()
         self._partial.unlink(missing_ok=True)
 
 
 def _unwritable(path: Path, problem: OSError) -> NotFoundError | AccessError | UsageError:
     if isinstance(problem, FileNotFoundError | NotADirectoryError):
-        return NotFoundError("no-such-folder", "the folder it should be in is not there", subject=str(path))
+        return NotFoundError("no-such-folder", "the folder for this file does not exist", subject=str(path))
     if isinstance(problem, PermissionError):
-        return AccessError("denied", "it may not be written there", subject=str(path))
+        return AccessError("denied", "no permission to write there", subject=str(path))
     return UsageError("unwritable-file", reason_of(problem), subject=str(path))

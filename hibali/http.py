@@ -1,10 +1,9 @@
-"""Request small documents over HTTP with limits on size, time, redirects and addresses (S15)."""
+"""Send HTTP requests with limits on the size and time of answers, on redirects and on addresses (S15)."""
 
 from __future__ import annotations
 
 import contextlib
 import heapq
-import http.client
 import ipaddress
 import itertools
 import re
@@ -13,8 +12,11 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import RemoteDisconnected
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from hibali.errors import (
@@ -29,6 +31,10 @@ from hibali.errors import (
 from hibali.retry import with_retries
 from hibali.text import printable
 
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse, HTTPConnectionPool
+
+Bytes = bytes | bytearray | memoryview
 MOST_ANSWER = 64 * 1024 * 1024  # of an answer that is kept in memory
 MOST_ERROR = 64 * 1024  # of what a server says to an error; the rest is not read
 ANSWER_SECONDS = 300.0  # for an answer that holds no file's content
@@ -37,17 +43,17 @@ _PIECE = 1024 * 1024
 
 
 def too_long(subject: str, most: int) -> IncompleteError:
-    """The error for an answer of more than `most` bytes."""
+    """Return the error for an answer of more than `most` bytes."""
     return IncompleteError(
         "answer-too-long",
-        f"the server's answer has more than {most} bytes, and was not read to its end",
+        f"the server's answer has more than {most} bytes; hibali stopped reading it",
         subject=subject,
-        hint="Is this the server that you mean? Report it to whoever runs it",
+        hint="Check that the URL names the right server, and report the problem to its operator",
     )
 
 
 def too_slow(subject: str, seconds: float) -> TryLaterError:
-    """The error for an answer that was not whole after `seconds`."""
+    """Return the error for an answer that was not complete after `seconds`."""
     return TryLaterError(
         "answer-too-slow",
         f"the server's answer was not complete after {seconds:.0f} s",
@@ -57,13 +63,13 @@ def too_slow(subject: str, seconds: float) -> TryLaterError:
     )
 
 
-def patience_for(content: int, seconds: float = ANSWER_SECONDS) -> float:
-    """Seconds for a request that carries so many bytes of content: a slow line is none that hangs."""
+def request_timeout(content: int, seconds: float = ANSWER_SECONDS) -> float:
+    """Return the timeout in seconds of a request with this much content: a slow connection is not a stalled one."""
     return seconds + content / _SLOWEST
 
 
 def read_at_most(read: Callable[[int], bytes], most: int, subject: str) -> bytes:
-    """All that `read` gives, piece by piece. Raises `IncompleteError("answer-too-long")`."""
+    """Read everything, piece by piece, up to `most` bytes. Raises `IncompleteError("answer-too-long")`."""
     pieces: list[bytes] = []
     size = 0
     while piece := read(min(_PIECE, most + 1 - size)):
@@ -75,14 +81,15 @@ def read_at_most(read: Callable[[int], bytes], most: int, subject: str) -> bytes
 
 
 class Deadline:
-    """While inside, the connections that are watched are shut down when the time is over; then `answer-too-slow` is raised.
+    """A context manager that shuts down watched connections after a time; then `answer-too-slow` is raised.
 
-    A socket's own timeout counts the silence before each piece alone: a server that sends a byte a minute is never silent.
+    A socket's timeout applies to each piece alone: a server that sends a byte per minute never exceeds it.
     """
 
-    def __init__(self, seconds: float, subject: str) -> None:
-        """`subject` names the server in the error."""
+    def __init__(self, seconds: float, subject: str, *, from_response: bool = False) -> None:
+        """`subject` names the server in the error; with `from_response` the time begins when all was sent."""
         self._seconds = seconds
+        self._from_response = from_response
         self._subject = subject
         self._connection: Any = None
         self._socket: Any = None
@@ -90,64 +97,80 @@ class Deadline:
         self.is_over = False
 
     def watch(self, connection: Any) -> None:
-        """Its attribute `sock` is what is shut down (http.client, urllib3): as it is now, or when the time is over.
+        """Watch a connection, whose attribute `sock` (http.client, urllib3) is shut down: as it is now, or when the time is over.
 
-        A connection forgets its socket when an answer's head says that its end is the answer's.
+        A connection drops its socket when an answer's headers say that the connection's end ends the answer.
         """
         self._connection, self._socket = connection, getattr(connection, "sock", None)
+
+    @property
+    def is_reused(self) -> bool:
+        """Whether the watched connection had carried another request before."""
+        return getattr(self._connection, "times_used", 1) > 1
 
     def __enter__(self) -> Self:
         self._before = getattr(_current, "deadline", None)
         _current.deadline = self
-        _watchdog.add(self, time.monotonic() + self._seconds)
+        if not self._from_response:
+            _watchdog.add(self, time.monotonic() + self._seconds)
         return self
+
+    def await_response(self) -> None:
+        """Begin the time of a deadline that is `from_response`."""
+        if self._from_response:
+            self._from_response = False
+            _watchdog.add(self, time.monotonic() + self._seconds)
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         _current.deadline = self._before
         _watchdog.remove(self)
-        # An answer that was cut off may look like one that ended.
+        # An answer that was cut off may look like a complete one.
         if self.is_over and (problem is None or isinstance(problem, Exception)):
             raise too_slow(self._subject, self._seconds) from None
 
     def end(self) -> None:
-        """The time is over."""
+        """Shut down the watched connections: the time is over."""
         self.is_over = True
         for found in (self._socket, getattr(self._connection, "sock", None)):
             if isinstance(found, socket.socket):
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(
                         found, socket.SHUT_RDWR
-                    )  # not TLS's own, which is not for two threads
+                    )  # not the shutdown of TLS, which is not thread-safe
 
 
 _current = threading.local()
 
 
 def watch_current(connection: Any) -> None:
-    """Let the deadline that this thread is inside of watch a connection; for libraries that make their own."""
+    """Let the current deadline of this thread watch a connection; for libraries that create their own connections."""
     deadline: Deadline | None = getattr(_current, "deadline", None)
     if deadline is not None:
         deadline.watch(connection)
 
 
 def watched(kind: Any) -> Any:
-    """A subclass of one of urllib3's classes of connections (or pools of them) that tells the deadline of each request."""
+    """Return a subclass of a urllib3 connection (or pool) class that registers each request with the deadline."""
     if hasattr(kind, "ConnectionCls"):
         return type(kind.__name__, (kind,), {"ConnectionCls": watched(kind.ConnectionCls)})
 
     def request(self: Any, *words: Any, **more: Any) -> Any:
         watch_current(self)
+        self.times_used = getattr(self, "times_used", 0) + 1
         return kind.request(self, *words, **more)
 
     def getresponse(self: Any) -> Any:
         watch_current(self)
+        deadline: Deadline | None = getattr(_current, "deadline", None)
+        if deadline is not None:
+            deadline.await_response()
         return kind.getresponse(self)
 
     return type(kind.__name__, (kind,), {"request": request, "getresponse": getresponse})
 
 
 class _Watchdog:
-    """One thread for all deadlines of this process."""
+    """One thread that ends all deadlines of this process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -167,7 +190,7 @@ class _Watchdog:
                 self._changed.notify()
 
     def remove(self, deadline: Deadline) -> None:
-        """After this it does not end."""
+        """Remove a deadline, which then does not end its connections any more."""
         with self._changed:
             self._live.discard(deadline)
             while self._due and self._due[0][2] not in self._live:
@@ -191,61 +214,313 @@ class _Watchdog:
 _watchdog = _Watchdog()
 
 
-_SECONDS = 60.0  # of silence
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The status, headers (names in lower case) and body of an answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def etag(self) -> str:
+        """The ETag without its quotes."""
+        return self.headers.get("etag", "").strip('"')
+
+    @property
+    def seconds(self) -> float | None:
+        """The server's clock in seconds since the epoch (RFC 9110, Date)."""
+        try:
+            return parsedate_to_datetime(self.headers["date"]).timestamp()
+        except (KeyError, ValueError, TypeError):
+            return None
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the content was modified, by the server's own clock (RFC 9110, Last-Modified)."""
+        now = self.seconds
+        try:
+            modified = parsedate_to_datetime(self.headers["last-modified"]).timestamp()
+        except (KeyError, ValueError, TypeError):
+            return None
+        return None if now is None else now - modified
+
+
+Receive = Callable[[bytes], object]
+CONNECTIONS = 16  # that are kept to one server
+_SILENCE_SECONDS = 120.0
+
+
+class HttpClient:
+    """Requests to one server over a few kept connections; may be used by many threads. Redirects are answers like others."""
+
+    def __init__(
+        self,
+        origin: str,
+        subject: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        pool: HTTPConnectionPool | None = None,
+    ) -> None:
+        """Connect at the first request.
+
+        Args:
+            origin: The scheme, host and port of the server, as in a URL.
+            subject: The name of the server in errors.
+            headers: Sent with every request, such as a login.
+            pool: Connections that were made in another way than to the origin's host.
+        """
+        self._origin, self._subject = urlsplit(origin), subject
+        self._headers = {"User-Agent": "hibali", **(headers or {})}
+        self._context = ssl.create_default_context() if self._origin.scheme == "https" else None
+        self._pool = pool or open_pool(self._origin, self._context)
+
+    def request(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Bytes = b"",
+        limit: int = MOST_ANSWER,
+        seconds: float = ANSWER_SECONDS,
+        receive: Receive | None = None,
+        begin: Callable[[Answer], None] | None = None,
+    ) -> Answer:
+        """Send one request and read its answer to the end.
+
+        Args:
+            method: As in RFC 9110 or RFC 4918.
+            target: The path and query, quoted.
+            headers: Sent beside those of the client.
+            body: What is sent.
+            limit: How many bytes of a success are read; of other answers at most `MOST_ERROR` are.
+            seconds: In which the answer must be complete.
+            receive: Gets the body of a success in pieces; without it the body is returned.
+            begin: Gets the head of such an answer before its first piece.
+
+        Raises:
+            AccessError: `bad-certificate`.
+            IncompleteError: `answer-too-long`.
+            TryLaterError: `unreachable`, `answer-too-slow`.
+        """
+        sent = dict(headers or {})
+        if method != "GET" or body:
+            sent["Content-Length"] = str(len(body))
+        with Deadline(seconds, self._subject) as deadline, self._own_errors():
+            try:
+                response = self._send(self._pool, method, target, sent, body or None)
+            except Exception as problem:
+                # A kept connection may have ended meanwhile: that says nothing about the server.
+                if deadline.is_over or not deadline.is_reused or not _ended_unanswered(problem):
+                    raise
+                response = self._send(self._pool, method, target, sent, body or None)
+            return self._read(response, limit, receive, begin)
+
+    def upload(
+        self, target: str, pieces: Iterable[Bytes], size: int, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """PUT `size` bytes that come in pieces, once, over a connection of their own.
+
+        An error of `pieces` is raised, and the server is left with an upload that broke off. What the server says before it has
+        everything is its answer. Raises what `request` does.
+        """
+        pool = open_pool(self._origin, self._context)
+        sent = {**(headers or {}), "Content-Length": str(size)}
+        # While content is sent only silence ends it: how long that takes is up to the network.
+        try:
+            with Deadline(ANSWER_SECONDS, self._subject, from_response=True), self._own_errors():
+                return self._read(self._send(pool, "PUT", target, sent, pieces), MOST_ERROR, None, None)
+        finally:
+            pool.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+    def _send(
+        self, pool: HTTPConnectionPool, method: str, target: str, headers: Mapping[str, str], body: Any
+    ) -> BaseHTTPResponse:
+        return pool.urlopen(
+            method,
+            target,
+            body,
+            {**self._headers, **headers},
+            retries=False,
+            redirect=False,
+            preload_content=False,
+            decode_content=False,
+        )
+
+    def _read(
+        self,
+        response: BaseHTTPResponse,
+        limit: int,
+        receive: Receive | None,
+        begin: Callable[[Answer], None] | None,
+    ) -> Answer:
+        answer = Answer(
+            response.status, {name.lower(): value for name, value in response.headers.items()}, b""
+        )
+        try:
+            if answer.status >= 300:
+                body = response.read(MOST_ERROR)
+                if len(body) == MOST_ERROR:
+                    response.close()  # the rest is not read
+                return Answer(answer.status, answer.headers, body)
+            if receive is None:
+                return Answer(
+                    answer.status, answer.headers, read_at_most(response.read, limit, self._subject)
+                )
+            if begin is not None:
+                begin(answer)
+            count = 0
+            while piece := response.read(_PIECE):
+                count += len(piece)
+                if count > limit:
+                    raise too_long(self._subject, limit)
+                receive(piece)
+        except BaseException:
+            response.close()
+            raise
+        return answer
+
+    @contextlib.contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        """Turn the errors of urllib3 and ssl into ours."""
+        from urllib3.exceptions import HTTPError, SSLError
+
+        try:
+            yield
+        except (SSLError, ssl.SSLError):
+            raise bad_certificate(self._subject) from None
+        except (HTTPError, OSError, UnicodeError) as problem:
+            raise unreachable(self._subject, _reason(problem)) from None
+
+
+def open_pool(origin: SplitResult, context: ssl.SSLContext | None, address: str = "") -> HTTPConnectionPool:
+    """Make a pool of connections to a host, at one of its addresses where one is given."""
+    # start-up: stores need this module's limits before they send anything
+    import urllib3
+
+    host = origin.hostname or ""
+    fields: dict[str, Any] = {
+        "maxsize": CONNECTIONS,
+        "timeout": urllib3.Timeout(_SILENCE_SECONDS),
+        "headers": {},
+    }
+    if origin.scheme == "https":
+        kind = watched(urllib3.HTTPSConnectionPool)
+        fields |= {"ssl_context": context, "server_hostname": host}
+    else:
+        kind = watched(urllib3.HTTPConnectionPool)
+    made: HTTPConnectionPool = kind(address or host, origin.port, **fields)
+    return made
+
+
+def unreachable(subject: str, reason: str = "") -> TryLaterError:
+    """Make the error for a server that did not answer, or whose answer broke off."""
+    return TryLaterError(
+        "unreachable",
+        f"the server cannot be reached{f': {reason}' if reason else ''}",
+        subject=subject,
+        hint="Check the URL and the network.",
+    )
+
+
+def bad_certificate(subject: str) -> AccessError:
+    """Make the error for a server whose certificate is not valid."""
+    return AccessError(
+        "bad-certificate",
+        "the server's certificate cannot be trusted",
+        subject=subject,
+        hint="For a private authority set SSL_CERT_FILE to its certificate.",
+    )
+
+
+def _causes(problem: BaseException) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    found: BaseException | None = problem
+    while found is not None and found not in seen:
+        seen.append(found)
+        yield found
+        inner = [each for each in found.args if isinstance(each, BaseException)]
+        found = found.__cause__ or (inner[0] if inner else found.__context__)
+
+
+def _ended_unanswered(problem: BaseException) -> bool:
+    return any(isinstance(each, RemoteDisconnected | ConnectionResetError) for each in _causes(problem))
+
+
+def _reason(problem: BaseException) -> str:
+    for each in _causes(problem):
+        if isinstance(each, OSError) and (each.strerror or each.args):
+            return printable(each.strerror or str(each.args[-1]))
+    return printable(type(problem).__name__)
+
+
 _ANSWER_SECONDS = ANSWER_SECONDS
 _MOST_REDIRECTS = 3
-_MOST_ANSWER = 64 * 1024  # of whatever is said to what was sent
+_MOST_ANSWER = 64 * 1024  # to a document that was sent
 _ATTEMPTS = 3
 _PLAIN_URL = re.compile(r"[!-~]+")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 def fetch(url: str, origins: frozenset[str], most: int) -> bytes:
-    """The bytes at a URL, at most `most` of them. No login goes along, whatever ~/.netrc says.
+    """Return the document at a URL, of at most `most` bytes. No login is sent, whatever ~/.netrc says.
 
     `origins` (`http://localhost:8080`) may be private and without TLS. Raises `NotFoundError`, `AccessError`,
-    `TryLaterError`, `RefusedError` for what is too large or leads where it may not, `UsageError` for what is no URL.
+    `TryLaterError`, `RefusedError` for a document that is too large or a forbidden address, `UsageError` for an invalid URL.
     """
-    return with_retries(lambda: _follow(url, origins, most), subject=printable(url))
+    return with_retries(lambda: _fetch_once(url, origins, most), subject=printable(url))
 
 
 def post_json(url: str, content: bytes, *, secret: str = "") -> None:
-    """Send a JSON document once more than needed rather than never, to a URL that the user named: its host may be private.
+    """Send a JSON document, at least once, to a URL that the user named: its host may be private.
 
-    Nothing but the origin of the URL is told, because the rest of it may be a secret (S16); `secret` goes along as a bearer token. No redirect is followed. Raises
-    `UsageError` for what is no such URL, and what `fetch` does.
+    Errors name only the origin of the URL, because the rest of it may be a secret (S16); `secret` is sent as a bearer token. No
+    redirect is followed. Raises `UsageError` for an invalid URL, and what `fetch` does.
     """
     parts = check_post_url(url)
     subject = _origin(parts)
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {secret}"} if secret else {})
 
     def send() -> None:
-        status, _, _ = _ask(parts, trusted=True, most=_MOST_ANSWER, content=content, secret=secret)
-        if status == 429 or status >= 500:
-            raise TryLaterError("server-busy", f"the server says {status}", subject=subject)
-        if not 200 <= status < 300:
-            raise RefusedError("not-taken", f"the server does not take it ({status})", subject=subject)
+        try:
+            answer = _request(parts, "POST", headers, content, limit=_MOST_ANSWER, trusted=True)
+        except IncompleteError:  # it was accepted, with an answer that nobody needs
+            return
+        if answer.status == 429 or answer.status >= 500:
+            raise TryLaterError("server-busy", f"the server's status is {answer.status}", subject=subject)
+        if not 200 <= answer.status < 300:
+            raise RefusedError(
+                "not-taken", f"the server does not accept it ({answer.status})", subject=subject
+            )
 
     with_retries(send, subject=subject, attempts=_ATTEMPTS)
 
 
 def check_post_url(url: str) -> SplitResult:
-    """The parts of a URL that something may be sent to: https, http to this very machine. Raises `UsageError`."""
+    """Return the parts of a URL that documents may be sent to: https, or http to this machine. Raises `UsageError`."""
     try:
         parts = urlsplit(url)
         origin = _origin(parts)
     except ValueError:
-        raise UsageError("bad-url", "this is no URL") from None
+        raise UsageError("bad-url", "this is not a URL") from None
     plain = parts.scheme == "http" and _is_loopback(parts.hostname or "")
     if not parts.hostname or not _PLAIN_URL.fullmatch(url):
-        raise UsageError("bad-url", "this is no URL")
+        raise UsageError("bad-url", "this is not a URL")
     if not (parts.scheme == "https" or plain):
         raise UsageError(
-            "bad-url", "only https URLs are sent to, but for this machine itself", subject=origin
+            "bad-url", "only https URLs are allowed, except for this machine itself", subject=origin
         )
     if "@" in parts.netloc:
         host = printable(parts.hostname)
         raise UsageError(
-            "bad-url", "a URL may not hold a login: other users of the machine see it", subject=host
+            "bad-url",
+            "a URL may not contain a login: other users of the machine can see it",
+            subject=host,
         )
     return parts
 
@@ -257,19 +532,30 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _follow(url: str, origins: frozenset[str], most: int) -> bytes:
+def _fetch_once(url: str, origins: frozenset[str], most: int) -> bytes:
     at = url
     for _ in range(_MOST_REDIRECTS + 1):
         parts = _checked(at, origins)
-        status, location, body = _ask(parts, trusted=_origin(parts) in origins, most=most)
-        if status == 200:
-            return body
-        if status not in _REDIRECTS or not location:
-            raise _error_of(status, at)
-        at = urljoin(at, location)
-    raise RefusedError(
-        "too-many-redirects", f"it leads on more than {_MOST_REDIRECTS} times", subject=printable(url)
-    )
+        subject = printable(parts.geturl())
+        try:
+            answer = _request(parts, "GET", {}, b"", limit=most, trusted=_origin(parts) in origins)
+        except IncompleteError:
+            raise RefusedError(
+                "too-large", f"the document is larger than {most} bytes", subject=subject
+            ) from None
+        if answer.status < 300:
+            # It was requested as it is: what a few bytes unpack to is unknown.
+            if answer.headers.get("content-encoding", "identity").lower() != "identity":
+                raise RefusedError(
+                    "encoded-answer",
+                    "the server sends a compressed document although hibali did not accept one",
+                    subject=subject,
+                )
+            return answer.body
+        if answer.status not in _REDIRECTS or not answer.headers.get("location"):
+            raise _error_of(answer.status, at)
+        at = urljoin(at, answer.headers["location"])
+    raise RefusedError("too-many-redirects", f"more than {_MOST_REDIRECTS} redirects", subject=printable(url))
 
 
 def _checked(url: str, origins: frozenset[str]) -> SplitResult:
@@ -277,108 +563,84 @@ def _checked(url: str, origins: frozenset[str]) -> SplitResult:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise UsageError("bad-url", "this is no URL", subject=printable(url)) from None
+        raise UsageError("bad-url", "this is not a URL", subject=printable(url)) from None
     del port
     if not parts.hostname or parts.scheme not in {"http", "https"}:
-        raise UsageError("bad-url", "only https URLs are fetched", subject=printable(url))
+        raise UsageError("bad-url", "only https URLs can be fetched", subject=printable(url))
     if parts.username is not None or parts.password is not None:
-        raise UsageError("bad-url", "a URL may not hold a login", subject=printable(parts.hostname))
+        raise UsageError("bad-url", "a URL may not contain a login", subject=printable(parts.hostname))
     if parts.scheme == "http" and _origin(parts) not in origins:
         raise RefusedError(
             "not-https",
-            "it would come over a line that anybody can change",
+            "without https, anybody between you and the server can change the document",
             subject=printable(url),
             hint=f'Use https, or allow it: [catalogue] origins = ["{_origin(parts)}"]',
         )
     return parts
 
 
-def _ask(
-    parts: SplitResult, *, trusted: bool, most: int, content: bytes | None = None, secret: str = ""
-) -> tuple[int, str, bytes]:
-    """Status, where it leads on, and the body, of a GET or of a POST of `content`; an answer to that is cut."""
-    connection = _connect(parts, trusted=trusted)
-    subject = _origin(parts)
-    try:
-        return _exchange(connection, parts, most, content, secret)
-    except ssl.SSLError as problem:
-        raise AccessError(
-            "bad-certificate", f"the server cannot prove who it is: {problem.reason}", subject=subject
-        ) from None
-    except (OSError, http.client.HTTPException, UnicodeError) as problem:
-        raise TryLaterError("unreachable", f"no answer: {printable(str(problem))}", subject=subject) from None
-    finally:
-        connection.close()
+def _request(
+    parts: SplitResult, method: str, headers: Mapping[str, str], body: bytes, *, limit: int, trusted: bool
+) -> Answer:
+    """Send one request to the first address of the host that answers, or through the proxy of this account.
 
-
-def _exchange(
-    connection: http.client.HTTPConnection, parts: SplitResult, most: int, content: bytes | None, secret: str
-) -> tuple[int, str, bytes]:
-    with Deadline(_ANSWER_SECONDS, _origin(parts)) as deadline:
-        deadline.watch(connection)
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        headers = {"Accept": "application/json, */*", "User-Agent": "hibali"}
-        if content is not None:
-            headers["Content-Type"] = "application/json"
-        if secret:
-            headers["Authorization"] = f"Bearer {secret}"
-        connection.request("GET" if content is None else "POST", path, content, headers)
-        deadline.watch(connection)  # now it has a socket
-        with connection.getresponse() as answer:
-            body = answer.read(most + 1)
-            if answer.status >= 300:
-                return answer.status, answer.headers.get("Location", ""), b""
-            if len(body) > most and content is None:
-                raise RefusedError(
-                    "too-large", f"it is larger than {most} bytes", subject=printable(parts.geturl())
-                )
-            # It was asked for as it is: what a few bytes unpack to is nobody's guess.
-            if content is None and answer.headers.get("Content-Encoding", "identity").lower() != "identity":
-                raise RefusedError(
-                    "encoded-answer",
-                    "the server sends it compressed, though it was asked not to",
-                    subject=printable(parts.geturl()),
-                )
-            return answer.status, answer.headers.get("Location", ""), body
-
-
-def _connect(parts: SplitResult, *, trusted: bool) -> http.client.HTTPConnection:
-    """A connection to an address that was looked at; through the proxy of this account, where there is one."""
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    proxy = urllib.request.getproxies().get(parts.scheme, "")
-    through = urlsplit(proxy) if proxy and not urllib.request.proxy_bypass(host) else None
-    connection: http.client.HTTPConnection
-    if parts.scheme == "https":
-        connection = http.client.HTTPSConnection(
-            host, port, timeout=_SECONDS, context=ssl.create_default_context()
-        )
+    Raises `RefusedError` for an address that is not public, unless the host is trusted.
+    """
+    origin, path = _origin(parts), (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    context = ssl.create_default_context() if parts.scheme == "https" else None
+    sent = {"Accept": "application/json, */*", "Host": origin.partition("://")[2], **headers}
+    proxy = _proxy_of(parts)
+    if proxy:
+        _refuse_private_literal(parts.hostname or "", trusted=trusted)
+        routes = [(_open_proxied(proxy, parts, context), path if context else parts.geturl())]
     else:
-        connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
-    if through is not None and through.hostname:
-        _refuse_private_literal(host, trusted=trusted)
-        connection.host, connection.port = through.hostname, through.port or 3128
-        connection.set_tunnel(host, port)
-    else:
-        connection._create_connection = lambda *_, **__: _open(host, port, trusted=trusted)  # type: ignore[attr-defined]  # noqa: SLF001  # the one place where an address can be looked at before it is used
-    return connection
-
-
-def _open(host: str, port: int, *, trusted: bool) -> socket.socket:
-    """The first address of a host that answers; raises OSError, and `RefusedError` for one that is not public."""
-    last: OSError = OSError("it has no address")
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        if not trusted:
-            _refuse_private(str(address[0]), host)
-        line = socket.socket(family, kind, protocol)
-        line.settimeout(_SECONDS)
+        routes = [(open_pool(parts, context, each), path) for each in _addresses(parts, trusted=trusted)]
+    for number, (pool, target) in enumerate(routes, 1):
+        client = HttpClient(origin, origin, headers=sent, pool=pool)
         try:
-            line.connect(address)
-        except OSError as problem:
-            last = problem
-            line.close()
-        else:
-            return line
-    raise last
+            return client.request(method, target, body=body, limit=limit, seconds=_ANSWER_SECONDS)
+        except TryLaterError as problem:
+            if number == len(routes) or problem.code != "unreachable":
+                raise
+        finally:
+            client.close()
+    raise unreachable(origin, "the host has no address")
+
+
+def _proxy_of(parts: SplitResult) -> str:
+    proxy = urllib.request.getproxies().get(parts.scheme, "")
+    return "" if not proxy or urllib.request.proxy_bypass(parts.hostname or "") else proxy
+
+
+def _open_proxied(proxy: str, parts: SplitResult, context: ssl.SSLContext | None) -> HTTPConnectionPool:
+    # start-up: most machines have no proxy
+    import urllib3
+
+    login = urlsplit(proxy)
+    given = f"{login.username}:{login.password or ''}" if login.username else None
+    manager = urllib3.ProxyManager(
+        proxy if "://" in proxy else f"http://{proxy}",
+        proxy_headers=urllib3.make_headers(proxy_basic_auth=given),
+        timeout=urllib3.Timeout(_SILENCE_SECONDS),
+        ssl_context=context,
+    )
+    port = parts.port or (443 if context else 80)
+    made: HTTPConnectionPool = manager.connection_from_host(parts.hostname, port, parts.scheme)
+    return made
+
+
+def _addresses(parts: SplitResult, *, trusted: bool) -> list[str]:
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as problem:
+        raise unreachable(_origin(parts), _reason(problem)) from None
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    if not trusted:
+        for address in addresses:
+            _refuse_private(address, host)
+    return addresses
 
 
 def _refuse_private_literal(host: str, *, trusted: bool) -> None:
@@ -394,9 +656,9 @@ def _refuse_private(address: str, host: str) -> None:
     if not ipaddress.ip_address(address.partition("%")[0]).is_global:
         raise RefusedError(
             "private-address",
-            f"{printable(host)} is {address}, an address of this network",
+            f"{printable(host)} has the address {address} in a private network",
             subject=printable(host),
-            hint='Allow it where that is meant: [catalogue] origins = ["https://HOST"]',
+            hint='To allow it, set [catalogue] origins = ["https://HOST"]',
         )
 
 
@@ -409,9 +671,9 @@ def _origin(parts: SplitResult) -> str:
 def _error_of(status: int, url: str) -> HibaliError:
     subject = printable(url)
     if status in {404, 410}:
-        return NotFoundError("not-there", f"the server has nothing there ({status})", subject=subject)
+        return NotFoundError("not-there", f"the document does not exist ({status})", subject=subject)
     if status in {401, 403}:
-        return AccessError("denied", f"the server does not give it to everybody ({status})", subject=subject)
+        return AccessError("denied", f"the server requires a login ({status})", subject=subject)
     if status == 429 or status >= 500:
-        return TryLaterError("server-busy", f"the server says {status}", subject=subject)
-    return UsageError("bad-answer", f"the server says {status}", subject=subject)
+        return TryLaterError("server-busy", f"the server's status is {status}", subject=subject)
+    return UsageError("bad-answer", f"the server's status is {status}", subject=subject)

@@ -16,28 +16,28 @@ from typing import Any, Self
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError, RefusedError, UsageError
 from hibali.files import _write_all, private_folder, state_folder, sync_folder
-from hibali.system_errors import passing, reason_of
+from hibali.system_errors import reason_of, transient_error
 
 _SCHEDULE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _IDENTIFIER_START = re.compile(r"[0-9a-f-]{1,64}")
 _MOST_CANDIDATES = 10
-_SYNC_EVERY = 64 * 1024  # bytes of a long journal between two fsyncs; a receipt always syncs
+_SYNC_EVERY = 64 * 1024  # bytes of a long journal between two fsyncs; receipts always sync
 
 
 def now() -> str:
-    """The present moment, UTC, RFC 3339."""
+    """Return the current time, UTC, RFC 3339."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def new_identifier() -> str:
-    """A name for one operation or run: sorts by time, unguessable enough not to collide, `[0-9a-f-]` only."""
+    """Return a new id for an operation or run: sorted by time, random enough not to collide, `[0-9a-f-]` only."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
 def scheduled_by() -> dict[str, str]:
-    """The schedule, and which firing of it, that this process works for; nothing where a person started it.
+    """Return the schedule and its firing that this process belongs to; empty where a person started it.
 
-    HIBALI_SCHEDULE is `NAME/FIRING`, set by whatever fires a schedule.
+    HIBALI_SCHEDULE is `NAME/FIRING`, set by the trigger of a schedule.
     """
     name, _, firing = os.environ.get("HIBALI_SCHEDULE", "").partition("/")
     if not (_SCHEDULE.fullmatch(name) and _SCHEDULE.fullmatch(firing)):
@@ -46,9 +46,9 @@ def scheduled_by() -> dict[str, str]:
 
 
 def find_identifier(folder: Path, typed: str) -> str | None:
-    """The id of the journal in `folder` that `typed` is, or is the beginning of; None where there is none.
+    """Return the id of the journal in `folder` that `typed` equals or is a prefix of; None where there is none.
 
-    Raises `UsageError` with the candidates where there are several.
+    Raises `UsageError` with the candidates for an ambiguous prefix.
     """
     if not _IDENTIFIER_START.fullmatch(typed):
         return None
@@ -59,15 +59,15 @@ def find_identifier(folder: Path, typed: str) -> str | None:
         more = [f"and {len(found) - _MOST_CANDIDATES} more"] if len(found) > _MOST_CANDIDATES else []
         raise UsageError(
             "ambiguous-id",
-            "\n".join(["several ids begin so:", *found[-_MOST_CANDIDATES:], *more]),
+            "\n".join(["several ids begin with it:", *found[-_MOST_CANDIDATES:], *more]),
             subject=typed,
-            hint="Type more of it.",
+            hint="Give more characters of the id.",
         )
     return found[0] if found else None
 
 
 def ledger_folder(*names: str) -> Path:
-    """A private folder inside the ledger."""
+    """Return a private folder inside the ledger."""
     folder = state_folder()
     for name in names:
         folder = private_folder(folder / name)
@@ -75,20 +75,20 @@ def ledger_folder(*names: str) -> Path:
 
 
 def not_started(problem: OSError, path: Path) -> HibaliError:
-    """The error for a ledger that cannot be written before anything began: no ledger, no start."""
-    return passing(problem, str(path)) or RefusedError(
+    """Return the error for a ledger that cannot be written before anything started: without a ledger, nothing starts."""
+    return transient_error(problem, str(path)) or RefusedError(
         "ledger-unwritable",
         f"the ledger cannot be written: {reason_of(problem)}",
         subject=str(path),
-        hint="Nothing was started. Make room there, or set HIBALI_STATE.",
+        hint="Nothing was started. Free some space there, or set HIBALI_STATE to another folder.",
     )
 
 
 class Journal:
-    """One append-only JSON-lines file, held open by the one process that writes it."""
+    """An append-only JSON-lines file, kept open by the only process that writes it."""
 
     def __init__(self, path: Path) -> None:
-        """Open for appending, 0600, never through a symlink; raises `RefusedError` where that fails: no ledger, no start."""
+        """Open it for appending, 0600, never through a symlink; raises `RefusedError` where that fails."""
         self.path = path
         self._unsynced = 0
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -100,7 +100,7 @@ class Journal:
             raise not_started(problem, path) from None
 
     def append(self, record: dict[str, Any], *, durable: bool = False) -> None:
-        """Add one line; with `durable` it is on disk when this returns. Raises `IncompleteError`."""
+        """Append one line; with `durable` it is on disk when this returns. Raises `IncompleteError`."""
         line = line_of_json(record).encode("ascii") + b"\n"
         try:
             _write_all(self._descriptor, line)
@@ -133,7 +133,7 @@ class Journal:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a journal, oldest first; a line torn by a crash is passed over; none where there is no file."""
+    """Read the records of a journal, oldest first, ignoring a line that a crash cut short; empty for a missing file."""
     try:
         stream = path.open("rb")
     except FileNotFoundError:
@@ -143,7 +143,7 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_more_records(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
-    """The records behind `start` bytes of a journal, and where the next ones will begin: behind its last whole line."""
+    """Read the records after `start` bytes of a journal, and return them with the end of its last complete line."""
     try:
         with _naming(path), path.open("rb") as stream:
             stream.seek(start)
@@ -155,7 +155,7 @@ def read_more_records(path: Path, start: int) -> tuple[list[dict[str, Any]], int
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Let an error of the system name the file, which it does not by itself once that is open."""
+    """Add the file name to system errors, which lack it for open files."""
     try:
         yield
     except OSError as problem:
@@ -172,7 +172,7 @@ def _records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def _end_torn_line(path: Path, descriptor: int) -> None:
-    """Close a line that a crash cut short, so that the next record stands on its own."""
+    """End a line that a crash cut short, so that the next record has its own line."""
     size = os.fstat(descriptor).st_size
     if size:
         with path.open("rb") as stream:

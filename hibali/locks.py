@@ -1,4 +1,4 @@
-"""Lock work to one process at a time; the lock of a dead process is taken over."""
+"""Lock a folder for one process at a time; the lock of a dead process is taken over."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hibali.files import write_atomic
 from hibali.retry import growing_intervals, pause
 
 _NUMBERED = re.compile(r"([0-9]{1,9})\.json")
-_SILENT_SECONDS = 0.1  # whoever waits longer is told for whom
+_SILENT_SECONDS = 0.1  # a longer wait is reported with the holder
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process, told apart from later ones of the same number and from those of other machines."""
+    """The identity of a process, distinct from later processes with the same number and from those of other machines."""
 
     host: str
     boot: str
@@ -33,19 +33,18 @@ class Holder:
     token: str
 
 
-class Claim:
-    """A turn in a folder of its own, held until `release`; usable with `with`.
+class FolderLock:
+    """The lock of a folder, held until `release`; usable with `with`.
 
-    Turns are numbered files that appear whole (link(2) of a finished file, which exactly one process can do
-    per number, on NFS too). The highest number holds; it is never removed, so that a number is never taken
-    twice: releasing writes that it is free.
+    A lock is the highest of numbered files, which appear complete (link(2) of a finished file: exactly one process can create
+    each number, on NFS too). It is never removed, so that a number is never taken twice: `release` marks it as free.
     """
 
     def __init__(self, folder: Path, number: int) -> None:
         self._path = folder / f"{number}.json"
 
     def release(self) -> None:
-        """Let the next one begin; safe to call twice."""
+        """Release the lock; safe to call twice."""
         with contextlib.suppress(OSError):
             write_atomic(self._path, b'{"free":true}\n')
 
@@ -58,11 +57,11 @@ class Claim:
         self.release()
 
 
-def take_claim(folder: Path) -> Claim:
-    """The turn in `folder`, which exists and is private.
+def take_lock(folder: Path) -> FolderLock:
+    """Take the lock of `folder`, which exists and is private.
 
-    Raises `TryLaterError("locked")` that names the holder while it lives, or may live: of a process on
-    another machine nothing is known.
+    Raises `TryLaterError("locked")` with the holder while that lives, or may live: processes on another machine cannot be
+    checked.
     """
     own = _own()
     while True:
@@ -72,25 +71,25 @@ def take_claim(folder: Path) -> Claim:
             if holder is not None and not _gone(holder, own):
                 raise TryLaterError(
                     "locked",
-                    f"process {holder.pid} on {holder.host} works on the same",
+                    f"process {holder.pid} on {holder.host} holds the lock",
                     subject=str(folder),
-                    hint="Wait for it; if that machine is gone for good, remove the folder.",
+                    hint="Wait until it ends. If that machine does not exist any more, remove the folder.",
                 )
         if _create(folder, highest + 1, own):
             for number in _numbers(folder):
                 if number <= highest:
                     (folder / f"{number}.json").unlink(missing_ok=True)
-            return Claim(folder, highest + 1)
+            return FolderLock(folder, highest + 1)
 
 
-def wait_for_claim(folder: Path, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> Claim:
-    """`take_claim`, waiting while another process holds it; raises what that raises after `longest_wait` seconds."""
+def wait_for_lock(folder: Path, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> FolderLock:
+    """`take_lock`, waiting while another process holds it; raises what that raises after `longest_wait` seconds."""
     intervals = growing_intervals(0.02, 2.0)
     waited = 0.0
     told = False
     while True:
         try:
-            return take_claim(folder)
+            return take_lock(folder)
         except TryLaterError as locked:
             if waited >= longest_wait:
                 raise
@@ -108,7 +107,7 @@ def _create(folder: Path, number: int, own: Holder) -> bool:
     try:
         os.link(partial, folder / f"{number}.json")
     except FileExistsError:
-        return partial.stat().st_nlink > 1  # over NFS the answer to a link that was made can be lost
+        return partial.stat().st_nlink > 1  # over NFS, the answer to a successful link can be lost
     finally:
         partial.unlink(missing_ok=True)
     return True
@@ -123,16 +122,16 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _read(path: Path) -> Holder | None:
-    """The holder, or None where the turn is free."""
+    """Return the holder, or None where the lock is free."""
     try:
         found: dict[str, Any] = read_json(path.read_bytes(), str(path))
         return None if found.get("free") else Holder(**found)
     except FileNotFoundError:
-        return None  # somebody is a turn further
+        return None  # another process took the next number
 
 
 def _gone(holder: Holder, own: Holder) -> bool:
-    """Whether the process is provably over."""
+    """Return whether the process has provably ended."""
     if holder.host != own.host:
         return False
     if holder.boot != own.boot:
@@ -153,7 +152,7 @@ def _boot() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """Field 22 of /proc/PID/stat (proc(5)), "gone" for a process that is over or a zombie."""
+    """Return field 22 of /proc/PID/stat (proc(5)), "gone" for a process that ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

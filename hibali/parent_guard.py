@@ -9,8 +9,8 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 _NOT_FOUND = 127
 
 
-def tie(above: int) -> None:
-    """Have this process killed when the thread that started it ends; at once where process `above` is gone already."""
+def end_with_parent(above: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends; at once where process `above` ended already."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl failed")
@@ -19,7 +19,7 @@ def tie(above: int) -> None:
 
 
 if __name__ == "__main__":
-    tie(int(sys.argv[1]))
+    end_with_parent(int(sys.argv[1]))
     words = [os.fsencode(word) for word in sys.argv[2:]]
     try:
         os.execvp(words[0], words)  # noqa: S606

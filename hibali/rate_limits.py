@@ -1,4 +1,4 @@
-"""Count requests per site, and leave a site alone after repeated refusals, also in later calls."""
+"""Count requests per site, and pause requests to a site after repeated refusals, also in later calls."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _HOUR = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2})\.jsonl")
 _KEPT = timedelta(days=8)
 _MOST_BYTES = (
     4 << 20
-)  # of an hour; who asks some forty thousand times in it does not need to be counted exactly
+)  # bytes of an hour's file, some forty thousand requests; beyond that the count is approximate
 
 
 def note_use(*names: str, what: str, times: int = 1) -> None:
-    """Count that something was used; `names` is whose folder of the ledger. Counting is never a reason to fail."""
+    """Count uses of something in the ledger folder `names`. A failure to count is ignored."""
     at = now()
     line = line_of_json({"schema": 1, "kind": "use", "at": at, "what": what, "times": times}).encode("ascii")
     with contextlib.suppress(HibaliError, OSError):
@@ -45,7 +45,7 @@ def note_use(*names: str, what: str, times: int = 1) -> None:
 
 
 def read_uses(names: Iterable[tuple[str, ...]], since: datetime) -> Counter[str]:
-    """How often each thing was used from `since` on, by all of these folders together."""
+    """Return how often each thing was used since `since`, summed over the folders `names`."""
     found: Counter[str] = Counter()
     first = since.astimezone(UTC).strftime("%Y-%m-%dT%H")
     start = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -74,14 +74,14 @@ def _forget_old(folder: Path, at: str) -> None:
             path.unlink(missing_ok=True)
 
 
-ALLOWED = 5  # refusals in a row, and the next question has to wait
+ALLOWED = 5  # refusals in a row after which the next request has to wait
 _FIRST_SECONDS = 60.0
 _LONGEST_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """How often in a row, why the last time, and until when nobody asks (seconds since the epoch)."""
+    """The number of refusals in a row, the last reason, and the end of the pause (seconds since the epoch)."""
 
     times: int = 0
     because: str = ""
@@ -89,16 +89,16 @@ class Refused:
 
 
 def pause_after(times: int) -> float:
-    """How many seconds nobody asks after so many refusals in a row: none at first, then ever more up to a limit."""
+    """Return the pause in seconds after this many refusals in a row: none at first, then growing up to a limit."""
     if times < ALLOWED:
         return 0.0
     return float(min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0 ** min(times - ALLOWED, 30)))
 
 
 class Refusals:
-    """What is remembered of one who may refuse; `names` is where in the ledger, `subject` how people call him.
+    """The recorded refusals of a host or service; `names` is the place in the ledger, `subject` its name in messages.
 
-    Remembering is no reason to fail: what cannot be written is forgotten.
+    A record that cannot be written is dropped silently.
     """
 
     def __init__(self, *names: str, subject: str) -> None:
@@ -106,7 +106,7 @@ class Refusals:
         self._subject = subject
 
     def read(self) -> Refused:
-        """What is known now."""
+        """Return the current record."""
         try:
             found = json.loads(self._path().read_bytes())
             return Refused(int(found["times"]), str(found["because"]), float(found["until"]))
@@ -114,20 +114,20 @@ class Refusals:
             return Refused()
 
     def check(self) -> None:
-        """Raise `TryLaterError` while nobody is to ask."""
+        """Raise `TryLaterError` during a pause."""
         known = self.read()
         left = known.until - time.time()
-        if 0 < left <= _LONGEST_SECONDS:  # a clock that was set back must not shut a site for years
+        if 0 < left <= _LONGEST_SECONDS:  # a clock that was set back must not block a site for years
             at = time.strftime("%H:%M:%S", time.localtime(known.until))
             raise TryLaterError(
                 "paused",
-                f"it refused {known.times} times in a row ({known.because}) and is left alone until {at}",
+                f"it refused {known.times} times in a row ({known.because}); hibali sends no requests until {at}",
                 subject=self._subject,
-                hint="`hibali sites check SITE` asks now.",
+                hint="To try now: hibali sites check SITE",
             )
 
     def refused(self, because: str) -> None:
-        """It did so once more."""
+        """Record one more refusal."""
         times = self.read().times + 1
         record = {
             "schema": 1,
@@ -139,7 +139,7 @@ class Refusals:
             write_atomic(self._path(), json.dumps(record).encode("ascii") + b"\n")
 
     def answered(self) -> None:
-        """It did not refuse, or somebody wants to see for himself: all is forgotten."""
+        """Clear the record, after an accepted request or when the user wants to retry now."""
         with contextlib.suppress(HibaliError, OSError):
             self._path().unlink(missing_ok=True)
 

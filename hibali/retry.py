@@ -29,13 +29,13 @@ def with_retries(
     patience: float = math.inf,
     on_event: Listener = ignore,
 ) -> Result:
-    """Call `attempt` until it succeeds; only errors marked transient are tried again, with growing, jittered pauses.
+    """Call `attempt` until it succeeds; errors marked transient are retried after growing, jittered pauses.
 
-    The last error is raised as it was. `attempts` counts the first one; none begins `patience` seconds after that.
+    The last error is raised unchanged. `attempts` includes the first one; no attempt starts later than `patience` seconds after it.
     """
     began = time.monotonic()
     try:
-        return attempt()  # nearly always all there is to it, and then nothing else is loaded or built
+        return attempt()  # nearly always enough, and then tenacity is not imported
     except HibaliError as problem:
         if not problem.transient:
             raise
@@ -76,8 +76,8 @@ def try_again(
 ) -> Result:
     """Call `attempt` after something else failed with `problem`, with pauses, until it succeeds or there is no next pause.
 
-    `on_pause` is called before each pause with the error, the number of attempts so far, and the length of the pause. Only errors marked transient are
-    tried again; the last one is raised as it was.
+    `on_pause` is called before each pause with the error, the number of attempts so far, and the length of the pause. Only
+    errors marked transient are retried; the last one is raised unchanged.
     """
     import tenacity
 
@@ -115,9 +115,9 @@ def try_again(
 def when_free(
     attempt: Callable[[], Result], *, subject: str, patience: float, on_event: Listener = ignore
 ) -> Result:
-    """Call `attempt`, and again while it says `locked`: somebody else is at work there, or died there and their lease still runs.
+    """Call `attempt` until it does not fail with `locked`: another process works there, or the lease of a dead one still runs.
 
-    After `patience` seconds that error is raised as it was.
+    After `patience` seconds that error is raised unchanged.
     """
     pauses = growing_intervals(0.5, 10.0)
     deadline = time.monotonic() + patience
@@ -135,16 +135,16 @@ def when_free(
 
 
 def pause(seconds: float) -> None:
-    """Wait, because another program needs time. Raises `TryLaterError` at once where the command was told to end."""
+    """Sleep, because another program needs time. Raises `TryLaterError` at once when the command is interrupted."""
     if seconds > 0 and _interrupted_within(seconds):
         raise TryLaterError("interrupted", "interrupted", transient=False)
 
 
 @cache
 def _interruption() -> tuple[int, int]:
-    """Both ends of a pipe that is never read: once a byte is in it, every thread that polls it wakes up.
+    """Return both ends of a pipe that is never read: a byte in it wakes up every thread that polls it.
 
-    Unlike `threading.Event` it has no lock that the interrupted thread may hold just then.
+    Unlike `threading.Event` it has no lock that the interrupted thread might hold.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -152,20 +152,20 @@ def _interruption() -> tuple[int, int]:
 
 
 def _interrupted_within(seconds: float | None) -> bool:
-    """Wait for so long, None for ever, and return early with True once the command is told to end."""
+    """Wait for `seconds`, None for ever; return True early when the command is interrupted."""
     poll = select.poll()
     poll.register(_interruption()[0], select.POLLIN)
     return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 def interrupt_waits() -> None:
-    """End every `pause` and every wait of a `Pace`, in all threads: the command is told to end. It only writes to a pipe."""
-    with contextlib.suppress(BlockingIOError):  # a full pipe says the same
+    """End every `pause` and every wait of a `Pace`, in all threads, because of an interruption. It only writes to a pipe."""
+    with contextlib.suppress(BlockingIOError):  # a full pipe has the same effect
         os.write(_interruption()[1], b".")
 
 
 def after_interruption(seconds: float, act: Callable[[], None]) -> None:
-    """Call `act` in a thread of its own `seconds` after the command was told to end, if it still runs then."""
+    """Call `act` in its own thread, `seconds` after an interruption, if the command still runs then."""
 
     def watch() -> None:
         _interrupted_within(None)
@@ -176,7 +176,7 @@ def after_interruption(seconds: float, act: Callable[[], None]) -> None:
 
 
 class Pace:
-    """Holds a stream to so many bytes a second on average; 0 is no limit."""
+    """A limit of the average bytes per second of a stream; 0 is no limit."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
@@ -185,7 +185,7 @@ class Pace:
         self._held = self._lasted = 0.0
 
     def take(self, size: int) -> None:
-        """Wait until `size` more bytes may go; a stream that was slower has nothing saved up."""
+        """Wait until `size` more bytes may be sent; unused bandwidth is not saved up."""
         if not self._rate:
             return
         now = time.monotonic()
@@ -199,17 +199,17 @@ class Pace:
 
     @property
     def slows(self) -> bool:
-        """Whether the stream would have been faster without it: it was held up for a tenth of its time or more."""
+        """Whether the limit slows the stream: waits took at least a tenth of its time."""
         return self._held > 0 and self._held * 10 >= self._lasted
 
 
 def growing_intervals(first: float, longest: float, factor: float = 1.5) -> Intervals:
-    """Pauses for polling that start at `first` seconds and grow to `longest`, each jittered by a tenth."""
+    """Return pauses for polling that start at `first` seconds and grow to `longest`, each jittered by a tenth."""
     return Intervals(first, longest, factor)
 
 
 class Intervals:
-    """An endless series of pauses in seconds; `restart` when something happened."""
+    """An endless series of growing pauses in seconds; call `restart` when something happened."""
 
     def __init__(self, first: float, longest: float, factor: float) -> None:
         self._first = first
@@ -218,11 +218,11 @@ class Intervals:
         self._next = first
 
     def next_pause(self) -> float:
-        """The next pause, jittered so that many clients do not ask in step."""
+        """Return the next pause, jittered so that many clients do not poll at the same time."""
         current = self._next
         self._next = min(self._longest, current * self._factor)
         return current * random.uniform(0.95, 1.05)  # noqa: S311  # a jitter, not a secret
 
     def restart(self) -> None:
-        """Begin with the short pauses again."""
+        """Start with short pauses again."""
         self._next = self._first

@@ -1,4 +1,4 @@
-"""Sign files that are carried out later with a key that only this account has (S22)."""
+"""Sign files that are executed later with a key that only this account has (S22)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _BYTES = 32
 
 
 def sign(purpose: str, content: bytes) -> str:
-    """The signature in hexadecimal; the key is made when missing. Raises `RefusedError` where it cannot be kept."""
+    """Return the signature in hexadecimal; the key is created when missing. Raises `RefusedError` where it cannot be stored."""
     path = state_folder() / _NAME
     try:
         return _signature(_read(path) or _make(path), purpose, content)
     except OSError as problem:
         raise RefusedError(
             "state-unwritable",
-            f"the key for signatures cannot be kept: {reason_of(problem)}",
+            f"the key for signatures cannot be stored: {reason_of(problem)}",
             subject=str(path),
-            hint="Make room there, or set HIBALI_STATE to another folder that is yours.",
+            hint="Free some space there, or set HIBALI_STATE to another folder that belongs to you.",
         ) from None
 
 
 def is_signed(purpose: str, content: bytes, signature: str) -> bool:
-    """Whether `sign` made this signature with the key of this state folder."""
+    """Return whether `sign` made this signature with the key of this state folder."""
     try:
         key = _read(state_folder() / _NAME)
     except OSError:
@@ -48,7 +48,7 @@ def _signature(key: bytes, purpose: str, content: bytes) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """The key, None where there is none. Raises `RefusedError` for one that others can read."""
+    """Read the key, None where there is none. Raises `RefusedError` for one that others can read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -60,15 +60,15 @@ def _read(path: Path) -> bytes | None:
     if len(key) != _BYTES:
         raise RefusedError(
             "not-private",
-            "the key for signatures must be a file of yours that nobody else can read",
+            "the key for signatures must be a file that belongs to you and that others cannot read",
             subject=str(path),
-            hint="Remove it. Plans that it signed then need FROM and TO on the line of `apply`.",
+            hint="Remove it. Then add FROM and TO to `apply` for plans that it signed.",
         )
     return key
 
 
 def _make(path: Path) -> bytes:
-    """A new key, unless another call was quicker."""
+    """Create a key, unless another call created one first."""
     partial = path.with_name(f".{_NAME}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

@@ -22,7 +22,7 @@ from hibali.errors import AccessError, IncompleteError, NotFoundError, TryLaterE
 from hibali.retry import after_interruption
 from hibali.system_errors import reason_of
 
-_PIPE_BYTES = 1024 * 1024  # the most that Linux gives to a user by itself
+_PIPE_BYTES = 1024 * 1024  # Linux's default limit for users
 _STDERR_KEPT = 64 * 1024
 _MOST_OUTPUT = 512 * 1024 * 1024  # `git ls-files` of some million names
 _PARENT_GUARD = str(Path(__file__).with_name("parent_guard.py"))
@@ -32,7 +32,7 @@ _PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a program ended; `exit_code` is negative for a signal."""
+    """The result of a program; `exit_code` is negative for a signal."""
 
     exit_code: int
     stdout: bytes
@@ -40,7 +40,7 @@ class Finished:
 
 
 def has_terminal() -> bool:
-    """Whether somebody sits there who could answer a question."""
+    """Return whether a user at a terminal could answer a question."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -52,16 +52,16 @@ def run(
     environment: Mapping[str, str] | None = None,
     foreground: bool = False,
     umask: int = -1,
-    enough: bytes = b"",
+    stop_after: bytes = b"",
     most: int = _MOST_OUTPUT,
 ) -> Finished:
-    """Run a program to its end, with a `umask` of its own where it makes files that nobody else may read.
+    """Run a program and wait for it, with a `umask` where it creates private files.
 
-    One that prints more than `most` bytes is ended. Once it has said `enough` on standard error it is ended: it would go on for nothing.
+    It is killed once it printed more than `most` bytes. It is also killed once `stop_after` appears on its standard error.
 
-    `foreground` leaves it the terminal, so that it may ask (a login); otherwise it is kept away from it.
-    Output goes to files, not pipes: a program that leaves a child behind (an ssh master) must not hold us.
-    Raises `NotFoundError` where there is no such program, `TryLaterError("timed-out")`, `IncompleteError("too-much-output")`.
+    `foreground` leaves it the terminal, so that it can ask questions (a login); otherwise it has none.
+    Output goes to files, not pipes: a child that stays behind (an ssh master) must not block hibali.
+    Raises `NotFoundError` for a missing program, `TryLaterError("timed-out")`, `IncompleteError("too-much-output")`.
     """
     import tempfile
 
@@ -69,17 +69,17 @@ def run(
         process = _start(argv, given, output, errors, environment, foreground=foreground, umask=umask)
         deadline = time.monotonic() + timeout
         try:
-            while not _ends(process, deadline):
+            while not _ended_soon(process, deadline):
                 _check_output(process, argv[0], (output, errors), most)
-                # a seek would move where it writes
-                if enough and enough in os.pread(errors.fileno(), _STDERR_KEPT, 0):
+                # a seek would move the position of its writes
+                if stop_after and stop_after in os.pread(errors.fileno(), _STDERR_KEPT, 0):
                     _kill(process)
                     break
             _check_output(process, argv[0], (output, errors), most)
         except subprocess.TimeoutExpired:
             _kill(process)
             raise TryLaterError(
-                "timed-out", f"gave no answer within {timeout:g} s", subject=_word(argv[0])
+                "timed-out", f"did not end within {timeout:g} s", subject=_word(argv[0])
             ) from None
         except BaseException:
             _kill(process)
@@ -88,20 +88,20 @@ def run(
 
 
 def _held(content: bytes) -> BinaryIO:
-    """A file in memory that a program reads as its standard input: a pipe would have to be fed while it is looked after."""
+    """Yield a memory file for a program's standard input: a pipe would need a thread that writes to it."""
     import tempfile
 
     try:
         stream = os.fdopen(os.memfd_create("input"), "w+b")
-    except OSError:  # a kernel or a sandbox without it
+    except OSError:  # a kernel or sandbox without memfd_create
         stream = tempfile.TemporaryFile()  # noqa: SIM115  # closed by who asked for it
     stream.write(content)
     stream.seek(0)
     return stream
 
 
-def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
-    """Whether it ended, after a quarter of a second at most. Raises `TimeoutExpired` after the deadline."""
+def _ended_soon(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Return whether it ended, after at most a quarter of a second. Raises `TimeoutExpired` after the deadline."""
     left = deadline - time.monotonic()
     try:
         process.wait(max(0.0, min(left, _LOOK_SECONDS)))
@@ -115,19 +115,19 @@ def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
 def _check_output(
     process: subprocess.Popen[bytes], word: str | bytes, streams: Sequence[BinaryIO], most: int
 ) -> None:
-    """End it and raise `IncompleteError` where it printed more than `most` bytes, which would all be held in memory."""
+    """Kill it and raise `IncompleteError` where it printed more than `most` bytes, which would all be kept in memory."""
     if any(os.fstat(stream.fileno()).st_size > most for stream in streams):
         _kill(process)
         raise IncompleteError(
             "too-much-output",
-            f"printed more than {most} bytes, and was ended",
+            f"printed more than {most} bytes, and hibali ended it",
             subject=_word(word),
-            hint="Run it by hand and look at what it prints",
+            hint="Run it yourself and check what it prints",
         )
 
 
 class Process:
-    """A program that is talked to: raw standard input and output, and the end of what it says on standard error."""
+    """A program with raw standard input and output, and the end of its standard error."""
 
     def __init__(
         self,
@@ -135,15 +135,15 @@ class Process:
         environment: Mapping[str, str] | None = None,
         leave: Sequence[int] = (),
         *,
-        hear: Callable[[bytes], None] | None = None,
+        on_error: Callable[[bytes], None] | None = None,
         guarded: bool = False,
     ) -> None:
-        """Start it in a session of its own, so that Ctrl-C reaches us and not it; `leave` are descriptors it gets, too.
+        """Start it in its own session, so that Ctrl-C reaches hibali and not it; `leave` are descriptors that it inherits.
 
-        `hear` gets all that it says on standard error, in another thread. One that is `guarded` ends when the thread that
-        started it does, however that ends.
+        `on_error` is called with all its standard error, in another thread. A `guarded` program ends when the thread that
+        started it ends for any reason.
         """
-        self._hear = hear
+        self._hear = on_error
         self._process = _start(
             [sys.executable, "-I", "-S", _PARENT_GUARD, str(os.getpid()), *argv] if guarded else argv,
             subprocess.PIPE,
@@ -181,7 +181,7 @@ class Process:
         return self._process.pid
 
     def end(self, patience: float = 5.0) -> int:
-        """Close its input, wait, then insist; returns the exit code."""
+        """Close its input, wait, then kill it; returns the exit code."""
         with contextlib.suppress(OSError):
             self.stdin.close()
         try:
@@ -189,20 +189,20 @@ class Process:
         except subprocess.TimeoutExpired:
             _kill(self._process)
         if not (self._killed or self._process.returncode == -signal.SIGKILL):
-            # else ssh's master may still hold its standard error
+            # otherwise ssh's master may still hold its standard error
             self._thread.join(1.0)
         with contextlib.suppress(OSError):
             self.stdout.close()
         return self._process.returncode
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill it."""
         self._killed = True
         _kill(self._process)
 
 
-class Errand:
-    """A program that works by itself for long: the lines it writes are handed on, what it says aside goes to a file."""
+class BackgroundProcess:
+    """A long-running program: its output lines are passed to `take`, its standard error goes to a file."""
 
     def __init__(
         self,
@@ -210,44 +210,44 @@ class Errand:
         *,
         environment: Mapping[str, str],
         folder: str,
-        aside: BinaryIO,
+        stderr_file: BinaryIO,
         take: Callable[[bytes], None],
         leave: Sequence[int] = (),
     ) -> None:
-        """Start it in `folder`, in a session of its own; `leave` are descriptors it gets, too. `take` is called from a thread.
+        """Start it in `folder`, in its own session; `leave` are descriptors that it inherits. `take` is called from a thread.
 
-        Raises `NotFoundError` where there is no such program or folder.
+        Raises `NotFoundError` for a missing program or folder.
         """
         self._process = _start(
             argv,
             subprocess.DEVNULL,
             subprocess.PIPE,
-            aside,
+            stderr_file,
             environment,
             foreground=False,
             leave=leave,
             folder=folder,
         )
         self._take = take
-        self._thread = threading.Thread(target=self._hand_on, name="errand", daemon=True)
+        self._thread = threading.Thread(target=self._forward_lines, name="errand", daemon=True)
         self._thread.start()
 
-    def _hand_on(self) -> None:
+    def _forward_lines(self) -> None:
         with io.BufferedReader(cast("io.RawIOBase", self._process.stdout)) as stream:
             for line in stream:
                 self._take(line)
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Its exit code, negative for a signal; None where it still works after `seconds`."""
+        """Return its exit code, negative for a signal; None where it still runs after `seconds`."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
-        self._thread.join(5.0)  # whatever it left running may hold its output
+        self._thread.join(5.0)  # processes that it left running may hold its output
         return code
 
     def end(self, patience: float = 30.0) -> int:
-        """Ask its whole group to end, as Ctrl-C does, then with SIGTERM, then make it; returns the exit code."""
+        """End its process group: with SIGINT as Ctrl-C does, then SIGTERM, then SIGKILL; returns the exit code."""
         for number, seconds in ((signal.SIGINT, patience), (signal.SIGTERM, patience / 3)):
             self._signal(number)
             code = self.wait(seconds)
@@ -263,16 +263,16 @@ class Errand:
 
 _running: dict[
     int, subprocess.Popen[bytes]
-] = {}  # by their number; what reads and writes it is atomic in CPython
+] = {}  # by process id; reading and writing it is atomic in CPython
 
 
 @cache
 def _watch_for_interruption() -> None:
-    """End all programs some time after the command is told to end: a slow connection or a host that hangs must not keep it."""
+    """Kill all programs some time after an interruption: a slow connection or a hanging host must not delay the exit."""
 
     def kill_all() -> None:
         for process in list(_running.values()):
-            _send_kill(process)  # whoever started it waits for it, if anybody still does
+            _send_kill(process)  # the thread that started it waits for it, if it still runs
 
     after_interruption(_PATIENCE_SECONDS, kill_all)
 
@@ -307,7 +307,7 @@ def _start(
             "no-such-program",
             f"cannot be run: {reason_of(problem)}",
             subject=_word(argv[0]),
-            hint="Is it installed and on PATH?",
+            hint="Check that it is installed and on PATH.",
         ) from None
     for pid in [pid for pid, one in list(_running.items()) if one.returncode is not None]:
         _running.pop(pid, None)
@@ -317,7 +317,7 @@ def _start(
 
 
 def _widen(*pipes: BinaryIO) -> None:
-    """Let a pipe hold more, so that bulk data takes fewer turns; where a limit of the system forbids it, it stays."""
+    """Enlarge a pipe's buffer for bulk data, where the limits of the system allow it."""
     for pipe in pipes:
         with contextlib.suppress(OSError, AttributeError):
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -329,8 +329,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _send_kill(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to it and to its group, where it leads one."""
-    if process.returncode is not None:  # its number may be another's by now
+    """Send SIGKILL to it, and to its group where it leads one."""
+    if process.returncode is not None:  # its process id may belong to another process by now
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if os.getpgid(process.pid) == process.pid:
@@ -348,7 +348,7 @@ def _word(word: str | bytes) -> str:
     return word if isinstance(word, str) else os.fsdecode(word)
 
 
-_SHORTEST = 4  # what is shorter is no secret, and would blacken half of a text
+_SHORTEST = 4  # shorter values are not secrets, and hiding them would garble texts
 _NAMES = re.compile(
     r"(?i)secret|passw|passphrase|token|credential|access_key|api_?key|private_?key|authorization|cookie"
 )
@@ -368,20 +368,20 @@ _hidden: dict[str, bytes] = {}
 
 
 def hide_variable(name: str) -> None:
-    """Take it out of the environment: a job without a scheduler, or one of `sbatch`, would inherit it."""
+    """Remove a variable from the environment: jobs would inherit it."""
     value = os.environ.pop(name, None)
     if value is not None:
         _hidden[name] = os.fsencode(value)
 
 
 def hidden_variable(name: str) -> bytes | None:
-    """What it said; None where it was not set."""
+    """Return the value of a hidden variable; None where it was not set."""
     hide_variable(name)
     return _hidden.get(name)
 
 
 def remember_secret(*values: str | bytes | None) -> None:
-    """What this process was given as a secret: it will be missing from what `without_secrets` returns."""
+    """Register secrets, which `without_secrets` then hides."""
     for value in values:
         text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value or ""
         if len(text.strip()) >= _SHORTEST:
@@ -389,7 +389,7 @@ def remember_secret(*values: str | bytes | None) -> None:
 
 
 def without_secrets(text: str) -> str:
-    """A text with `***` for all that was remembered, for variables that are named like secrets, and for what looks like one."""
+    """Replace registered secrets, values of variables named like secrets, and text that looks like a secret by `***`."""
     found = {value for name, value in os.environ.items() if _NAMES.search(name)}
     found |= {value.decode("utf-8", "surrogateescape") for value in _hidden.values()} | _known
     for value in sorted(found, key=len, reverse=True):
@@ -409,9 +409,9 @@ _MOST_CREDENTIALS = 1024 * 1024
 def credentials_from(
     command: Sequence[str], read: Callable[[bytes], Found], *, key: str, what: str, subject: str, hint: str
 ) -> Found:
-    """What `read` makes of the command's output; it raises ValueError with words that repeat nothing of that output.
+    """Run a command and parse its output with `read`, which raises ValueError with a message that repeats none of it.
 
-    `key` is the setting that names the command, `what` it should have given. Raises `AccessError("no-credentials")`,
+    `key` is the setting that names the command, `what` the expected output. Raises `AccessError("no-credentials")`,
     `NotFoundError` where there is no such program, `TryLaterError("timed-out")`.
     """
     finished = run(command, timeout=_CREDENTIALS_SECONDS, most=_MOST_CREDENTIALS)

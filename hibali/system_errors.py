@@ -1,6 +1,6 @@
 """Translate errors of the operating system: code, message, hint and exit code.
 
-The agent (`transfers.agent.protocol`) names an errno by the same codes, and the client adds the words from here.
+The agent (`transfers.agent.protocol`) names an errno by the same codes, and the client adds the messages from here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hibali.errors import (
 
 
 class Explanation(NamedTuple):
-    """What a system error means to a user; `error` is its class where it ends a whole command that had changed nothing."""
+    """The message for a system error; `error` is the error class where it ends a whole command that changed nothing."""
 
     code: str
     words: str
@@ -32,8 +32,8 @@ class Explanation(NamedTuple):
     error: type[HibaliError] = IncompleteError
 
 
-_ROOM = "Make room there, then run the same command again."
-_REPEAT = "Run the same command again; if it fails again, ask whoever runs that filesystem."
+_ROOM = "Free some space there, then run the same command again."
+_REPEAT = "Run the same command again; if it fails again, ask the administrator of that filesystem."
 _WAIT = "Wait until other programs have ended, then run the same command again."
 
 _ALL: Final = (
@@ -48,12 +48,12 @@ _ALL: Final = (
     Explanation("no-space", "no space is left on the filesystem", _ROOM, RefusedError),
     Explanation("no-quota", "the disk quota is exceeded", _ROOM, RefusedError),
     Explanation(
-        "read-only", "the filesystem is read-only", "Name a place that can be written.", RefusedError
+        "read-only", "the filesystem is read-only", "Choose a place that can be written.", RefusedError
     ),
     Explanation(
         "file-too-large",
         "the file is larger than the filesystem or `ulimit -f` allows",
-        "Raise the limit, or name another place.",
+        "Raise the limit, or choose another place.",
     ),
     Explanation(
         "name-too-long",
@@ -67,7 +67,7 @@ _ALL: Final = (
     Explanation(
         "symlink-in-the-way",
         "a symlink is in the path, or symlinks that point to each other",
-        "Look where it leads: namei -l",
+        "To see where it leads: namei -l",
         RefusedError,
     ),
     Explanation(
@@ -77,15 +77,17 @@ _ALL: Final = (
         RefusedError,
     ),
     Explanation("folder-in-the-way", "a folder is in the place of this file", "Move the folder away."),
-    Explanation("folder-not-empty", "the folder is not empty", "Look what it holds: ls -la"),
+    Explanation("folder-not-empty", "the folder is not empty", "To see what it contains: ls -la"),
     Explanation(
-        "in-the-way", "something of that name exists already", "Move it away, or choose another name."
+        "in-the-way",
+        "a file or folder with that name already exists",
+        "Move it away, or choose another name.",
     ),
     Explanation("too-many-names", "the file has as many hard links as the filesystem allows", ""),
     Explanation("other-device", "source and target are on different filesystems", ""),
     Explanation("file-busy", "the file is in use by a program", _WAIT, TryLaterError),
     Explanation(
-        "not-supported", "the filesystem does not support this", "Name a place on another filesystem."
+        "not-supported", "the filesystem does not support this", "Choose a place on another filesystem."
     ),
     Explanation(
         "stale",
@@ -98,7 +100,7 @@ _ALL: Final = (
     ),
     Explanation("filesystem-gone", "the filesystem is not available now", _REPEAT, TryLaterError),
     Explanation("timed-out", "it did not answer in time", _REPEAT, TryLaterError),
-    Explanation("no-locks", "the file server gives no locks", _REPEAT, TryLaterError),
+    Explanation("no-locks", "the file server does not support locks", _REPEAT, TryLaterError),
     Explanation(
         "too-many-open-files",
         "too many files are open",
@@ -115,7 +117,7 @@ _ALL: Final = (
 )
 EXPLANATIONS: Final[Mapping[str, Explanation]] = MappingProxyType({each.code: each for each in _ALL})
 
-# The same as in transfers.agent.protocol, which may import nothing of ours.
+# The same as in transfers.agent.protocol, which cannot import this module.
 _CODES: Final[Mapping[int, str]] = MappingProxyType(
     {
         errno.ENOENT: "vanished",
@@ -160,29 +162,29 @@ _CODES: Final[Mapping[int, str]] = MappingProxyType(
     }
 )
 
-# What only a mistake of ours brings about, where no file is named.
+# Errors that only a bug of hibali causes where no file is named.
 _OURS = frozenset({errno.EBADF, errno.EINVAL, errno.EFAULT, errno.ENOTSOCK, errno.ENOTTY, errno.ESPIPE})
 
 
 def code_of(number: int) -> str:
-    """A stable word for an errno(3)."""
+    """Return a stable code for an errno(3)."""
     return _CODES.get(number, f"errno-{errno.errorcode.get(number, str(number)).lower()}")
 
 
-def words_of(code: str, message: str = "") -> str:
-    """The agent's own words where it gave some; else what its code means."""
+def message_of(code: str, message: str = "") -> str:
+    """Return the agent's message if it sent one, else the meaning of its code."""
     known = EXPLANATIONS.get(code)
     return message or (known.words if known is not None else "it gave no reason")
 
 
 def hint_of(code: str) -> str:
-    """What to do about it, in a line; empty where there is nothing to say."""
+    """Return what to do about it, in one line; empty without advice."""
     known = EXPLANATIONS.get(code)
     return known.hint if known is not None else ""
 
 
 def reason_of(problem: OSError) -> str:
-    """Why a system call failed, as part of a sentence."""
+    """Return why a system call failed, as part of a sentence."""
     if problem.errno is None:
         return str(problem) or "it failed"
     known = EXPLANATIONS.get(code_of(problem.errno))
@@ -192,12 +194,14 @@ def reason_of(problem: OSError) -> str:
 def unreadable(
     problem: OSError, subject: str, *, code: str = "unreadable-file", hint: str = ""
 ) -> HibaliError:
-    """The error for a file that the user named and that cannot be read: 5 where that may pass by itself, else 2."""
-    return passing(problem, subject) or UsageError(code, reason_of(problem), subject=subject, hint=hint)
+    """Return the error for an unreadable file that the user named: exit 5 where it may be temporary, else 2."""
+    return transient_error(problem, subject) or UsageError(
+        code, reason_of(problem), subject=subject, hint=hint
+    )
 
 
-def passing(problem: OSError, subject: str) -> TryLaterError | None:
-    """The error for what may pass by itself, such as a file server that is away; None for anything else."""
+def transient_error(problem: OSError, subject: str) -> TryLaterError | None:
+    """Return the error for a temporary condition, such as an unavailable file server; None for anything else."""
     code = code_of(problem.errno or 0)
     known = EXPLANATIONS.get(code)
     if known is None or known.error is not TryLaterError:
@@ -206,10 +210,10 @@ def passing(problem: OSError, subject: str) -> TryLaterError | None:
 
 
 def explain(problem: BaseException, *, state: Path | None = None) -> HibaliError | None:
-    """The error for what the operating system refused while a command was under way; None for what is a bug.
+    """Return the error for a system error during a command; None where it is a bug.
 
-    Something may have been changed before: what would be a `RefusedError` at the beginning is an `IncompleteError` here.
-    The hint says so where the file is one of hibali's own, below the folder `state`, or is not known.
+    Something may have been changed before: a `RefusedError` becomes an `IncompleteError` here.
+    The hint says so where the file is in hibali's own folder `state`, or is unknown.
     """
     if isinstance(problem, MemoryError):
         return _explained("no-memory", "", "", "")
@@ -223,7 +227,7 @@ def explain(problem: BaseException, *, state: Path | None = None) -> HibaliError
         return None
     more = ""
     if state is not None and (subject == str(state) or subject.startswith(f"{state}/")):
-        more = "It is part of hibali's state; HIBALI_STATE names another folder for that."
+        more = "It is part of hibali's state. To use another folder, set HIBALI_STATE."
     elif state is not None and not subject:
         more = f"hibali writes to {state} and to the temporary folder (TMPDIR)."
     return _explained(code_of(problem.errno), problem.strerror or os.strerror(problem.errno), subject, more)

@@ -25,13 +25,8 @@ def printable(text: str | bytes) -> str:
     return "".join(_shown(character) for character in decoded)
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """Format a number with its noun: `1 file`, `2 files`, `3 copies`."""
-    return f"{count} {noun if count == 1 else plural or noun + 's'}"
-
-
 def without_controls(text: str) -> str:
-    """The same for text of which some was made `printable` already: backslashes stay as they are."""
+    """Escape text that is partly `printable` already: backslashes are kept."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(each if each == "\\" else _shown(each) for each in text)
@@ -49,9 +44,9 @@ def _shown(character: str) -> str:
 
 
 def path_fields(path: bytes, name: str = "path") -> dict[str, Any]:
-    """The JSON fields for a name in bytes: `path`, and `path_base64` where it is not UTF-8.
+    """Return the JSON fields for a name in bytes: `path`, and `path_base64` where it is not UTF-8.
 
-    A UTF-8 name stands there exactly; any other is escaped for reading, and the truth is in base64.
+    A UTF-8 name is written exactly; any other is escaped for reading, with the exact bytes in base64.
     """
     try:
         return {name: path.decode("utf-8")}
@@ -60,20 +55,20 @@ def path_fields(path: bytes, name: str = "path") -> dict[str, Any]:
 
 
 def path_from_fields(record: dict[str, Any], name: str = "path") -> bytes:
-    """The name that `path_fields` wrote."""
+    """Return the name that `path_fields` wrote."""
     exact = record.get(f"{name}_base64")
     if isinstance(exact, str):
         return base64.b64decode(exact, validate=True)
     return str(record[name]).encode("utf-8")
 
 
-_NEAR = 0.6  # of 1: one letter of three may be another one
-_ALIKE = 0.65  # of 1: so many letters in common, in their order
+_NEAR = 0.6  # of 1: one letter of three may differ
+_ALIKE = 0.65  # of 1: share of common letters in order
 _LONGEST = 100
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The known word that is most like it, or the only one that begins so; None where none is."""
+    """Return the most similar known word, or the only one with that prefix; None without one."""
     from rapidfuzz import fuzz, process
     from rapidfuzz.distance import OSA
 
@@ -91,7 +86,7 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """The question with a blank behind it; "" where nothing is near."""
+    """Return "Did you mean WORD? "; "" where no word is similar."""
     found = nearest(word, words)
     return f"Did you mean {found}? " if found else ""
 
@@ -101,20 +96,20 @@ _MOST = 1_000_000
 
 
 def write_ranges(numbers: Iterable[int]) -> str:
-    """The numbers in order, each run of neighbours as `FIRST-LAST`; "" for none."""
+    """Format sorted numbers, consecutive ones as `FIRST-LAST`; "" for none."""
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in _runs(numbers))
 
 
 def read_ranges(text: str) -> tuple[int, ...]:
-    """The numbers that `write_ranges` wrote, ascending, each once. Raises `ValueError` for any other text."""
+    """Parse the numbers that `write_ranges` wrote, ascending, each once. Raises `ValueError` for any other text."""
     found: set[int] = set()
     for part in text.split(",") if text else ():
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise ValueError(f"{part[:40]!r} is no range of numbers")
+            raise ValueError(f"{part[:40]!r} is not a range of numbers")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last - first >= _MOST:
-            raise ValueError(f"{part!r} is no range of numbers")
+            raise ValueError(f"{part!r} is not a range of numbers")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
 
@@ -128,14 +123,23 @@ def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
             start = position + 1
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 file`, `2 files`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 def as_text(path: bytes) -> str:
-    """Bytes of a path as text, surrogate escapes where they are not UTF-8."""
+    """Decode a path to text, with surrogate escapes where it is not UTF-8."""
     return path.decode("utf-8", "surrogateescape")
 
 
 def as_bytes(text: str) -> bytes:
-    """The bytes again; raises `UsageError` for half a character that JSON let through."""
+    """Encode a path to bytes; raises `UsageError` for half a surrogate pair, which JSON allows."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise UsageError("not-text", "an answer holds half a character", subject=ascii(text[:80])) from None
+        raise UsageError(
+            "not-text",
+            "the text has half a surrogate pair, which is not a character",
+            subject=ascii(text[:80]),
+        ) from None

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hibali.amounts import size_words
+from hibali.amounts import format_size
 from hibali.events import Event
 from hibali.text import printable
 from hibali_cli import output
@@ -84,7 +84,7 @@ class Picture:
         texts = []
         for one in list(self._tally.current.values())[-_FILES_SHOWN:]:
             percent = f"{100 * one.bytes // max(1, one.size):3d} %"
-            size = f"{size_words(one.bytes)} of {size_words(one.size)}"
+            size = f"{format_size(one.bytes)} of {format_size(one.size)}"
             told = f"{percent}{_GAP}{size:<19}" if width >= 50 else percent
             room = width - len(told) - 2 * len(_GAP)
             if room < 8:

@@ -1,70 +1,134 @@
-"""Define the options for jobs, dependencies and notifications."""
+"""Define the options of `hibali run`, and read them into records."""
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hibali.amounts import read_job_time, read_size
-from hibali.errors import HibaliError, UsageError
-from hibali_cli.options import Common
-from hibali_cli.output import json_line
+from hibali.errors import UsageError
+from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE
 
+# Every start of `hibali run --help` imports this module: what takes long to load is imported where it is used.
 if TYPE_CHECKING:
-    from hibali.config.model import Site
-    from hibali_cli.options import Common
-    from hibali_cli.output import Output
-    from runs.containers.base import Container
-    from runs.model import Run
-    from runs.request import Request
-    from runs.resources import DecidedResources
+    from runs.fast_storage import FastOptions
     from runs.schedulers.base import Resources
-    from runs.schedules.notices import Target
-    from runs.store import Reference
 
+Decorator = Callable[[Any], Any]
 
 _MIB = 1024**2
-_PROXY_WORDS = ("--no-proxy", "--with-proxy")
+_PROXY_OPTIONS = ("--no-proxy", "--with-proxy")
 _NONE_OF_ITS_OWN = click.IntRange(0, 1024)
 _COUNT = click.IntRange(1, 1_000_000)
-_WIDEST = 60  # columns; a longer value stands out of its column
+_LONGEST_NAME = 200
 
 
-def _take_time(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """When a run starts: after which other runs, by id, and whether on hold.
+
+    With `wait` the other runs are waited for. A `sweep` starts after the end of every run whose outputs it takes. `polled`: the states of the
+    other runs in the ledger are recent, and their sites are not queried again.
+    """
+
+    after: tuple[str, ...] = ()
+    hold: bool = False
+    wait: bool = False
+    sweep: bool = False
+    polled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """Where the outputs go after a run that is waited for: a folder, or one in a DataLad dataset; and the table of a sweep."""
+
+    folder: str | None = None
+    dataset: str | None = None
+    no_save: bool = False
+    table: str | None = None
+
+    @property
+    def target(self) -> str | None:
+        """The folder for the outputs, None if they stay at the site."""
+        return self.dataset or self.folder
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """What makes the tasks of a sweep, and in how many jobs a pilot may run them; 0 for job arrays."""
+
+    each: Path | None
+    parameters: tuple[str, ...] = ()
+    allocations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedJob:
+    """The job options of the command line; None for `resources` and `fast` is none, `proxy` None leaves the site's default."""
+
+    resources: Resources | None = None
+    fast: FastOptions | None = None
+    proxy: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of `hibali run`.
+
+    `sites` are as typed, `explain` shows how they compare. `sweep` is None for a single run. `wait` follows the run to its end, `notify` is
+    then told of it. `reuse` returns an earlier run that computed the same.
+    """
+
+    sites: tuple[str, ...] = ()
+    explain: bool = False
+    name: str = ""
+    new: bool = False
+    image: str = ""
+    job: RequestedJob = field(default_factory=RequestedJob)
+    sweep: SweepOptions | None = None
+    start: StartOptions = field(default_factory=StartOptions)
+    collect: CollectOptions = field(default_factory=CollectOptions)
+    reuse: bool = False
+    wait: bool = False
+    notify: str | None = None
+
+
+def _read_time_option(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
     try:
         return None if text is None else read_job_time(text)
     except ValueError as problem:
         raise click.BadParameter(str(problem), context, option) from None
 
 
-def _take_memory(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """In MiB, rounded up: a job that asks for less than was said may be ended for it."""
+def _read_memory_option(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """Return MiB, rounded up: the scheduler may kill a job that uses more than it requested."""
     try:
         size = None if text is None else read_size(text)
     except ValueError as problem:
         raise click.BadParameter(str(problem), context, option) from None
     if size == 0:
-        raise click.BadParameter("a job needs some memory", context, option)
+        raise click.BadParameter("must be more than 0", context, option)
     return None if size is None else -(-size // _MIB)
 
 
-_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+_RESOURCE_OPTIONS: tuple[Decorator, ...] = (
     click.option("--nodes", type=_COUNT, metavar="N", help="Ask for so many nodes."),
     click.option(
         "--tasks", type=_COUNT, metavar="N", help="So many MPI tasks, started by the site's launcher."
     ),
     click.option("--cores", type=_COUNT, metavar="N", help="So many cores for each task."),
-    click.option("--memory", callback=_take_memory, metavar="SIZE", help="Memory of a node, such as 16G."),
+    click.option(
+        "--memory", callback=_read_memory_option, metavar="SIZE", help="Memory of a node, such as 16G."
+    ),
     click.option(
         "--time",
         "seconds",
-        callback=_take_time,
+        callback=_read_time_option,
         metavar="TIME",
         help="The job's limit: [D-]HH:MM:SS, or such as 90m.",
     ),
@@ -80,7 +144,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="One more option for the scheduler as it is written there, as in --directive=--qos=long; repeatable.",
     ),
 )
-_NAMES = (
+_RESOURCE_NAMES = (
     "nodes",
     "tasks",
     "cores",
@@ -94,97 +158,100 @@ _NAMES = (
 )
 
 
-def add_job_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command's function the options that say what a job asks for; they reach it by their own names."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+notify_option = click.option(
+    "--notify",
+    metavar="COMMAND|URL",
+    help="At the end of each run, run COMMAND ID STATE, or POST to URL: both get the run as JSON.",
+)
 
 
-def read_resource_options(given: Mapping[str, Any]) -> Resources:
-    """What the command line asks for; raises `UsageError` for what cannot be a directive."""
-    from runs.schedulers.base import Resources, check_directive, check_plain
-
-    for name in ("partition", "account", "reservation"):
-        if given[name] is not None:
-            check_plain(given[name], name)
-    for text in given["directives"]:
-        check_directive(text)
-    values = {name: given[name] for name in _NAMES if name != "memory"}
-    return Resources(memory_megabytes=given["memory"], **values)
-
-
-def parse_resource_argv(words: Sequence[str]) -> Resources:
-    """What the words of `words_of` ask for."""
-    command: Any = add_job_options(click.command()(lambda: None))
-    return read_resource_options(
-        command.make_context("run", [str(word) for word in words if word not in _PROXY_WORDS]).params
-    )
-
-
-def words_of(wanted: Resources) -> tuple[str, ...]:
-    """The options that say just this."""
-    given = {
-        "nodes": wanted.nodes,
-        "tasks": wanted.tasks,
-        "cores": wanted.cores,
-        "memory": None if wanted.memory_megabytes is None else f"{wanted.memory_megabytes}M",
-        "time": None if wanted.seconds is None else f"{wanted.seconds}s",
-        "gpus": wanted.gpus,
-        "partition": wanted.partition,
-        "account": wanted.account,
-        "reservation": wanted.reservation,
-    }
-    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
-    return (*words, *(f"--directive={text}" for text in wanted.directives))
-
-
-def with_wishes(common: Common, request: Request, wanted: Resources) -> Request:
-    """The same, asking for what the line wants; a person is told where that is too little. Raises what the site cannot give."""
-    asked = {**request.asked, "options": list(words_of(wanted))}
-    found = replace(request, wanted=wanted, asked=asked)
-    for shortfall in found.ask().shortfalls():
-        common.output.warn(f"{request.pipeline.reference}: {shortfall}")
-    return found
-
-
-def with_proxy(request: Request, wanted: bool | None) -> Request:  # noqa: FBT001  # as the option has it
-    """The same, whose job has a proxy if the line says so; None leaves what the site says."""
-    if wanted is None:
-        return request
-    words = [*request.asked.get("options", ()), _PROXY_WORDS[wanted]]
-    return replace(request, proxy=wanted, asked={**request.asked, "options": words})
-
-
-def show_resources(output: Output, asked: DecidedResources) -> None:
-    """A line for each thing that a job asks for, with who said so, for people."""
-    from runs.resources import show_value
-
-    rows: Sequence[Mapping[str, Any]] = asked.to_fields()
-    if not rows:
-        output.say("the job asks for nothing: the scheduler's own defaults count")
-        return
-    shown = [(str(each["name"]), show_value(each["name"], each["value"]), str(each["from"])) for each in rows]
-    widths = [min(_WIDEST, max(len(row[column]) for row in shown)) for column in (0, 1)]
-    output.say("the job asks for")
-    for name, value, origin in shown:
-        output.say(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {origin}")
-
-
-class Order(NamedTuple):
-    """When a run is to start: after which others, by their ids, and whether on hold. With `wait` they are waited for.
-
-    A `sweep` comes after the end of whatever it takes from. What was `heard` of the others just now is in the ledger: nobody is asked again.
-    """
-
-    after: tuple[str, ...] = ()
-    hold: bool = False
-    wait: bool = False
-    sweep: bool = False
-    heard: bool = False
-
-
-_CHAIN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+_RUN_OPTIONS: tuple[Decorator, ...] = (
+    click.option(
+        "--site",
+        "site_names",
+        required=True,
+        multiple=True,
+        metavar="SITE|auto",
+        help="Run it there; of several, or of all with `auto`, where the least has to move and it waits least.",
+    ),
+    click.option(
+        "--explain", is_flag=True, help="Show how the sites compare; with --dry-run no more than that."
+    ),
+    click.option(
+        "--each", "each", metavar="TABLE", help="A task for each row of a .csv, .tsv or .jsonl file."
+    ),
+    click.option(
+        "--param",
+        "parameters",
+        metavar="ID=VALUE,...",
+        multiple=True,
+        help="A task for each of these values; several options make all combinations.",
+    ),
+    click.option(
+        "--pilot",
+        is_flag=True,
+        help="Of a sweep, run the tasks inside one job, as many at once as it has cores; best for short ones.",
+    ),
+    click.option(
+        "--allocations",
+        type=click.IntRange(1, 1000),
+        metavar="N",
+        help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended; 5 where not said.",
+    ),
+    click.option(
+        "--wait",
+        is_flag=True,
+        help="Wait for the end; exit 7 when the tool fails, 9 when a required output is missing.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop."),
+    click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart."),
+    click.option("--new", is_flag=True, help="Start a new run, even where this line has one under way."),
+    click.option(
+        "--image", default="", metavar="ARCHIVE|sha256:ID", help="Bring the image, or accept this one."
+    ),
+    click.option(
+        "--fast",
+        "fast_inputs",
+        multiple=True,
+        metavar="INPUT[=TIER]",
+        help="In the job, copy this input to the site's fast storage first.",
+    ),
+    click.option(
+        "--fast-work",
+        default="",
+        metavar="TIER",
+        help="Let the tool write on fast storage, and bring what it wrote back at its end.",
+    ),
+    click.option("--no-fast", is_flag=True, help="Copy nothing, whatever the site's configuration says."),
+    *_RESOURCE_OPTIONS,
+    click.option(
+        "--with-proxy/--no-proxy",
+        "proxy",
+        default=None,
+        help="Give the job a proxy for GSI of its own, or none whatever the site says.",
+    ),
+    click.option(
+        "--collect",
+        "folder",
+        metavar="DIR",
+        type=OUTPUT_PLACE,
+        help="With --wait, pull the outputs into DIR afterwards.",
+    ),
+    click.option(
+        "--dataset",
+        metavar="DIR",
+        type=OUTPUT_FILE,
+        help="With --wait, collect into DIR in a DataLad dataset and save, so that `datalad rerun` repeats it.",
+    ),
+    click.option(
+        "--table",
+        metavar="FILE",
+        type=OUTPUT_FILE,
+        help="With --wait, a .csv, .jsonl or .parquet file of all tasks and outputs.",
+    ),
+    click.option(
+        "--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted."
+    ),
     click.option(
         "--after",
         multiple=True,
@@ -199,138 +266,182 @@ _CHAIN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Take what a run of the same pipeline, values and inputs left, wherever it ran; or compute it again. "
         "HIBALI_REUSE=1 in the environment is as --reuse.",
     ),
+    notify_option,
 )
 
 
-def add_chain_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of chains."""
-    for option in reversed(_CHAIN_OPTIONS):
+def add_resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for the resources of a job to a command's function; they reach it by their own names."""
+    return _add(_RESOURCE_OPTIONS, function)
+
+
+def take_run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all options of `hibali run` but `--dry-run` to a command's function, which gets them as `options`, a `RunOptions`."""
+
+    @wraps(function)
+    def call(*arguments: Any, pipeline: str, invocation: str | None, dry_run: bool, **values: Any) -> Any:
+        options = read_run_options(values)
+        return function(
+            *arguments, pipeline=pipeline, invocation=invocation, options=options, dry_run=dry_run
+        )
+
+    return _add(_RUN_OPTIONS, call)
+
+
+def _add(options: Sequence[Decorator], function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(options):
         function = option(function)
     return function
 
 
-def check_alone(order: Order) -> None:
-    """Raise `UsageError` for what only a single run can be asked for."""
-    if order.after or order.hold:
-        raise UsageError(
-            "usage", "a sweep starts when it is submitted", subject="--after" if order.after else "--hold"
-        )
-
-
-def check_reusing(reuse: bool | None, *, new: bool, dataset: str | None) -> bool:  # noqa: FBT001 - as click has it
-    """Whether to look for a run that can be reused; `--new` always starts one. Raises `UsageError` for what goes not together."""
-    if reuse and dataset is not None:
+def read_run_options(values: Mapping[str, Any]) -> RunOptions:
+    """Read the values of the options of `hibali run`; raises `UsageError` for options that contradict each other."""
+    wait, name = values["wait"], values["name"]
+    sweep = _read_sweep_options(values)
+    collect = CollectOptions(*(values[each] for each in ("folder", "dataset", "no_save", "table")))
+    check_collecting(collect, wait=wait)
+    if values["notify"] is not None and not wait:
         raise UsageError(
             "usage",
-            "a dataset keeps a run with the line that began it, and another line began one that is reused",
+            "only a run that is waited for can notify of its end",
+            subject="--notify",
+            hint="Add --wait.",
+        )
+    if any(ord(letter) < 32 for letter in name) or len(name) > _LONGEST_NAME:
+        raise UsageError(
+            "bad-name",
+            f"the name of a run is one line of at most {_LONGEST_NAME} characters",
+            subject="--name",
+        )
+    return RunOptions(
+        sites=values["site_names"],
+        explain=values["explain"],
+        name=name,
+        new=values["new"],
+        image=values["image"],
+        job=RequestedJob(read_resource_options(values), _read_fast_options(values), values["proxy"]),
+        sweep=sweep,
+        start=StartOptions(values["after"], values["hold"], wait, sweep is not None),
+        collect=collect,
+        reuse=_read_reuse(values),
+        wait=wait,
+        notify=values["notify"],
+    )
+
+
+def _read_sweep_options(values: Mapping[str, Any]) -> SweepOptions | None:
+    each, parameters = values["each"], values["parameters"]
+    pilot, allocations = values["pilot"], values["allocations"]
+    hint = "Add --each or --param."
+    if each is None and not parameters:
+        if values["table"] is not None:
+            raise UsageError("usage", "only a sweep has a table of tasks", subject="--table", hint=hint)
+        if pilot or allocations is not None:
+            raise UsageError(
+                "usage", "a pilot runs the tasks of a sweep", subject="--pilot, --allocations", hint=hint
+            )
+        return None
+    if values["after"] or values["hold"]:
+        subject = "--after" if values["after"] else "--hold"
+        raise UsageError(
+            "usage",
+            "a sweep starts as soon as it is submitted",
+            subject=subject,
+            hint=f"Leave out {subject}.",
+        )
+    if allocations is not None and not pilot:
+        raise UsageError(
+            "usage", "only a pilot has allocations", subject="--allocations", hint="Add --pilot."
+        )
+    from runs.model import MOST_ALLOCATIONS
+
+    most = (MOST_ALLOCATIONS if allocations is None else allocations) if pilot else 0
+    return SweepOptions(None if each is None else Path(each), parameters, most)
+
+
+def _read_fast_options(values: Mapping[str, Any]) -> FastOptions:
+    from runs.fast_storage import FastOptions
+
+    inputs, work, none = values["fast_inputs"], values["fast_work"], values["no_fast"]
+    if none and (inputs or work):
+        raise UsageError(
+            "contradiction",
+            "it contradicts --fast and --fast-work",
+            subject="--no-fast",
+            hint="Leave out one of them.",
+        )
+    return FastOptions(inputs, work, none)
+
+
+def _read_reuse(values: Mapping[str, Any]) -> bool:
+    """Return whether to look for a run to reuse; `--new` always starts one."""
+    if values["reuse"] and values["dataset"] is not None:
+        raise UsageError(
+            "usage",
+            "a dataset records the command that started a run, and a reused run was started by another command",
             subject="--dataset",
             hint="Add --fresh.",
         )
-    return bool(reuse) and not new
+    return bool(values["reuse"]) and not values["new"]
 
 
-def load_first(order: Order) -> list[Run]:
-    """The runs that come first by name, as the ledger has them; raises `NotFoundError`."""
-    from runs.store import RunStore
-
-    return [RunStore().load(each) for each in dict.fromkeys(order.after)]
-
-
-def settle(
-    common: Common, references: Sequence[Reference], order: Order, site: Site, container: Container
-) -> list[Run]:
-    """The runs that come first by name, when all that have to have ended before have succeeded.
-
-    The others are left to the scheduler. Raises `NotFoundError`, and what `runs.dependencies.require_success` does.
-    """
-    from hibali_cli.handlers.run_sites import update_runs, wait_for_runs
-    from hibali_cli.progress import listening
-    from runs.dependencies import must_end_before, needed_parts, require_success
-    from runs.schedulers.base import load_scheduler
-    from runs.store import RunStore
-
-    run_store = RunStore()
-    taken: dict[str, list[Reference]] = {run_id: [] for run_id in order.after}
-    for each in references:
-        taken.setdefault(each.run, []).append(each)
-    scheduler = load_scheduler(site.scheduler.name if site.scheduler else "direct")
-
-    def needed(run: Run) -> list[Run]:
-        return needed_parts(run, [] if run.id in order.after else taken[run.id])
-
-    first = [
-        run
-        for run in map(run_store.load, taken)
-        if order.sweep or must_end_before(run, taken[run.id], needed(run), site, container, scheduler)
-    ]
-    waited = [run for run in first if not all(part.state.final for part in needed(run))]
-    if waited and not order.heard:
-        with listening(common, "waiting for runs that come first") as on_event:
-            (wait_for_runs if order.wait else update_runs)(common, run_store, waited, on_event)
-    for run in first:
-        for part in needed(run_store.load(run.id)):
-            require_success(part)
-    return load_first(order)
+def check_collecting(collect: CollectOptions, *, wait: bool) -> None:
+    """Raise `UsageError` for options of collecting that contradict each other."""
+    folder, dataset = collect.folder, collect.dataset
+    if folder is not None and dataset is not None:
+        raise UsageError(
+            "usage",
+            "it names the folder for the outputs, and so does --collect",
+            subject="--dataset",
+            hint="Leave out one of them.",
+        )
+    if collect.target is not None and not wait:
+        option, later = ("--collect", "DIR") if dataset is None else ("--dataset", "--dataset DIR")
+        hint = f"Add --wait; or, when the run has ended: hibali runs collect ID {later}"
+        raise UsageError(
+            "usage", "outputs can be collected only after the run has ended", subject=option, hint=hint
+        )
+    if collect.no_save and folder is None:
+        raise UsageError("usage", "it has an effect only with --collect", subject="--no-save")
 
 
-notify_option = click.option(
-    "--notify",
-    metavar="COMMAND|URL",
-    help="At the end of each run, run COMMAND ID STATE, or POST to URL: both get the run as JSON.",
-)
+def read_resource_options(values: Mapping[str, Any]) -> Resources:
+    """Read the resources that the command line requests; raises `UsageError` for text that cannot be a directive."""
+    from runs.schedulers.base import Resources, check_directive, check_plain
+
+    for name in ("partition", "account", "reservation"):
+        if values[name] is not None:
+            check_plain(values[name], name)
+    for text in values["directives"]:
+        check_directive(text)
+    given = {name: values[name] for name in _RESOURCE_NAMES if name != "memory"}
+    return Resources(memory_megabytes=values["memory"], **given)
 
 
-@contextmanager
-def notifying(common: Common, text: str | None) -> Iterator[Callable[[Run], None]]:
-    """Call it with a run as often as that changes: its end is told once, in the background, and waited for at the end.
-
-    What cannot be told is a warning: it changes nothing about the run. Raises `UsageError` at once for what can never be told.
-    """
-    from runs.model import ignore_run
-
-    if text is None:
-        yield ignore_run
-        return
-    from runs.schedules.notices import read_target
-
-    notices = _Notices(common, read_target(text))
-    try:
-        yield notices.take
-    except HibaliError:
-        notices.finish()
-        raise
-    notices.finish()
+def parse_resource_argv(argv: Iterable[str]) -> Resources:
+    """Read the resources from options that `resource_argv` wrote."""
+    command: Any = add_resource_options(click.command()(lambda: None))
+    options = [str(each) for each in argv if each not in _PROXY_OPTIONS]
+    return read_resource_options(command.make_context("run", options).params)
 
 
-class _Notices:
-    """One after the other, in a thread of their own: whoever is told may take long."""
+def resource_argv(resources: Resources) -> tuple[str, ...]:
+    """Return the options that request these resources."""
+    given = {
+        "nodes": resources.nodes,
+        "tasks": resources.tasks,
+        "cores": resources.cores,
+        "memory": None if resources.memory_megabytes is None else f"{resources.memory_megabytes}M",
+        "time": None if resources.seconds is None else f"{resources.seconds}s",
+        "gpus": resources.gpus,
+        "partition": resources.partition,
+        "account": resources.account,
+        "reservation": resources.reservation,
+    }
+    options = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    return (*options, *(f"--directive={text}" for text in resources.directives))
 
-    def __init__(self, common: Common, target: Target) -> None:
-        self._common = common
-        self._target = target
-        self._told: set[str] = set()
-        self._queue: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
-        self._thread.start()
 
-    def take(self, run: Run) -> None:
-        """May be called from any thread."""
-        if run.state.ended and run.id not in self._told:
-            self._told.add(run.id)
-            self._queue.put(run)
-
-    def finish(self) -> None:
-        """Return when all were told, or could not be."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _work(self) -> None:
-        from runs.schedules.notices import give_run_notice
-
-        while (run := self._queue.get()) is not None:
-            record = json_line({"schema": 1, "kind": "run", **run.to_whole_record()})
-            try:
-                give_run_notice(self._target, run.id, run.state, record.encode("ascii") + b"\n")
-            except HibaliError as problem:
-                subject = f"{problem.subject}: " if problem.subject else ""
-                self._common.output.warn(f"not notified of the end of {run.id}: {subject}{problem.message}")
+def proxy_argv(proxy: bool | None) -> tuple[str, ...]:  # noqa: FBT001  # as the option has it
+    """Return the option for the job's proxy; none for the site's default."""
+    return () if proxy is None else (_PROXY_OPTIONS[proxy],)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from hibali.amounts import size_words, time_words
+from hibali.amounts import format_duration, format_size
 from hibali.events import (
     Carried,
     Carrying,
@@ -165,9 +165,9 @@ class Tally:
         if self.phase == LISTING:
             return ["looking at what is there"]
         rate, left = self.rate(now), self.seconds_left(now)
-        facts = [f"{size_words(self.bytes)} of {size_words(self.bytes_to_do)}"]
-        facts += [f"{size_words(int(rate))}/s"] if rate is not None else []
-        facts += [f"{time_words(left)} left"] if left is not None else []
+        facts = [f"{format_size(self.bytes)} of {format_size(self.bytes_to_do)}"]
+        facts += [f"{format_size(int(rate))}/s"] if rate is not None else []
+        facts += [f"{format_duration(left)} left"] if left is not None else []
         facts.append(f"{self.files:,} of {self.files_to_do:,} files")
         facts += [f"{self.failed:,} failed"] if self.failed else []
         facts += [f"{self.deleted:,} of {self.to_delete:,} deleted"] if self.deleted else []

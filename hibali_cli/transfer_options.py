@@ -1,7 +1,9 @@
-"""Define the options that select files, and those for saving in a dataset."""
+"""Define the options of transfers, and make requests of them."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,10 +13,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.amounts import read_duration, read_size
+from hibali.errors import UsageError
 from hibali.system_errors import unreadable
+from hibali_cli.options import Common, duration_of
 
+# modules of transfers are imported where they are used, for start-up time
 if TYPE_CHECKING:
-    from transfers.request import Saving
+    from hibali.config.settings import Settings
+    from hibali.locations import Location
+    from transfers.follow.watcher import Following
+    from transfers.request import Request, Saving
+    from transfers.rules import Rules
 
 
 _SECOND = 1_000_000_000
@@ -116,9 +125,336 @@ SAVING: tuple[Callable[[Any], Any], ...] = (
 
 def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> Saving:
     """What becomes of what comes into a dataset. Raises `UsageError`."""
-    from hibali.errors import UsageError
     from transfers.request import Saving
 
     if push_to and no_save:
         raise UsageError("usage", "what is not saved cannot be pushed on", subject="--push-to")
     return Saving(not no_save, push_to)
+
+
+_PROOFS = ("digest", "recorded", "claimed", "size", "none")
+
+FILTERS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--include",
+        multiple=True,
+        metavar="PATTERN",
+        help="Take only what matches (as in .gitignore); may be repeated.",
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Leave out what matches (as in .gitignore); may be repeated.",
+    ),
+)
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--delete", is_flag=True, help="Delete what the source does not have, last, within --max-delete."
+    ),
+    click.option(
+        "--max-delete",
+        metavar="N|N%",
+        help="Refuse to delete more; without it, the larger of 50 files and 10 %.",
+    ),
+    click.option(
+        "--allow-empty-source", is_flag=True, help="Let --delete empty the target when the source is empty."
+    ),
+    click.option(
+        "--checksum", is_flag=True, help="Compare by sha256 at both ends instead of by size and time."
+    ),
+    click.option(
+        "--recorded",
+        is_flag=True,
+        help="With --checksum, take digests on record where a file is what it was, and record others.",
+    ),
+    *FILTERS,
+    *SELECTION,
+    click.option(
+        "--links",
+        type=click.Choice(["keep", "skip"]),
+        default="keep",
+        show_default=True,
+        help="What becomes of symlinks.",
+    ),
+    click.option(
+        "--modes",
+        type=click.Choice(["execute", "keep"]),
+        default="execute",
+        show_default=True,
+        help="Which permission bits travel: the execute bit, or all nine, folders' too.",
+    ),
+    click.option(
+        "-H",
+        "--hard-links",
+        is_flag=True,
+        help="Names of one file at the source become names of one file; its bytes travel once.",
+    ),
+    click.option(
+        "--xattrs", is_flag=True, help="Carry extended attributes of the user namespace (user.*), too."
+    ),
+    click.option(
+        "--specials",
+        type=click.Choice(["fail", "skip"]),
+        default="fail",
+        show_default=True,
+        help="What becomes of devices, FIFOs and sockets.",
+    ),
+    click.option(
+        "--recall",
+        is_flag=True,
+        help="Read files whose bytes are on tape, too; else they are named and left.",
+    ),
+    click.option(
+        "--require-proof",
+        type=click.Choice(_PROOFS),
+        help="Exit 6 when a moved file is proven less well than this.",
+    ),
+)
+
+
+_KEEPING: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--backup-dir",
+        metavar="LOCATION",
+        help="Keep what would be replaced or deleted at LOCATION, a place of the target's own site.",
+    ),
+)
+_PACE: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--bwlimit",
+        metavar="RATE",
+        callback=take_size,
+        help="Carry at most so many bytes a second (500K, 20M); the sites' own limits hold as well.",
+    ),
+)
+_WAYS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--via",
+        type=click.Choice(["auto", "globus", "stream"]),
+        default="auto",
+        show_default=True,
+        help="What carries the bytes: Globus where both ends have a collection, or this machine.",
+    ),
+    click.option(
+        "--give-up-after",
+        metavar="DURATION",
+        callback=duration_of,
+        help="Cancel a Globus task that has stood still for so long with something wrong.",
+    ),
+    click.option(
+        "--cancel-on-interrupt",
+        is_flag=True,
+        help="Let Ctrl-C cancel the Globus task; without it the task goes on by itself.",
+    ),
+)
+_DRY: tuple[Callable[[Any], Any], ...] = (
+    click.option("-n", "--dry-run", is_flag=True, help="Print the plan and change nothing."),
+    click.option(
+        "--detailed-exit-code", is_flag=True, help="With --dry-run, exit 10 when there are changes."
+    ),
+)
+
+
+_PACKING: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--pack",
+        is_flag=True,
+        help="Put the files into few tar files with an index each, for tape and where names are scarce.",
+    ),
+    click.option(
+        "--pack-size",
+        metavar="SIZE",
+        callback=take_size,
+        help="With --pack, how large a tar file becomes at most; 1GiB unless said.",
+    ),
+)
+_PACK_BYTES = 1024**3
+_LEAST_PACK_BYTES = 1024**2
+
+
+def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that decide what a plan holds."""
+    return _add(_OPTIONS, function)
+
+
+def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of push, pull and sync."""
+    return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _WAYS + _OPTIONS[3:] + SAVING, function)
+
+
+def add_packing_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of packing."""
+    return _add(_PACKING, function)
+
+
+def add_choosing_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say which files are meant."""
+    return _add((*FILTERS, *SELECTION), function)
+
+
+def add_applying_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that decide nothing about what a plan holds."""
+    return _add(_KEEPING + _DRY + _PACE + SAVING, function)
+
+
+def _add(options: tuple[Callable[[Any], Any], ...], function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+_FOLLOW_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--follow",
+        is_flag=True,
+        help="Go on while files are still written, and send each one once it is finished.",
+    ),
+    click.option(
+        "--quiet-for",
+        metavar="DURATION",
+        callback=duration_of,
+        help="With --follow, a file is finished when nobody wrote to it for so long; 30s unless said.",
+    ),
+    click.option(
+        "--done-marker",
+        metavar="NAME",
+        help="With --follow, a file is finished when this is there: '*.done' beside it, or a name in its folder or above.",
+    ),
+    click.option(
+        "--append",
+        multiple=True,
+        metavar="PATTERN",
+        help="With --follow, what matches only grows: send its tails as they come; may be repeated.",
+    ),
+    click.option(
+        "--until",
+        metavar="FILE",
+        help="With --follow, end when this file of this machine is there and all else is sent.",
+    ),
+)
+_NAMES = ("quiet_for", "done_marker", "append", "until")
+
+
+def add_following_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of following."""
+    for option in reversed(_FOLLOW_OPTIONS):
+        function = option(function)
+    return function
+
+
+def take_following(options: dict[str, Any]) -> Following | None:
+    """Take these options out of a command's; None without --follow. Raises `UsageError`."""
+    asked = options.pop("follow")
+    values = {name: options.pop(name) for name in _NAMES}
+    if not asked:
+        for name, value in values.items():
+            if value not in (None, ()):
+                raise _only_with(f"--{name.replace('_', '-')} is for --follow")
+        return None
+    if options["dry_run"]:
+        raise _only_with("--follow cannot be a dry run: leave it out to see what would be sent now")
+    if options["pack"]:
+        raise _only_with("--follow cannot pack: push --pack what is finished")
+    from transfers.follow.watcher import QUIET_SECONDS, Following, read_marker
+
+    marker, until, quiet = values["done_marker"], values["until"], values["quiet_for"]
+    return Following(
+        QUIET_SECONDS if quiet is None else quiet,
+        None if marker is None else read_marker(os.fsencode(marker)),
+        None if until is None else Path(until),
+        values["append"],
+    )
+
+
+def _only_with(message: str) -> UsageError:
+    return UsageError("usage", message, hint="See: hibali push --help")
+
+
+def request_of(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> Request:
+    """What the options of push, pull or sync ask for. Raises what `rules_of` and reading a location raise."""
+    from hibali.locations import read_location, read_target
+    from transfers.movers.globus_route import with_local_collection
+    from transfers.request import Request
+    from transfers.stores.globus.paths import TaskTimeouts
+
+    settings = common.settings()
+    recorded = take_recorded(options)
+    backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
+    pack_bytes = _take_pack_bytes(options)
+    direct = options.pop("direct", False)
+    via, task_timeouts = (
+        options.pop("via"),
+        TaskTimeouts(options.pop("give_up_after"), options.pop("cancel_on_interrupt")),
+    )
+    push_to, no_save = options.pop("push_to"), options.pop("no_save")
+    ends = read_location(source, settings), read_target(target, settings)
+    if operation in {"push", "pull"}:
+        _check_direction(operation, *ends, settings)
+    return Request(
+        operation,
+        with_local_collection(ends[0], settings),
+        with_local_collection(ends[1], settings),
+        rules_of(options),
+        backup=None if backup is None else read_target(backup, settings),
+        rate=rate or 0,
+        pack_bytes=pack_bytes,
+        recorded=recorded,
+        direct=direct,
+        saving=saving_of(push_to, no_save=no_save),
+        via=via,
+        task_timeouts=task_timeouts,
+    )
+
+
+def _check_direction(operation: str, source: Location, target: Location, settings: Settings) -> None:
+    """Raise `UsageError` where push does not go from here to a site, or pull not from a site to here."""
+    from hibali.text import nearest
+
+    found = source.typed_local, target.typed_local
+    if found == {"push": (True, False), "pull": (False, True)}[operation]:
+        return
+    place = source if operation == "pull" else target
+    name, _, rest = place.text.partition("/")
+    if found == (True, True) and name in settings.sites:
+        meant = f"{name} is a site: {name}:{rest}"
+    else:
+        word = {(True, False): "push", (False, True): "pull"}.get(found, "sync")
+        near = nearest(name, settings.sites) if found == (True, True) else None
+        line = shlex.join(["hibali", word, source.text, target.text])
+        meant = f"Did you mean {near}:{rest}, or {line}?" if near else f"Did you mean: {line}"
+    way = "a local path to SITE:PATH" if operation == "push" else "SITE:PATH to a local path"
+    raise UsageError("wrong-direction", f"{operation} goes from {way}", subject=place.text, hint=meant)
+
+
+def _take_pack_bytes(options: dict[str, Any]) -> int:
+    """How large packs become at most; 0 where there are to be none."""
+    asked, size = options.pop("pack", False), options.pop("pack_size", None)
+    if not asked and size is not None:
+        raise UsageError("usage", "--pack-size is for --pack", hint="See: hibali push --help")
+    if size is not None and size < _LEAST_PACK_BYTES:
+        raise UsageError("usage", "--pack-size cannot be less than 1MiB", subject="--pack-size")
+    return (size or _PACK_BYTES) if asked else 0
+
+
+def take_recorded(options: dict[str, Any]) -> bool:
+    """Whether digests count from the record. Raises `UsageError` where none decide."""
+    recorded = bool(options.pop("recorded"))
+    if recorded and not options["checksum"]:
+        raise UsageError("usage", "it says which digests count for --checksum", subject="--recorded")
+    return recorded
+
+
+def rules_of(options: dict[str, Any]) -> Rules:
+    """The rules of a command's options. Raises `UsageError`, and `NotFoundError` for a list of names that is missing."""
+    from transfers.entry import Proof
+    from transfers.rules import DeleteLimit, Rules, read_delete_limit
+
+    limit, proof = options.pop("max_delete"), options.pop("require_proof")
+    selection = take_selection(options)
+    return Rules(
+        **options,
+        **selection,
+        delete_limit=read_delete_limit(limit) if limit else DeleteLimit(),
+        require_proof=Proof(proof) if proof else None,
+    )

@@ -1,1 +1,1 @@
-"""Knowing pipelines."""
+"""Describe, store and exchange pipelines."""

@@ -20,9 +20,9 @@ _LEAST = {"tasks": 1, "gpus": 0}
 
 
 def read_suggested(document: Mapping[str, Any]) -> Resources:
-    """The suggestions of a valid document."""
+    """Read the resources that a valid document suggests."""
     given = document.get("suggested-resources", {})
-    ours = _ours(document)
+    ours = _check_custom(document)
     return Resources(
         cpu_cores=given.get("cpu-cores"),
         ram_gigabytes=given.get("ram"),
@@ -33,18 +33,22 @@ def read_suggested(document: Mapping[str, Any]) -> Resources:
     )
 
 
-def advise_on_ours(sections: Sections) -> Iterator[Problem]:
-    """What stands below `custom` makes no descriptor invalid, and what cannot be meant there is passed over: a word of advice."""
-    for key, value in _ours(sections.whole.given).items():
+def advise_on_custom(sections: Sections) -> Iterator[Problem]:
+    """Advise on keys below `custom` that are ignored; they never make a descriptor invalid."""
+    for key, value in _check_custom(sections.whole.given).items():
         place = f"custom.{_OURS}.{key}"
         if key not in _LEAST:
-            yield Problem(place, f"{key!r} says nothing here", f"{' and '.join(_LEAST)} are what is read")
+            yield Problem(
+                place,
+                f"the key {key!r} has no meaning here",
+                f"the keys that hibali reads are {' and '.join(_LEAST)}",
+            )
         elif not _is_count(value, _LEAST[key]):
-            message = f"{key} is no whole number of {_LEAST[key]} or more, and passed over"
+            message = f"{key} is ignored: it is not a whole number of at least {_LEAST[key]}"
             yield Problem(place, message, f'write "{key}": 1')
 
 
-def _ours(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_custom(document: Mapping[str, Any]) -> Mapping[str, Any]:
     custom = document.get("custom")
     found = custom.get(_OURS) if isinstance(custom, dict) else None
     return found if isinstance(found, dict) else {}
@@ -59,7 +63,7 @@ _KINDS = {"String": (str,), "File": (str,), "Number": (int, float), "Flag": (boo
 
 
 def find_advice(document: Mapping[str, Any]) -> list[Problem]:
-    """Everything worth a word, in the order of the checks."""
+    """Return all advice, in the order of the checks."""
     sections = Sections(document)
     found = dict.fromkeys(problem for check in _CHECKS for problem in check(sections))
     return [replace(each, advice=True) for each in found]
@@ -90,11 +94,11 @@ def _default_is_answer(part: Part, kind: str, default: Any, place: str) -> Itera
     if (least is not None and default < least) or (most is not None and default > most):
         yield Problem(place, f'the default of "{part.id}" is outside its minimum and maximum')
     if part.is_true("integer") and default != int(default):
-        yield Problem(place, f'the default of "{part.id}" is no integer')
+        yield Problem(place, f'the default of "{part.id}" is not an integer')
 
 
 def _defaults_apply_together(sections: Sections) -> Iterator[Problem]:
-    """Of defaults that exclude each other one does not apply (registry.invocation)."""
+    """Advise where defaults exclude each other: one of them does not apply (registry.invocation)."""
     active = {
         part.id: part
         for part in sections.inputs
@@ -115,7 +119,7 @@ def _defaults_apply_together(sections: Sections) -> Iterator[Problem]:
         members = [each for each in group.texts("members") if each in active]
         for each in members[1:] if group.is_true("mutually-exclusive") else ():
             yield _default_does_not_apply(
-                active[each], f"the group {group.id} excludes it beside {members[0]}"
+                active[each], f"the group {group.id} excludes it together with {members[0]}"
             )
 
 
@@ -125,7 +129,7 @@ def _is_flag_off(part: Part) -> bool:
 
 def _default_does_not_apply(part: Part, because: str) -> Problem:
     message = f'the default of "{part.id}" does not apply: with its own default, {because}'
-    return Problem(part.at("default-value"), message, "take one of the two defaults away")
+    return Problem(part.at("default-value"), message, "remove one of the two defaults")
 
 
 def _image_is_pinned(sections: Sections) -> Iterator[Problem]:
@@ -136,16 +140,16 @@ def _image_is_pinned(sections: Sections) -> Iterator[Problem]:
     if container.text("type") == "rootfs":
         yield Problem(
             container.at("type"),
-            "no runtime here starts a rootfs image",
+            "no supported container runtime starts a rootfs image",
             'give a docker image: {"type": "docker", "image": "NAME:TAG"}',
         )
     elif image and not _DIGEST.search(image) and not _DIGEST.search(container.text("container-hash")):
         name = image.rpartition("/")[2]
         tag = name.partition(":")[2]
         what = (
-            f"the tag {tag} can be pointed elsewhere"
+            f"the tag {tag} can be moved to another image"
             if tag and tag != "latest"
-            else "without a tag it is whatever is newest"
+            else "without a tag, the newest image is used"
         )
         instead = "write NAME@sha256:..., or pin it with `hibali pipelines image add`"
         yield Problem(container.at("image"), f"the image {image} is not pinned: {what}", instead)
@@ -169,10 +173,10 @@ def _variables_can_be_set(sections: Sections) -> Iterator[Problem]:
     for variable in sections.variables:
         name = variable.text("name")
         if name and not is_safe_variable(name):
-            message = f"the variable {name} changes how programs are started, or is none: such a pipeline is refused to run"
+            message = f"hibali refuses to run a pipeline that sets {name}: the variable changes how programs start, or its name is invalid"
             yield Problem(variable.at("name"), message, "give it another name")
         elif needs_consent([name]):
-            message = f"the variable {name} changes which programs run or what they load: each user has to consent to it"
+            message = f"the variable {name} changes which programs run or what they load: each user must consent to it"
             yield Problem(variable.at("name"), message, "set it in the image, or in the command-line")
 
 
@@ -186,14 +190,14 @@ def _shell_is_known(sections: Sections) -> Iterator[Problem]:
         yield Problem("shell", f"hibali refuses to run the shell {shell}", "write /bin/sh or /bin/bash")
     else:
         if shell != shell.strip():
-            yield Problem("shell", "there is white space around the path of the shell", "take it away")
+            yield Problem("shell", "the path of the shell has white space around it", "take it away")
 
 
 def _keys_stand_out(sections: Sections) -> Iterator[Problem]:
     for part in (*sections.inputs, *sections.outputs):
         key = part.text("value-key")
         if key and key.isalnum() and len(key) <= 2:
-            message = f"the value-key {key} may stand in the command-line by accident"
+            message = f"the value-key {key} may occur in the command-line by accident"
             yield Problem(part.at("value-key"), message, f"write [{(part.id or key).upper()}]")
 
 
@@ -213,5 +217,5 @@ _CHECKS: tuple[Rule, ...] = (
     _variables_can_be_set,
     _shell_is_known,
     _keys_stand_out,
-    advise_on_ours,
+    advise_on_custom,
 )

@@ -1,7 +1,7 @@
 """Validate with the boutiques package, its schema and its upgrade of 0.4; the only module that imports it.
 
 The validator changes what it is given, prints, may leave the process and stops with a traceback at some
-documents (boutiques 0.5.33). It gets a copy, its streams are taken away, and whatever it raises becomes words.
+documents (boutiques 0.5.33). It gets a copy, its output is discarded, and whatever it raises becomes a message.
 Nothing here touches the network or evaluates an expression.
 """
 
@@ -26,13 +26,13 @@ OLD, NEW = "0.4", "0.5"
 
 
 def upgrade_document(document: Any, subject: str) -> dict[str, Any]:
-    """The same tool in schema 0.5, its keys in their order; raises `UsageError` for one that is not of schema 0.4."""
+    """Convert a descriptor of schema 0.4 to 0.5, keeping the order of its keys; raises `UsageError` for any other schema."""
     if not isinstance(document, dict) or document.get("schema-version") not in (OLD, float(OLD)):
         raise UsageError(
             "not-schema-04",
             f'only descriptors with "schema-version": "{OLD}" can be upgraded',
             subject=subject,
-            hint="`hibali pipelines validate FILE` tells what is wrong with another one.",
+            hint="To check a descriptor of another schema: hibali pipelines validate FILE",
         )
     upgraded = {**document, "schema-version": NEW}
     container = document.get("container-image")
@@ -46,7 +46,7 @@ def upgrade_document(document: Any, subject: str) -> dict[str, Any]:
 
 
 def _upgrade_container(container: Mapping[str, Any]) -> dict[str, Any]:
-    """A Singularity image was a URL, and a Docker index could be one."""
+    """Convert the container: in 0.4, a Singularity image was a URL, and a Docker index could be one."""
     kind, url, index = container.get("type"), container.get("url"), container.get("index")
     if kind == "singularity" and isinstance(url, str):
         scheme, separator, image = url.rpartition("://")
@@ -68,8 +68,8 @@ _JSON_WORDS = {
     "array": "a list in [ ]",
     "object": "an object in { }",
 }
-_ALTERNATIVES = {  # what the schema means by alternatives, by the keyword and the place of the value without its indices
-    ("oneOf", "output-files"): "exactly one of path-template and conditional-path-template must be there",
+_ALTERNATIVES = {  # messages for alternatives in the schema, by keyword and by the path of the value without its indices
+    ("oneOf", "output-files"): "exactly one of path-template and conditional-path-template is required",
     (
         "anyOf",
         "output-files",
@@ -77,7 +77,7 @@ _ALTERNATIVES = {  # what the schema means by alternatives, by the keyword and t
     (
         "oneOf",
         "container-image",
-    ): "a docker or singularity image needs type and image; a rootfs needs type and url; nothing else belongs here",
+    ): "a docker or singularity image needs type and image; a rootfs needs type and url; no other keys are allowed",
     ("anyOf", "inputs"): "an input of type Flag cannot be a list",
     ("oneOf", "inputs.value-choices"): "a choice must be a text or a number",
     ("anyOf", "tests.assertions"): "assertions need an exit-code or output-files",
@@ -85,7 +85,7 @@ _ALTERNATIVES = {  # what the schema means by alternatives, by the keyword and t
 
 
 def find_schema_problems(schema: Any, values: Any) -> list[Problem]:
-    """What an author's own JSON schema says of some values; a reference to anywhere else is a problem, never fetched."""
+    """Check values against an author's own JSON schema; a reference to another document is a problem and is never fetched."""
     import jsonschema
     from jsonschema.validators import validator_for
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
@@ -96,14 +96,14 @@ def find_schema_problems(schema: Any, values: Any) -> list[Problem]:
         kind.check_schema(schema)
         found = list(kind(schema, registry=REGISTRY).iter_errors(values))
     except jsonschema.SchemaError as problem:
-        return [Problem("invocation-schema", _shorten(f"is not a JSON schema: {problem.message}"))]
+        return [Problem("invocation-schema", _shorten(f"is not a valid JSON schema: {problem.message}"))]
     except (Unresolvable, RecursionError, ValueError, re.error) as problem:
         return [Problem("invocation-schema", _shorten(f"cannot be followed: {problem}"))]
     return [problem for each in found for problem in _as_problems(each)]
 
 
 def find_shape_problems(document: Mapping[str, Any]) -> list[Problem]:
-    """What the schema says of a descriptor, all of it; none: it has the shape of one."""
+    """Check a descriptor against the Boutiques schema and return every problem."""
     found = sorted(
         _descriptor_validator().iter_errors(document), key=lambda each: written_path(each.absolute_path)
     )
@@ -111,7 +111,7 @@ def find_shape_problems(document: Mapping[str, Any]) -> list[Problem]:
 
 
 def _is_said_elsewhere(error: Any) -> bool:
-    """An input of no known type, or whose `list` is no boolean, also fails what the schema asks of flags; that is named by itself."""
+    """Return whether another problem names the cause: an input of unknown type, or with a wrong `list`, also fails the rules of flags."""
     if error.validator != "anyOf" or _section(error) != "inputs":
         return False
     return error.instance.get("type") != "Flag" or error.instance.get("list") is not True
@@ -131,24 +131,26 @@ def _descriptor_validator() -> Any:
 
 
 def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
-    """What the reference validator says of a document of the right shape, or what it stops with; none: it accepts it."""
+    """Run the reference validator on a document that matches the schema, and return what it rejects or how it fails."""
     from boutiques.validator import DescriptorValidationError, validate_descriptor
 
-    ours = copy.deepcopy(dict(document))
-    if ours.get("container-image", {}).get("type") == "rootfs":
-        del ours["container-image"]  # it looks for an image there, and the schema has checked the rest
+    copied = copy.deepcopy(dict(document))
+    if copied.get("container-image", {}).get("type") == "rootfs":
+        del copied[
+            "container-image"
+        ]  # the validator searches an image name in it; the schema has checked the rest
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            validate_descriptor(ours)
+            validate_descriptor(copied)
     except DescriptorValidationError as problem:
         return list(dict.fromkeys(_from_line(line, document) for line in _lines(problem)))
     except (Exception, SystemExit) as problem:  # noqa: BLE001  # whatever it stumbles over is a refusal of the document
-        return [Problem("", _shorten(f"the reference validator stops at it: {_worded(problem)}"))]
+        return [Problem("", _shorten(f"the reference validator failed: {_worded(problem)}"))]
     return []
 
 
 def _lines(problem: Exception) -> list[str]:
-    """One line for each rule broken; ids and keys may hold newlines, so a line without a kind goes on."""
+    """Yield one line for each broken rule; ids and keys may hold newlines, so a line without a kind continues the one before."""
     lines: list[str] = []
     for line in str(getattr(problem, "message", problem)).split("\n"):
         if _WORDED.match(line) or not lines:
@@ -168,7 +170,7 @@ def _from_line(line: str, document: Mapping[str, Any]) -> Problem:
 
 
 def _place(kind: str, name: str, document: Mapping[str, Any]) -> str:
-    """Where in the document the thing stands that a rule's words begin with."""
+    """Return the path in the document of what a rule's message begins with."""
     sections = {
         "InputError": ("inputs", "id"),
         "OutputError": ("output-files", "id"),
@@ -196,37 +198,35 @@ def _find(document: Mapping[str, Any], sections: Iterable[str], key: str, value:
 
 
 def _as_problems(error: Any) -> list[Problem]:
-    where = list(error.absolute_path)
-    place = written_path(where)
+    location = list(error.absolute_path)
+    place = written_path(location)
     known = _ALTERNATIVES.get((error.validator, _section(error)))
     if known:
         return [Problem(place, known, _instead_of_choice(error))]
     if error.validator == "additionalProperties" and isinstance(error.schema.get("properties"), dict):
-        return _unknown_keys(where, error.instance, error.schema["properties"])
-    return [Problem(place, _shorten(str(error.message)), _instead(error, where))]
+        return _unknown_keys(location, error.instance, error.schema["properties"])
+    return [Problem(place, _shorten(str(error.message)), _instead(error, location))]
 
 
 def _unknown_keys(
-    where: list[str | int], given: Mapping[str, Any], known: Mapping[str, Any]
+    location: list[str | int], given: Mapping[str, Any], known: Mapping[str, Any]
 ) -> list[Problem]:
     found = []
     for key in given:
         if key not in known:
             near = nearest(key, [each for each in known if each not in given])
-            instead = f"is it {near}?" if near else "your own keys go below `custom`"
-            found.append(
-                Problem(written_path([*where, key]), _shorten(f"there is no key {key!r} here"), instead)
-            )
+            instead = f"is it {near}?" if near else "put your own keys below `custom`"
+            found.append(Problem(written_path([*location, key]), _shorten(f"unknown key {key!r}"), instead))
     return found
 
 
-def _instead(error: Any, where: list[str | int]) -> str:
-    if where == ["schema-version"]:
+def _instead(error: Any, location: list[str | int]) -> str:
+    if location == ["schema-version"]:
         return _instead_of_version(error.instance)
     if error.validator == "enum":
         return f"one of {', '.join(str(each) for each in error.validator_value)}"
     if error.validator in {"minLength", "minItems"}:
-        return "write something, or take the key away if it is optional"
+        return "write a value, or remove the key if it is optional"
     if error.validator == "type":
         return f"write {_JSON_WORDS.get(str(error.validator_value), error.validator_value)}"
     return ""
@@ -251,7 +251,7 @@ def _instead_of_version(version: Any) -> str:
 
 def _worded(problem: BaseException) -> str:
     if isinstance(problem, KeyError) and problem.args:
-        return f"it expects a key {problem.args[0]!r}"
+        return f"it expects the key {problem.args[0]!r}"
     return f"{type(problem).__name__}: {problem}"
 
 

@@ -19,7 +19,7 @@ from hibali.ledger import Journal, now, read_more_records
 from hibali.retry import pause
 from hibali.system_errors import reason_of
 from hibali.text import printable
-from registry.git import Git, who_commits
+from registry.git import Git, committer_environment
 from registry.pipeline import Pipeline
 
 FILE = "deprecated.json"
@@ -27,7 +27,7 @@ FILE = "deprecated.json"
 
 @dataclass(frozen=True, slots=True)
 class Deprecation:
-    """`successor` is NAME@VERSION or ""; `because` is the reason in somebody's words, or ""."""
+    """A version that should no longer be used: `successor` is NAME@VERSION or "", `because` the reason as typed or ""."""
 
     successor: str
     because: str
@@ -44,7 +44,7 @@ class Deprecation:
 
 
 def read_deprecation(file: str) -> Deprecation | None:
-    """What the file beside a descriptor says; None where there is none."""
+    """Read the deprecation beside a descriptor; None where there is none."""
     if not os.path.exists(file):  # noqa: PTH110  # asked of every version of a list, and Path is slow
         return None
     try:
@@ -55,7 +55,7 @@ def read_deprecation(file: str) -> Deprecation | None:
 
 
 def parse_deprecation(found: Any) -> Deprecation:
-    """The deprecation in a document of ours that may have been changed; what is not text is left out."""
+    """Parse a deprecation from a document that may have been changed by others; values that are not text are ignored."""
     given = found if isinstance(found, dict) else {}
     texts = {
         key: given[key] if isinstance(given.get(key), str) else "" for key in ("successor", "because", "at")
@@ -64,51 +64,51 @@ def parse_deprecation(found: Any) -> Deprecation:
 
 
 def write_deprecation(folder: Path, deprecation: Deprecation) -> None:
-    """Say so from now on; raises OSError."""
+    """Store a deprecation; raises OSError."""
     record = {"schema": 1, "successor": deprecation.successor, "because": deprecation.because, "at": now()}
     write_atomic(folder / FILE, line_of_json(record).encode() + b"\n")
 
 
-def take_back(folder: Path) -> None:
-    """Say it no more; raises OSError."""
+def remove_deprecation(folder: Path) -> None:
+    """Remove the deprecation; raises OSError."""
     (folder / FILE).unlink(missing_ok=True)
 
 
 DESCRIPTOR = "descriptor.json"
 
 
-class Shelf:
-    """Versions as folders; it knows nothing of pins. Every method that changes it raises `IncompleteError` where it cannot."""
+class VersionFolders:
+    """The folders of versions, without pins. Every method that changes one raises `IncompleteError` where it cannot."""
 
     def __init__(self, state: Path) -> None:
-        """In this state folder; raises `RefusedError` where others could write it."""
+        """Open the folders in this state folder; raises `RefusedError` where others could write it."""
         self._state = state
         self.folder = private_folder(state / "catalogue")
-        self._root = str(self.folder)  # thousands of paths are made of it, which Path is slow at
+        self._root = str(self.folder)  # as text: thousands of paths are made of it, and Path is slow
 
     def names(self) -> list[str]:
-        """All names, in no order."""
+        """Return all names, unsorted."""
         return list(_folders(self._root))
 
     def versions(self, name: str) -> set[str]:
-        """The versions that lie there."""
+        """Return the stored versions of a name, unsorted."""
         folder = f"{self._root}/{name}"
         return {each for each in _folders(folder) if os.path.exists(f"{folder}/{each}/{DESCRIPTOR}")}  # noqa: PTH110
 
     def version_folder(self, name: str, version: str) -> Path:
-        """Where a version lies, or would."""
+        """Return the folder of a version, whether it exists or not."""
         return self.folder / name / version
 
     def descriptor(self, name: str, version: str) -> str:
-        """Where its descriptor lies, or would."""
+        """Return the path of its descriptor, whether it exists or not."""
         return f"{self._root}/{name}/{version}/{DESCRIPTOR}"
 
     def deprecation(self, name: str, version: str) -> str:
-        """Where it is said that it is deprecated, if it is."""
+        """Return the path of its deprecation, whether it exists or not."""
         return f"{self._root}/{name}/{version}/{FILE}"
 
     def place(self, pipeline: Pipeline) -> bool:
-        """Let the version's folder appear whole; False when another one appeared first."""
+        """Create the version's folder by one rename; False when another process created one first."""
         target = self.version_folder(pipeline.name, pipeline.version)
         partial = private_folder(self.partial_folder() / secrets.token_hex(16))
         try:
@@ -130,7 +130,7 @@ class Shelf:
             shutil.rmtree(partial, ignore_errors=True)
 
     def beside(self, name: str, version: str) -> dict[str, Path]:
-        """What lies beside the descriptor, by its name in the version's folder, one level deep."""
+        """Return the files beside the descriptor, one level deep, by their names in the version's folder."""
         folder = self.version_folder(name, version)
         files = [*folder.glob("*"), *folder.glob("*/*")]
         found = {str(each.relative_to(folder)): each for each in files if each.is_file()}
@@ -138,7 +138,7 @@ class Shelf:
         return found
 
     def place_beside(self, name: str, version: str, files: Mapping[str, bytes]) -> None:
-        """Lay files beside the descriptor; those that are there stay as they are. Raises `RefusedError` for a name that climbs."""
+        """Write files beside the descriptor; existing ones are kept. Raises `RefusedError` for a name that leads out of the folder."""
         folder = self.version_folder(name, version)
         with writing(folder):
             for file, content in files.items():
@@ -152,7 +152,7 @@ class Shelf:
                     write_atomic(target, content)
 
     def remove(self, name: str, version: str) -> None:
-        """Take a version away, and the name with its last one."""
+        """Remove a version, and the folder of the name with the last version."""
         folder = self.version_folder(name, version)
         with writing(folder):
             if folder.exists():
@@ -163,13 +163,13 @@ class Shelf:
                 folder.parent.rmdir()
 
     def partial_folder(self) -> Path:
-        """Where what is not finished yet lies, on the same filesystem."""
+        """Return the folder for partial files, on the same filesystem."""
         return private_folder(self._state / "catalogue-partial")
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Translate what goes wrong while something is written there."""
+    """Translate operating system errors while something is written there."""
     try:
         yield
     except OSError as problem:
@@ -177,12 +177,12 @@ def writing(path: Path) -> Iterator[None]:
             "catalogue-unwritable",
             f"the catalogue cannot be changed: {reason_of(problem)}",
             subject=str(path),
-            hint="Make room there and type the same line again.",
+            hint="Free some space there and run the same command again.",
         ) from None
 
 
 def _folders(folder: str) -> Iterator[str]:
-    """What may be a name or a version in it: none of them begins with a dot."""
+    """Return the entries that may be a name or a version: those that do not begin with a dot."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             if not entry.name.startswith("."):
@@ -193,7 +193,7 @@ _Key = tuple[str, str]
 
 
 class Pins:
-    """An append-only record; the first pin of a version, and of its image, holds until the version is taken back."""
+    """Pinned digests in an append-only file: the first pin of a version, and of its image, holds until the version is removed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -202,15 +202,15 @@ class Pins:
         self._images: dict[_Key, dict[str, Any]] = {}
 
     def read(self) -> dict[_Key, str]:
-        """Digest by name and version, in the order of adding; raises `RefusedError` where others could write them."""
+        """Return the digest by name and version, in the order of adding; raises `RefusedError` where others could write them."""
         return dict(self._fold()[0])
 
     def images(self) -> dict[_Key, str]:
-        """The digest of the archive of each version's image, `sha256:HEX`, where it has one; raises like `read`."""
+        """Return the digest of the archive of each version's image, `sha256:HEX`, where it has one; raises like `read`."""
         return {key: str(found.get("digest")) for key, found in self._fold()[1].items()}
 
     def image(self, name: str, version: str) -> tuple[str, str] | None:
-        """The digest of a version's image and the sha256 of its record; None where it has none."""
+        """Return the digest of a version's image and the sha256 of its record; None where it has none."""
         found = self._fold()[1].get((name, version))
         return None if found is None else (str(found.get("digest")), str(found.get("record")))
 
@@ -220,19 +220,19 @@ class Pins:
             self._append("pin", name, version, digest=digest)
 
     def add_image(self, name: str, version: str, digest: str, record: str) -> bool:
-        """Pin its image; False where the pin of another one was first."""
+        """Pin its image; False where another image is pinned already."""
         if self.image(name, version) is None:
             self._append("image", name, version, digest=digest, record=record)
         return self.image(name, version) == (digest, record)
 
-    def take_back(self, name: str, version: str) -> None:
-        """Whatever comes under this name and version next is pinned anew."""
+    def unpin(self, name: str, version: str) -> None:
+        """Remove the pins of a version, so that the next content of that name and version can be pinned."""
         digest = self.read().get((name, version))
         if digest is not None:
             self._append("unpin", name, version, digest=digest)
 
     def _fold(self) -> tuple[dict[_Key, str], dict[_Key, dict[str, Any]]]:
-        """What is pinned now: versions, and the records of images. Of a file that has grown the rest is read."""
+        """Return the pins of versions and of image records, reading only what was appended since the last call."""
         check_private_file(self._path, "the record of pins")
         try:
             found = self._path.stat()
@@ -266,26 +266,26 @@ class Pins:
 
 
 BRANCH = "refs/heads/main"
-_TRIES = 100  # commits that others make at the same time are joined so often
+_TRIES = 100  # attempts when other processes commit at the same time
 _ATTRIBUTES = (
     b"* annex.backend=SHA256E\n*.json annex.largefiles=nothing\n.gitattributes annex.largefiles=nothing\n"
 )
 
 
 class History:
-    """Commits of what lies in a folder. The folder is the truth: what a killed call left unrecorded, the next one records.
+    """Commits of a folder's content. The folder decides: changes that a killed call did not commit are committed by the next one.
 
     A commit is made beside the index and moved into place by one update of the branch, so that the index is never locked.
     """
 
     def __init__(self, folder: Path, partial: Callable[[], Path]) -> None:
-        """`partial` gives a folder beside it, on the same filesystem, for what is not finished yet."""
+        """Open the history; `partial` returns a folder on the same filesystem for partial files."""
         self._folder = folder
         self._partial = partial
         self._git = Git(folder / ".git", folder)
 
     def record(self, message: str) -> None:
-        """One commit of all that changed; none where nothing did. Raises `IncompleteError`, `NotFoundError` without git."""
+        """Commit all changes, if there are any. Raises `IncompleteError`, `NotFoundError` without git."""
         self.repository()
         for _ in range(_TRIES):
             if self._commit(message):
@@ -293,19 +293,19 @@ class History:
             pause(secrets.randbelow(100) / 1000)
         raise IncompleteError(
             "history-busy",
-            "another process keeps changing the history, or was killed while it did",
+            "another process is changing the history, or was killed while it changed it",
             subject=str(self._folder),
-            hint=f"If none is at work: rm {self._git.folder}/{BRANCH}.lock; then type the same line again.",
+            hint=f"If no hibali process is running: rm {self._git.folder}/{BRANCH}.lock; then run the same command again.",
         )
 
     def repository(self) -> Git:
-        """What git keeps it in, made where there is none yet; raises like `record`."""
+        """Return the git repository, created where there is none yet; raises like `record`."""
         if not (self._git.folder / "HEAD").exists():
             self._begin()
         return self._git
 
     def _begin(self) -> None:
-        """A repository that appears whole; of two that begin at once one wins."""
+        """Create the repository by one rename; of two processes that do so at once, one wins."""
         partial = self._partial() / secrets.token_hex(16)
         try:
             Git(partial).ask("init", "-q", "--template=", "-b", "main", str(partial))
@@ -321,23 +321,25 @@ class History:
                 write_atomic(self._folder / name, content)
 
     def _commit(self, message: str) -> bool:
-        """Whether all that lies there is recorded now; False where another process was first."""
+        """Commit all content of the folder; False where another process committed first."""
         index = self._partial() / secrets.token_hex(16)
         apart = {"GIT_INDEX_FILE": str(index)}
         try:
             with contextlib.suppress(OSError):
                 shutil.copyfile(
                     self._git.folder / "index", index
-                )  # what it knows of files saves reading them
+                )  # the index remembers files, so that unchanged ones are not read again
             self._git.ask("add", "--all", "--", ".", environment=apart)
             tree = self._git.ask("write-tree", environment=apart).decode().strip()
             known = self._head()
             if known[1:] != [tree]:
                 head = known[:1]
                 parents = [word for each in head for word in ("-p", each)]
-                words = ["commit-tree", tree, *parents, "-F", "-"]
+                arguments = ["commit-tree", tree, *parents, "-F", "-"]
                 commit = (
-                    self._git.ask(*words, stdin=message.encode(), environment=who_commits()).decode().strip()
+                    self._git.ask(*arguments, stdin=message.encode(), environment=committer_environment())
+                    .decode()
+                    .strip()
                 )
                 moved = self._git.run("update-ref", BRANCH, commit, *(head or ["0" * 40]))
                 if moved.exit_code != 0:
@@ -348,16 +350,16 @@ class History:
             index.unlink(missing_ok=True)
 
     def _head(self) -> list[str]:
-        """The last commit and its tree; nothing before the first."""
+        """Return the last commit and its tree; empty before the first."""
         return self._git.ask("for-each-ref", "--format=%(objectname) %(tree)", BRANCH).decode().split()
 
-    def _again(self, head: list[str], said: bytes) -> bool:
-        """False where the branch moved meanwhile, or is being moved; raises where that is not why it could not be."""
+    def _again(self, head: list[str], stderr: bytes) -> bool:
+        """Return False where another process moves or moved the branch; raises for any other cause."""
         now = self._head()[:1]
-        if now == head and b"cannot lock ref" not in said:
+        if now == head and b"cannot lock ref" not in stderr:
             raise IncompleteError(
                 "git-failed",
-                f"the history cannot be written: {printable(said.strip())}",
+                f"the history cannot be written: {printable(stderr.strip())}",
                 subject=str(self._folder),
             )
         return False

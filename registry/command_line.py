@@ -27,8 +27,8 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """Everything a template can name: the pipeline, the checked answers and where the files will be."""
+class TemplateContext:
+    """What the keys of a template refer to: the pipeline, the checked answers and the paths of the files."""
 
     pipeline: Pipeline
     values: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Scene:
     work_folder: str | None
 
     def find_owner(self, key: Key) -> Input | OutputFile | None:
-        """Whose value the key stands for: of its inputs the first that says something, else an output; None: absent."""
+        """Return the input or output whose value the key stands for: the first answered input, else an output; None where absent."""
         answered = [
             each for each in self.pipeline.inputs if each.value_key == key.text and each.id in self.values
         ]
@@ -45,25 +45,25 @@ class Scene:
         return next((each for each in self.pipeline.outputs if each.value_key == key.text), None)
 
     def is_read_only(self, question: Input) -> bool:
-        """Whether the answer is a file beside which the tool can write nothing: hibali staged it, or it is in the image."""
+        """Return whether the folder of the answered file is read-only: hibali staged the file, or it is in the image."""
         in_image = is_in_image(self.pipeline, question, self.values[question.id])
         return question.id in self.paths or in_image
 
     def items(self, question: Input) -> list[str]:
-        """The answer as texts, one for a single value; a File is where the tool will find it."""
+        """Return the answer as texts, one for a single value; a File is the path under which the tool finds it."""
         answer = self.paths.get(question.id, self.values[question.id])
         return [str(value) for value in answer] if isinstance(answer, list) else [str(answer)]
 
 
-def make_scene(
+def make_context(
     pipeline: Pipeline, invocation: Invocation, paths: Paths | None, work_folder: str | None
-) -> Scene:
-    """The scene of one run; `paths` names only inputs that are answered."""
-    return Scene(pipeline, invocation.values, paths or {}, work_folder)
+) -> TemplateContext:
+    """Return the context of one run; `paths` names only inputs that are answered."""
+    return TemplateContext(pipeline, invocation.values, paths or {}, work_folder)
 
 
 def split_template(template: str, pipeline: Pipeline) -> Iterator[str | Key]:
-    """The template's own text and the keys in it, from left to right; of two keys at one place the longer one."""
+    """Split a template into text and keys, from left to right; of two keys at one place the longer one counts."""
     keys = {each.value_key for each in pipeline.inputs} | {each.value_key for each in pipeline.outputs}
     keys.discard("")
     if not keys:
@@ -83,9 +83,9 @@ def split_template(template: str, pipeline: Pipeline) -> Iterator[str | Key]:
 def fill_template(
     template: str, pipeline: Pipeline, text_of: Callable[[Key, bool], str | None]
 ) -> Iterator[tuple[str, bool, bool]]:
-    """Pieces of a filled template: the text, whether it is a value, and whether that value was there.
+    """Yield pieces of the filled template: the text, whether it is a value, and whether that value is present.
 
-    `text_of` gets the key and whether its first place is the very beginning; where it returns None, the key itself stays.
+    `text_of` gets the key and whether the template begins with it; where it returns None, the key itself is kept.
     """
     first: dict[str, str | None] = {}
     at_beginning = True
@@ -102,13 +102,13 @@ def fill_template(
 
 
 def text_of_input(
-    scene: Scene, question: Input, stripped: tuple[str, ...], *, only_names: bool = False
+    context: TemplateContext, question: Input, stripped: tuple[str, ...], *, only_names: bool = False
 ) -> str:
-    """An answer as plain text, for paths, files and the environment: no flags, no quotes; extensions taken away.
+    """Return an answer as plain text for paths, files and the environment: without flags, quotes and stripped extensions.
 
-    With `only_names` each path stands for its last component.
+    With `only_names` each path is replaced by its last component.
     """
-    items = scene.items(question)
+    items = context.items(question)
     if only_names:
         items = [name_of_file(each.rstrip("/")) for each in items]
     text = question.list_separator.join(items)
@@ -119,7 +119,7 @@ def text_of_input(
 
 
 def name_of_file(text: str) -> str:
-    """The last component of a path."""
+    """Return the last component of a path."""
     return posixpath.basename(text)
 
 
@@ -146,7 +146,7 @@ _SCRIPT_ENDINGS = (
 
 @dataclass(frozen=True, slots=True)
 class ExpectedOutput:
-    """A file the run should leave: `path` is relative to the work folder, normalised, never climbing.
+    """A file that the run should produce: `path` is relative to the work folder, normalised, never climbing.
 
     With `is_pattern` it is a glob in which only the author's wildcards are active (values are escaped);
     `is_list` says that it may match several files.
@@ -161,44 +161,44 @@ class ExpectedOutput:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationFile:
-    """A file to be written into the work folder before the command starts; `path` as in `ExpectedOutput`."""
+    """A file that hibali writes into the work folder before the command starts; `path` as in `ExpectedOutput`."""
 
     id: str
     path: str
     content: str
 
 
-def is_left(scene: Scene, output: OutputFile) -> bool:
-    """Whether there is such an output under these answers; raises `UsageError` for a condition that cannot be judged."""
-    return _path_template(scene, output, frozenset()) is not None
+def is_produced(context: TemplateContext, output: OutputFile) -> bool:
+    """Return whether the tool produces this output under these answers; raises `UsageError` for a condition that cannot be judged."""
+    return _path_template(context, output, frozenset()) is not None
 
 
-def output_text(scene: Scene, output: OutputFile) -> str:
-    """The path of an output as the tool is told it."""
-    return _absolute(scene, output, _joined(_fill_path(scene, output, frozenset())))
+def output_text(context: TemplateContext, output: OutputFile) -> str:
+    """Return the path of an output as the tool gets it."""
+    return _absolute(context, output, _joined(_fill_path(context, output, frozenset())))
 
 
-def expect_output(scene: Scene, output: OutputFile) -> ExpectedOutput:
-    """Where the output will be; raises `UsageError` when that is not inside the work folder."""
-    pieces = list(_fill_path(scene, output, frozenset()))
+def expect_output(context: TemplateContext, output: OutputFile) -> ExpectedOutput:
+    """Return the expected path of the output; raises `UsageError` when it is outside the work folder."""
+    pieces = list(_fill_path(context, output, frozenset()))
     is_pattern = any(_WILDCARD.search(text) for text, is_value, _ in pieces if not is_value)
     text = "".join(glob.escape(text) if is_value and is_pattern else text for text, is_value, _ in pieces)
     return ExpectedOutput(
-        output.id, _inside(scene, text, output.id), output.optional, output.is_list, is_pattern
+        output.id, _inside(context, text, output.id), output.optional, output.is_list, is_pattern
     )
 
 
-def write_configuration(scene: Scene, output: OutputFile) -> ConfigurationFile:
-    """The content of a configuration file; a line that names an absent input is left empty, as the reference does.
+def write_configuration(context: TemplateContext, output: OutputFile) -> ConfigurationFile:
+    """Return the content of a configuration file; a line that names an absent input is empty, as in the reference.
 
-    Values stand there as they are: the file is data. In a script they may only have characters that mean nothing.
+    Values are inserted unchanged: the file is data. In a script they may only have characters without a meaning in shells.
     Raises `UsageError`.
     """
-    path = _inside(scene, _joined(_fill_path(scene, output, frozenset())), output.id)
+    path = _inside(context, _joined(_fill_path(context, output, frozenset())), output.id)
     is_script = output.file_template[0].startswith("#!") or path.lower().endswith(_SCRIPT_ENDINGS)
     lines = []
     for line in output.file_template:
-        pieces = list(fill_template(line, scene.pipeline, lambda key, _: _plain_text(scene, key, output)))
+        pieces = list(fill_template(line, context.pipeline, lambda key, _: _plain_text(context, key, output)))
         for text, is_value, _ in pieces:
             if is_value:
                 _check_configured(text, output.id, is_script=is_script)
@@ -206,89 +206,91 @@ def write_configuration(scene: Scene, output: OutputFile) -> ConfigurationFile:
     return ConfigurationFile(output.id, path, "\n".join(lines))
 
 
-def plain_value(scene: Scene, key: Key) -> str | None:
-    """What a key stands for as plain text; None where it is absent."""
-    owner = scene.find_owner(key)
+def plain_value(context: TemplateContext, key: Key) -> str | None:
+    """Return the value of a key as plain text; None where it is absent."""
+    owner = context.find_owner(key)
     if owner is None:
         return None
     if isinstance(owner, Input):
-        return text_of_input(scene, owner, ())
-    return output_text(scene, owner) if is_left(scene, owner) else None
+        return text_of_input(context, owner, ())
+    return output_text(context, owner) if is_produced(context, owner) else None
 
 
-def _plain_text(scene: Scene, key: Key, output: OutputFile) -> str | None:
-    owner = scene.find_owner(key)
+def _plain_text(context: TemplateContext, key: Key, output: OutputFile) -> str | None:
+    owner = context.find_owner(key)
     if isinstance(owner, Input):
-        return text_of_input(scene, owner, output.stripped_extensions)
-    return None if owner is None or not is_left(scene, owner) else output_text(scene, owner)
+        return text_of_input(context, owner, output.stripped_extensions)
+    return None if owner is None or not is_produced(context, owner) else output_text(context, owner)
 
 
 def _joined(pieces: list[tuple[str, bool, bool]]) -> str:
     return "".join(text for text, _, _ in pieces)
 
 
-def _absolute(scene: Scene, output: OutputFile, text: str) -> str:
-    """The path of an output as others are told it: absolute where its author wants that."""
+def _absolute(context: TemplateContext, output: OutputFile, text: str) -> str:
+    """Return the path of an output as other outputs get it: absolute where its author wants that."""
     if not output.uses_absolute_path or posixpath.isabs(text):
         return text
-    if scene.work_folder is None:
+    if context.work_folder is None:
         raise UsageError(
             "work-folder-unknown",
-            "this output needs an absolute path, and no work folder is known",
+            "this output needs an absolute path, but the work folder is not known",
             subject=output.id,
         )
-    return posixpath.normpath(posixpath.join(scene.work_folder, text))
+    return posixpath.normpath(posixpath.join(context.work_folder, text))
 
 
-def _path_template(scene: Scene, output: OutputFile, seen: frozenset[str]) -> str | None:
-    """The template that counts; None where none of the conditions holds, and for an output that asks about itself."""
+def _path_template(context: TemplateContext, output: OutputFile, seen: frozenset[str]) -> str | None:
+    """Return the path template to use; None where no condition holds, and for an output whose condition depends on itself."""
     if not output.conditions:
         return output.path_template
-    known = scene.pipeline.ids
+    known = context.pipeline.ids
     for text, template in output.conditions:
         if text == DEFAULT:
             return template
         condition = read_condition(text, known)
-        if condition.holds(_answers(scene, condition, seen | {output.id})):
+        if condition.holds(_answers(context, condition, seen | {output.id})):
             return template
     return None
 
 
-def _answers(scene: Scene, condition: Condition, seen: frozenset[str]) -> dict[str, Any]:
-    """What a condition may ask about: inputs as they were answered, other outputs by their paths."""
-    asked = [each for each in scene.pipeline.outputs if each.id in condition.ids and each.id not in seen]
+def _answers(context: TemplateContext, condition: Condition, seen: frozenset[str]) -> dict[str, Any]:
+    """Return the values that a condition can use: answered inputs, and the paths of other outputs."""
+    asked = [each for each in context.pipeline.outputs if each.id in condition.ids and each.id not in seen]
     paths = {
-        each.id: _absolute(scene, each, _joined(_fill_path(scene, each, seen)))
+        each.id: _absolute(context, each, _joined(_fill_path(context, each, seen)))
         for each in asked
-        if _path_template(scene, each, seen) is not None
+        if _path_template(context, each, seen) is not None
     }
-    return {**paths, **scene.values}
+    return {**paths, **context.values}
 
 
-def _fill_path(scene: Scene, output: OutputFile, seen: frozenset[str]) -> list[tuple[str, bool, bool]]:
-    """The pieces of a path-template. An absent key stays in it, as the reference leaves it."""
+def _fill_path(
+    context: TemplateContext, output: OutputFile, seen: frozenset[str]
+) -> list[tuple[str, bool, bool]]:
+    """Return the pieces of a path-template. An absent key is kept in it, as in the reference."""
 
     def text_of(key: Key, at_beginning: bool) -> str | None:  # noqa: FBT001  # the signature is fill_template's
-        owner = scene.find_owner(key)
+        owner = context.find_owner(key)
         if isinstance(owner, Input):
-            if scene.is_read_only(owner):
-                return text_of_input(scene, owner, output.stripped_extensions, only_names=True)
-            text = text_of_input(scene, owner, output.stripped_extensions)
+            if context.is_read_only(owner):
+                return text_of_input(context, owner, output.stripped_extensions, only_names=True)
+            text = text_of_input(context, owner, output.stripped_extensions)
             return name_of_file(text) if owner.kind == "File" and not at_beginning else text
         if owner is None or owner.id in seen or owner.id == output.id:
             return None
-        if _path_template(scene, owner, seen | {output.id}) is None:
+        if _path_template(context, owner, seen | {output.id}) is None:
             return None
-        return _absolute(scene, owner, _joined(_fill_path(scene, owner, seen | {output.id})))
+        return _absolute(context, owner, _joined(_fill_path(context, owner, seen | {output.id})))
 
-    template = _path_template(scene, output, seen)
-    return list(fill_template(template or "", scene.pipeline, text_of))
+    template = _path_template(context, output, seen)
+    return list(fill_template(template or "", context.pipeline, text_of))
 
 
-def _inside(scene: Scene, path: str, subject: str) -> str:
-    """The path relative to the work folder, normalised; raises `UsageError` when it leads elsewhere."""
+def _inside(context: TemplateContext, path: str, subject: str) -> str:
+    """Return the path relative to the work folder, normalised; raises `UsageError` when it leads outside."""
     normal = posixpath.normpath(path) if path else ""
-    folder = scene.work_folder
+    folder = context.work_folder
     if folder and posixpath.isabs(normal):
         normal = posixpath.relpath(normal, folder)
     if not normal or normal == ".." or normal.startswith(("../", "/")) or "\0" in normal:
@@ -296,7 +298,7 @@ def _inside(scene: Scene, path: str, subject: str) -> str:
             "output-outside-work-folder",
             f"this output would be written to {printable(path) or 'an empty path'}, outside the run's work folder",
             subject=subject,
-            hint="Give a relative path that stays inside: what lies elsewhere cannot be collected.",
+            hint="Give a relative path inside the work folder: other files cannot be collected.",
         )
     return normal
 
@@ -305,14 +307,14 @@ def _check_configured(text: str, subject: str, *, is_script: bool) -> None:
     if is_script and not _SAFE.fullmatch(text):
         raise UsageError(
             "unquotable-value",
-            "a configuration file that is a script takes only values of ASCII letters, digits and _./:=@%+,-",
+            "in a configuration file that is a script, values can only have ASCII letters, digits and _./:=@%+,-",
             subject=subject,
             hint="Give another value.",
         )
     if _CONTROL.search(text):
         raise UsageError(
             "unquotable-value",
-            "a value with a control character would start a new line of this configuration file",
+            "the value has a control character, which would start a new line of this configuration file",
             subject=subject,
             hint="Give another value.",
         )
@@ -325,7 +327,7 @@ _REFUSED = re.compile(
     r"|SLURM_.*|SBATCH_.*|SRUN_.*|OAR_.*|PBS_.*|SGE_.*|LSB_.*",  # what schedulers say and read
     re.DOTALL,
 )
-# Published tools set some of these (PATH, CLASSPATH, R_LIBS), so that they are not refused outright.
+# Published tools set some of these (PATH, CLASSPATH, R_LIBS); therefore they need consent and are not refused.
 _CONSENT = re.compile(
     r"PATH|(?i:.*_proxy)"
     # what glibc drops for privileged programs (sysdeps/generic/unsecvars.h) but TMPDIR, and macOS' loader
@@ -346,12 +348,12 @@ _CONSENT = re.compile(
 
 
 def is_safe_variable(name: str) -> bool:
-    """Whether a pipeline may set it, with the user's consent where `needs_consent` asks for that."""
+    """Return whether a pipeline may set the variable, with the user's consent where `needs_consent` requires it."""
     return _NAME.fullmatch(name) is not None and _REFUSED.fullmatch(name) is None
 
 
 def needs_consent(names: Iterable[str]) -> list[str]:
-    """Those of the variables that change which programs run, what they load or where they connect."""
+    """Return the variables that change which programs run, what they load or where they connect."""
     return [name for name in names if _CONSENT.fullmatch(name)]
 
 
@@ -383,7 +385,7 @@ def build_command_line(
     paths: Paths | None = None,
     work_folder: str | None = None,
 ) -> CommandLine:
-    """The command line, environment, configuration files and expected outputs.
+    """Build the command line, environment, configuration files and expected outputs.
 
     `paths` replaces File answers by input id with the absolute paths the tool will see (a list for a list input);
     `work_folder` is the absolute path the tool will see as its working directory: needed only where the
@@ -392,9 +394,9 @@ def build_command_line(
     variable that must not be set (S10).
     """
     refuse_unrunnable(pipeline)
-    scene = make_scene(pipeline, invocation, paths, work_folder)
+    context = make_context(pipeline, invocation, paths, work_folder)
     script = render_script(pipeline, invocation, paths=paths, work_folder=work_folder)
-    environment = _build_environment(scene)
+    environment = _build_environment(context)
     if "\0" in script or any("\0" in value for value in environment.values()):
         raise UsageError(
             "nul-in-command", "the pipeline's command holds a NUL character", subject=pipeline.reference
@@ -404,20 +406,20 @@ def build_command_line(
         shell=read_shell(pipeline.shell),
         environment=environment,
         outputs=tuple(
-            expect_output(scene, each)
+            expect_output(context, each)
             for each in pipeline.outputs
-            if not each.file_template and is_left(scene, each)
+            if not each.file_template and is_produced(context, each)
         ),
         configuration_files=tuple(
-            write_configuration(scene, each)
+            write_configuration(context, each)
             for each in pipeline.outputs
-            if each.file_template and is_left(scene, each)
+            if each.file_template and is_produced(context, each)
         ),
     )
 
 
 def refuse_unrunnable(pipeline: Pipeline) -> None:
-    """Raise when no invocation of this pipeline can be run: what it asks for is not safe, or not known here."""
+    """Raise when no invocation of this pipeline can be run, because it needs something unsafe or unknown."""
     for output in pipeline.outputs:
         for condition, _ in output.conditions:
             if condition != DEFAULT:
@@ -434,8 +436,8 @@ def render_script(
     paths: Paths | None = None,
     work_folder: str | None = None,
 ) -> str:
-    """The shell text alone; raises `UsageError` for a value that cannot be quoted where the author put it."""
-    scene = make_scene(pipeline, invocation, paths, work_folder)
+    """Return only the shell text; raises `UsageError` for a value that cannot be quoted where the author put it."""
+    context = make_context(pipeline, invocation, paths, work_folder)
     script = ShellText()
     pieces = list(split_template(pipeline.command_template, pipeline))
     for number, piece in enumerate(pieces):
@@ -443,42 +445,44 @@ def render_script(
             script.add_author_text(piece)
         else:
             following = pieces[number + 1] if number + 1 < len(pieces) else ""
-            _add_key(script, scene, piece, following[:1] if isinstance(following, str) else "")
+            _add_key(script, context, piece, following[:1] if isinstance(following, str) else "")
     return str(script)
 
 
-def _add_key(script: ShellText, scene: Scene, key: Key, following: str) -> None:
-    owner = scene.find_owner(key)
-    if isinstance(owner, OutputFile) and is_left(scene, owner):
+def _add_key(script: ShellText, context: TemplateContext, key: Key, following: str) -> None:
+    owner = context.find_owner(key)
+    if isinstance(owner, OutputFile) and is_produced(context, owner):
         script.add_author_text(owner.flag + owner.flag_separator if owner.flag else "")
-        script.add_value(output_text(scene, owner), owner.id, before=following)
-    elif isinstance(owner, Input) and _stands_for_something(scene, owner):
-        _add_input(script, scene, owner, following)
+        script.add_value(output_text(context, owner), owner.id, before=following)
+    elif isinstance(owner, Input) and _stands_for_something(context, owner):
+        _add_input(script, context, owner, following)
     else:
         script.drop_space()
 
 
-def _stands_for_something(scene: Scene, question: Input) -> bool:
-    answer = scene.values[question.id]
+def _stands_for_something(context: TemplateContext, question: Input) -> bool:
+    answer = context.values[question.id]
     return answer is not False and (answer != [] or bool(question.flag))
 
 
-def _add_input(script: ShellText, scene: Scene, question: Input, following: str) -> None:
+def _add_input(script: ShellText, context: TemplateContext, question: Input, following: str) -> None:
     script.add_author_text(question.flag)
     if question.kind == "Flag":
         return
     script.add_author_text(question.flag_separator if question.flag else "")
-    for number, item in enumerate(scene.items(question)):
+    for number, item in enumerate(context.items(question)):
         if number:
             script.add_separator(question.list_separator, question.id)
         script.add_value(item, question.id, before=following)
 
 
-def _build_environment(scene: Scene) -> dict[str, str]:
-    """Variables by name. One whose value is nothing but the key of an absent input is not set."""
+def _build_environment(context: TemplateContext) -> dict[str, str]:
+    """Return the variables by name. A variable whose value is only the key of an absent input is not set."""
     environment = {}
-    for variable in scene.pipeline.environment:
-        pieces = list(fill_template(variable.value, scene.pipeline, lambda key, _: plain_value(scene, key)))
+    for variable in context.pipeline.environment:
+        pieces = list(
+            fill_template(variable.value, context.pipeline, lambda key, _: plain_value(context, key))
+        )
         if len(pieces) == 1 and not pieces[0][2]:
             continue
         environment[variable.name] = "".join(text for text, _, there in pieces if there)
@@ -489,7 +493,7 @@ def _check_environment_name(name: str) -> None:
     if not is_safe_variable(name):
         raise RefusedError(
             "unsafe-environment-variable",
-            "this pipeline sets a variable that changes how programs are started, or whose name is none",
+            "this pipeline sets a variable that changes how programs start, or whose name is invalid",
             subject=printable(name),
-            hint="Ask the pipeline's author for another name.",
+            hint="Ask the author of the pipeline to use another name.",
         )

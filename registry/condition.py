@@ -1,6 +1,6 @@
 """Evaluate conditions of `conditional-path-template` with a grammar that can only compare.
 
-What is understood: input and output ids, numbers, quoted strings, True, False, None, lists of literals, `== != < <= > >=`,
+Understood are: input and output ids, numbers, quoted strings, True, False, None, lists of literals, `== != < <= > >=`,
 `in`, `not in`, `and`, `or`, `not` and brackets. The reference (boutiques 0.5.33, localExec.py) pastes the values into
 a line of Python and evaluates it; what both understand has the same meaning here.
 """
@@ -47,16 +47,16 @@ _COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that was read: `ids` are the inputs and outputs it asks about."""
+    """A parsed condition: `ids` are the inputs and outputs in it."""
 
     text: str
     ids: tuple[str, ...]
     tree: ast.expr
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Whether it is true of these answers; without an answer to all it asks about it is false, as in the reference.
+        """Return whether it is true for these answers; false where an id in it has no answer, as in the reference.
 
-        Raises `UsageError` where things are compared that have no order.
+        Raises `UsageError` where values are compared that have no order.
         """
         if any(each not in values for each in self.ids):
             return False
@@ -67,7 +67,7 @@ class Condition:
 
 
 def read_condition(text: str, known: frozenset[str]) -> Condition:
-    """The condition that is written there; `known` are the ids of inputs and outputs. Raises `UsageError`."""
+    """Parse a condition; `known` are the ids of inputs and outputs. Raises `UsageError`."""
     if len(text) > _LONGEST:
         raise _wrong(text, f"it is longer than {_LONGEST} characters")
     ids: list[str] = []
@@ -81,11 +81,11 @@ def read_condition(text: str, known: frozenset[str]) -> Condition:
 
 
 def _translate(text: str, found: re.Match[str], known: frozenset[str], ids: list[str]) -> str:
-    """One part of it for Python's parser: an id becomes the name of its place among `ids`."""
+    """Translate one token for Python's parser: an id is replaced by a name with its index in `ids`."""
     word = found["word"]
     if word is None:
         if found["wrong"]:
-            raise _wrong(text, f"'{found['wrong'].strip()}' is not understood")
+            raise _wrong(text, f"'{found['wrong'].strip()}' is not allowed here")
         return found["text"] or found["sign"] or ""
     if word in known:
         if word not in ids:
@@ -101,7 +101,7 @@ def _plain_number(word: str) -> str:
 
 
 def _check(tree: ast.expr, text: str, depth: int) -> None:
-    """Raise unless there is nothing in it but what this module can evaluate."""
+    """Raise where the tree has a node that this module does not evaluate."""
     if depth > _DEEPEST:
         raise _wrong(text, "it is nested too deeply")
     match tree:
@@ -116,7 +116,7 @@ def _check(tree: ast.expr, text: str, depth: int) -> None:
         case ast.Compare() if all(type(each) in _COMPARISONS for each in tree.ops):
             parts = [tree.left, *tree.comparators]
         case _:
-            raise _wrong(text, "only comparisons, `in`, `and`, `or`, `not` and literals are understood")
+            raise _wrong(text, "only comparisons, `in`, `and`, `or`, `not` and literals are allowed")
     for part in parts:
         _check(part, text, depth + 1)
 
@@ -154,7 +154,7 @@ def _compare(tree: ast.Compare, values: list[Any]) -> bool:
 
 
 def _comparable(value: Any) -> Any:
-    """A text that looks like a number is one: authors write `num > 10` of inputs of type String, too."""
+    """Convert text that looks like a number: authors also write `num > 10` for inputs of type String."""
     if isinstance(value, list):
         return [_comparable(each) for each in value]
     if isinstance(value, str) and _NUMBER.fullmatch(value):
@@ -165,7 +165,7 @@ def _comparable(value: Any) -> Any:
 def _wrong(text: str, reason: str) -> UsageError:
     return UsageError(
         "bad-condition",
-        f"the condition `{printable(text[:200])}` cannot be judged: {printable(reason)}",
+        f"the condition `{printable(text[:200])}` cannot be evaluated: {printable(reason)}",
         subject="conditional-path-template",
         hint="Use ids of inputs, numbers, quoted text, == != < <= > >=, in, and, or, not and brackets.",
     )

@@ -27,10 +27,10 @@ _LARGEST_EXACT = 2**53  # integers beyond it are not exact as IEEE doubles, whic
 
 
 def read_descriptor(raw: bytes, subject: str, name: str | None = None) -> Pipeline:
-    """The pipeline in `raw`, named after the descriptor unless `name` is given.
+    """Read the pipeline in `raw`, named after the descriptor unless `name` is given.
 
-    Raises `JsonProblemError`, `DescriptorError` with every problem, and `UsageError` for a name that is none, or a value that has
-    no canonical form.
+    Raises `JsonProblemError`, `DescriptorError` with every problem, and `UsageError` for an invalid name, or a value without
+    a canonical form.
     """
     document = read_json(raw, subject)
     problems = find_problems(document)
@@ -38,13 +38,13 @@ def read_descriptor(raw: bytes, subject: str, name: str | None = None) -> Pipeli
         raise DescriptorError(place_problems(problems, raw), subject=subject)
     try:
         return make_pipeline(document, raw, name)
-    except UsageError as error:  # it knows the key or the value, and not the file
-        where = f"{subject}: {error.subject}" if error.subject else subject
-        raise UsageError(error.code, error.message, subject=where, hint=error.hint) from None
+    except UsageError as error:  # the error names the key or the value, but not the file
+        location = f"{subject}: {error.subject}" if error.subject else subject
+        raise UsageError(error.code, error.message, subject=location, hint=error.hint) from None
 
 
 def find_problems(document: Any) -> list[Problem]:
-    """Everything that makes the document no valid descriptor. The reference has the last word of what nothing is said against."""
+    """Return every problem that makes the descriptor invalid. The reference validator runs last."""
     from registry.boutiques_schema import find_refusals, find_shape_problems
     from registry.descriptor_rules import find_rule_problems
 
@@ -61,7 +61,7 @@ def find_problems(document: Any) -> list[Problem]:
 
 
 def _find_unwritable(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    """What JSON can say and nobody can write again, so that it has no digest: half characters, and numbers beyond doubles."""
+    """Find values that JSON can hold but that have no canonical form: half surrogate pairs, and numbers beyond doubles."""
     if isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             if isinstance(key, str) and not _is_text(key):
@@ -85,7 +85,7 @@ def _is_text(text: str) -> bool:
 
 
 def find_advice(raw: bytes, subject: str) -> list[Problem]:
-    """What is better written otherwise in a descriptor that is valid, by its lines. Raises `JsonProblemError`."""
+    """Return advice on a valid descriptor, by line. Raises `JsonProblemError`."""
     from registry import advice
 
     document = read_json(raw, subject)
@@ -99,7 +99,7 @@ def find_repeated_advice(raw: bytes) -> list[Problem]:
         Problem(
             written_path(each.path),
             f"this key is repeated; it has the same value on line {each.first_line}",
-            "take one of the two away",
+            "remove one of the two",
             line=each.line,
             advice=True,
         )
@@ -108,7 +108,7 @@ def find_repeated_advice(raw: bytes) -> list[Problem]:
 
 
 def _is_said(refusal: Problem, rules: list[Problem]) -> bool:
-    """Whether a rule of ours says it: in the same words, of the same place or something in it. A crash is said by anything."""
+    """Return whether one of our rules covers a refusal: same message, and same place or one inside. Any rule covers a crash."""
     if not refusal.path:
         return bool(rules)
     return any(
@@ -125,7 +125,7 @@ def digest_document(document: Any) -> str:
 
 
 def make_pipeline(document: Mapping[str, Any], raw: bytes, name: str | None = None) -> Pipeline:
-    """The typed values of a document that is known to be valid."""
+    """Make a pipeline from a document that is known to be valid."""
     digest = digest_document(document)
     container = document.get("container-image")
     return Pipeline(
@@ -154,85 +154,85 @@ def make_pipeline(document: Mapping[str, Any], raw: bytes, name: str | None = No
     )
 
 
-def _make_input(given: Mapping[str, Any]) -> Input:
-    choices = given.get("value-choices")
+def _make_input(fields: Mapping[str, Any]) -> Input:
+    choices = fields.get("value-choices")
     return Input(
-        id=given["id"],
-        name=given["name"],
-        kind=given["type"],
-        description=given.get("description", ""),
-        value_key=given.get("value-key", ""),
-        optional=given.get("optional", False),
-        is_list=given.get("list", False),
-        list_separator=given.get("list-separator", " "),
-        flag=given.get("command-line-flag", ""),
-        flag_separator=given.get("command-line-flag-separator", " "),
-        default=given.get("default-value"),
+        id=fields["id"],
+        name=fields["name"],
+        kind=fields["type"],
+        description=fields.get("description", ""),
+        value_key=fields.get("value-key", ""),
+        optional=fields.get("optional", False),
+        is_list=fields.get("list", False),
+        list_separator=fields.get("list-separator", " "),
+        flag=fields.get("command-line-flag", ""),
+        flag_separator=fields.get("command-line-flag-separator", " "),
+        default=fields.get("default-value"),
         choices=None if choices is None else tuple(choices),
-        integer=given.get("integer", False),
-        minimum=given.get("minimum"),
-        maximum=given.get("maximum"),
-        exclusive_minimum=given.get("exclusive-minimum", False),
-        exclusive_maximum=given.get("exclusive-maximum", False),
-        minimum_entries=given.get("min-list-entries"),
-        maximum_entries=given.get("max-list-entries"),
-        requires=tuple(given.get("requires-inputs", ())),
-        disables=tuple(given.get("disables-inputs", ())),
-        value_requires=_make_lists(given.get("value-requires", {})),
-        value_disables=_make_lists(given.get("value-disables", {})),
-        uses_absolute_path=given.get("uses-absolute-path", False),
+        integer=fields.get("integer", False),
+        minimum=fields.get("minimum"),
+        maximum=fields.get("maximum"),
+        exclusive_minimum=fields.get("exclusive-minimum", False),
+        exclusive_maximum=fields.get("exclusive-maximum", False),
+        minimum_entries=fields.get("min-list-entries"),
+        maximum_entries=fields.get("max-list-entries"),
+        requires=tuple(fields.get("requires-inputs", ())),
+        disables=tuple(fields.get("disables-inputs", ())),
+        value_requires=_make_lists(fields.get("value-requires", {})),
+        value_disables=_make_lists(fields.get("value-disables", {})),
+        uses_absolute_path=fields.get("uses-absolute-path", False),
     )
 
 
-def _make_output(given: Mapping[str, Any]) -> OutputFile:
+def _make_output(fields: Mapping[str, Any]) -> OutputFile:
     return OutputFile(
-        id=given["id"],
-        name=given["name"],
-        description=given.get("description", ""),
-        value_key=given.get("value-key", ""),
-        path_template=given.get("path-template", ""),
+        id=fields["id"],
+        name=fields["name"],
+        description=fields.get("description", ""),
+        value_key=fields.get("value-key", ""),
+        path_template=fields.get("path-template", ""),
         conditions=tuple(
             (condition, template)
-            for each in given.get("conditional-path-template", ())
+            for each in fields.get("conditional-path-template", ())
             for condition, template in each.items()
         ),
-        stripped_extensions=tuple(given.get("path-template-stripped-extensions", ())),
-        is_list=given.get("list", False),
-        optional=given.get("optional", False),
-        flag=given.get("command-line-flag", ""),
-        flag_separator=given.get("command-line-flag-separator", " "),
-        uses_absolute_path=given.get("uses-absolute-path", False),
-        file_template=tuple(given.get("file-template", ())),
+        stripped_extensions=tuple(fields.get("path-template-stripped-extensions", ())),
+        is_list=fields.get("list", False),
+        optional=fields.get("optional", False),
+        flag=fields.get("command-line-flag", ""),
+        flag_separator=fields.get("command-line-flag-separator", " "),
+        uses_absolute_path=fields.get("uses-absolute-path", False),
+        file_template=tuple(fields.get("file-template", ())),
     )
 
 
-def _make_group(given: Mapping[str, Any]) -> Group:
+def _make_group(fields: Mapping[str, Any]) -> Group:
     return Group(
-        id=given["id"],
-        name=given["name"],
-        members=tuple(given["members"]),
-        mutually_exclusive=given.get("mutually-exclusive", False),
-        one_is_required=given.get("one-is-required", False),
-        all_or_none=given.get("all-or-none", False),
+        id=fields["id"],
+        name=fields["name"],
+        members=tuple(fields["members"]),
+        mutually_exclusive=fields.get("mutually-exclusive", False),
+        one_is_required=fields.get("one-is-required", False),
+        all_or_none=fields.get("all-or-none", False),
     )
 
 
-def _make_container(given: Mapping[str, Any]) -> Container:
+def _make_container(fields: Mapping[str, Any]) -> Container:
     return Container(
-        kind=given["type"],
-        image=given.get("image", ""),
-        index=given.get("index", ""),
-        url=given.get("url", ""),
-        hash=given.get("container-hash", ""),
-        working_directory=given.get("working-directory", ""),
-        entrypoint=given.get("entrypoint", False),
-        options=tuple(given.get("container-opts", ())),
+        kind=fields["type"],
+        image=fields.get("image", ""),
+        index=fields.get("index", ""),
+        url=fields.get("url", ""),
+        hash=fields.get("container-hash", ""),
+        working_directory=fields.get("working-directory", ""),
+        entrypoint=fields.get("entrypoint", False),
+        options=tuple(fields.get("container-opts", ())),
     )
 
 
-def _make_lists(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The schema leaves these values open; the validator has walked them as lists of ids."""
-    return {choice: tuple(str(each) for each in ids) for choice, ids in given.items()}
+def _make_lists(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Convert to lists of ids; the schema does not restrict these values, but the validator read them as such."""
+    return {choice: tuple(str(each) for each in ids) for choice, ids in fields.items()}
 
 
 def _with_doubles(value: Any) -> Any:

@@ -19,22 +19,22 @@ class Part:
     given: Mapping[str, Any]
 
     def text(self, key: str) -> str:
-        """What stands there, "" for anything that is no text."""
+        """Return the text under a key, "" for anything else."""
         found = self.given.get(key)
         return found if isinstance(found, str) else ""
 
     def texts(self, key: str) -> list[str]:
-        """The texts of a list that stands there."""
+        """Return the texts of a list under a key."""
         found = self.given.get(key)
         return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
     def number(self, key: str) -> float | None:
-        """The number that stands there."""
+        """Return the number under a key, None for anything else."""
         found = self.given.get(key)
         return found if isinstance(found, int | float) and not isinstance(found, bool) else None
 
     def is_true(self, key: str) -> bool:
-        """Whether `true` stands there."""
+        """Return whether the key is `true`."""
         return self.given.get(key) is True
 
     @property
@@ -43,12 +43,12 @@ class Part:
         return self.text("id")
 
     def at(self, key: str) -> str:
-        """The place of one of its keys, where it is there, else its own."""
+        """Return the path of one of its keys where it exists, else its own path."""
         return f"{self.path}.{key}" if key in self.given else self.path
 
 
 class Sections:
-    """Inputs, outputs, groups and the like of a document; whatever is malformed is left out, for the schema names it."""
+    """Inputs, outputs, groups and the like of a document; malformed parts are left out, because the schema check names them."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.whole = Part("", document)
@@ -100,7 +100,7 @@ def _flags_are_flags(sections: Sections) -> Iterator[Problem]:
             message = f'"{part.id}" is of type Flag, it has to be optional'
             yield Problem(part.at("optional"), message, 'write "optional": true')
         if part.is_true("list"):
-            yield Problem(part.at("list"), "an input of type Flag cannot be a list", "take `list` away")
+            yield Problem(part.at("list"), "an input of type Flag cannot be a list", "remove `list`")
 
 
 def _limits_leave_something(sections: Sections) -> Iterator[Problem]:
@@ -110,7 +110,7 @@ def _limits_leave_something(sections: Sections) -> Iterator[Problem]:
             message = f'"{part.id}" cannot have greater min ({least}) than max ({most})'
             yield Problem(part.at("minimum"), message, "exchange them")
         if "list" not in part.given:
-            continue  # the reference does not look at the others
+            continue  # the reference ignores the other cases
         fewest = part.number("min-list-entries") or 0
         largest = part.number("max-list-entries")
         if fewest < 0:
@@ -131,7 +131,7 @@ def _choices_hold_the_default(sections: Sections) -> Iterator[Problem]:
             continue
         if not choices:
             message = f'"{part.id}" must have at least one value choice'
-            yield Problem(part.at("value-choices"), message, "name the choices, or take the list away")
+            yield Problem(part.at("value-choices"), message, "name the choices, or remove the list")
         if "default-value" in part.given:
             default = part.given["default-value"]
             wrong = [
@@ -164,7 +164,7 @@ def _what_inputs_name_exists(sections: Sections) -> Iterator[Problem]:
             yield Problem(
                 part.path,
                 message,
-                "a required input is always there: say it of the others, or make it optional",
+                "a required input is always answered: move the condition to the other inputs, or make this one optional",
             )
 
 
@@ -249,7 +249,7 @@ def _groups_can_be_answered(sections: Sections) -> Iterator[Problem]:
         ):
             if group.is_true(word):
                 for each in required:
-                    instead = f'write "optional": true for {each}, or take it out of the group'
+                    instead = f'write "optional": true for {each}, or remove it from the group'
                     yield Problem(group.at("members"), f'"{group.id}" {told} "{each}"', instead)
 
 
@@ -286,7 +286,7 @@ GROUP_RULES: tuple[Rule, ...] = (
 
 
 def find_rule_problems(document: Mapping[str, Any]) -> list[Problem]:
-    """Everything that is wrong by a rule, in the order of the rules."""
+    """Return every problem found by the rules, in their order."""
     sections = Sections(document)
     return list(dict.fromkeys(problem for rule in _RULES for problem in rule(sections)))
 
@@ -301,7 +301,7 @@ def _keys_are_used(sections: Sections) -> Iterator[Problem]:
         if not any(key in place for place in places):
             message = f'"{key}" not in command-line or file template or environment variables'
             yield Problem(
-                part.at("value-key"), message, f"put {key} into the command-line, or take the key away"
+                part.at("value-key"), message, f"put {key} into the command-line, or remove the key"
             )
 
 
@@ -316,7 +316,7 @@ def _keys_are_apart(sections: Sections) -> Iterator[Problem]:
 
 
 def _shared_keys_exclude_each_other(sections: Sections) -> Iterator[Problem]:
-    """Of inputs with one key only one may be answered. The reference asks this only where there is a group of exactly these."""
+    """Check that inputs sharing a key exclude each other. The reference checks this only for a group of exactly these."""
     counts = Counter(each.text("value-key") for each in _keyed(sections))
     for key, count in counts.items():
         sharing = {each.id for each in sections.inputs if each.text("value-key") == key}
@@ -353,7 +353,7 @@ def _conditions_have_an_end(sections: Sections) -> Iterator[Problem]:
             continue
         place = output.at("conditional-path-template")
         if not isinstance(output.given.get("optional"), bool):
-            message = f'"{output.id}" has a conditional-path-template and does not say whether it is optional'
+            message = f'"{output.id}" has a conditional-path-template but not the key "optional"'
             yield Problem(place, message, 'write "optional": true or false')
         elif not output.is_true("optional"):
             defaults = sum(isinstance(each, dict) and "default" in each for each in paths)
@@ -362,7 +362,7 @@ def _conditions_have_an_end(sections: Sections) -> Iterator[Problem]:
                 yield Problem(place, message, 'end the list with {"default": "PATH"}')
             elif defaults > 1:
                 message = f'"{output.id}" has {defaults} "default" path-templates'
-                yield Problem(place, message, "only the first of them counts: take the others away")
+                yield Problem(place, message, "only the first one counts: remove the others")
 
 
 def _keyed(sections: Sections) -> list[Part]:

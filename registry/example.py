@@ -24,9 +24,9 @@ _DEEPEST = 32  # inputs that require inputs that require inputs ...
 
 
 def make_example(pipeline: Pipeline, *, complete: bool = False) -> Answers:
-    """A valid invocation in the order of the inputs; with `complete` every input that can be answered beside the others.
+    """Make a valid invocation in the order of the inputs; with `complete`, answer every input that the others allow.
 
-    Raises `UsageError` where none was found: a descriptor may ask for what cannot be.
+    Raises `UsageError` where none was found: a descriptor can have requirements that nothing satisfies.
     """
     answers: Answers = {}
     for each in pipeline.inputs:
@@ -54,7 +54,7 @@ def make_example(pipeline: Pipeline, *, complete: bool = False) -> Answers:
 def find_answer(
     pipeline: Pipeline, answers: Mapping[str, Any], identifier: str, depth: int = 0
 ) -> Answers | None:
-    """The answers with this one and all that it requires, the first value that fits; None: there is no way."""
+    """Return the answers with this input and all that it requires, using the first value that fits; None where none does."""
     question = pipeline.find_input(identifier)
     if question is None or depth > _DEEPEST:
         return None
@@ -80,7 +80,7 @@ def find_answer(
 
 
 def _repair_defaults(pipeline: Pipeline, answers: Answers) -> Answers:
-    """The answers with what the defaults need; a default that cannot apply in any invocation is withdrawn."""
+    """Return the answers with those that the defaults require; a default that cannot apply in any invocation is withdrawn."""
     for _ in pipeline.inputs:
         need = next(iter(find_needs(pipeline, answers)), None)
         if need is None:
@@ -130,7 +130,7 @@ def _add_if_it_fits(pipeline: Pipeline, answers: Answers, identifier: str) -> An
 
 
 def _new_conflicts(pipeline: Pipeline, before: Mapping[str, Any], after: Answers) -> bool:
-    """Whether something is wrong now that more answers will not mend."""
+    """Return whether there is a new problem that further answers cannot solve."""
     mendable = ("is required", "one of these is required", "requires", "given together or not")
     old = find_invocation_problems(pipeline, dict(before))
     return any(
@@ -146,7 +146,7 @@ def _has_member(group: Group, answers: Mapping[str, Any]) -> bool:
 
 
 def _example_values(question: Input) -> Iterator[Any]:
-    """Values to try: the default, the choices, else one made up."""
+    """Return values to try: the default, the choices, else a made-up one."""
     if question.default is not None and not any(find_answer_problems(question, question.default)):
         yield question.default
     entries = max(1, math.ceil(question.minimum_entries or 1))
@@ -170,7 +170,7 @@ def _single_values(question: Input) -> Iterator[Value]:
 
 
 def _numbers(question: Input) -> Iterator[int | float]:
-    """Numbers of which one lies inside the limits wherever one does: 1, those next to a limit, the middle."""
+    """Return candidates within the limits: 1, those next to a limit, and the middle."""
     yield 1
     low, high = question.minimum, question.maximum
     if low is not None:
@@ -183,7 +183,7 @@ def _numbers(question: Input) -> Iterator[int | float]:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question, why it is asked, and whether it can be passed over (then its default counts, if it has one)."""
+    """One question, its reason, and whether it can be skipped (then its default applies, if it has one)."""
 
     question: Input
     because: str
@@ -200,14 +200,14 @@ class Choose:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The answers are an invocation; these can be answered besides."""
+    """The answers are a valid invocation; these inputs can be answered, too."""
 
     questions: tuple[Input, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """No further answer mends this: one that was given has to be taken back."""
+    """No further answer solves this problem: an earlier one has to be withdrawn."""
 
     problems: tuple[Problem, ...]
 
@@ -224,7 +224,7 @@ Step = Ask | Choose | Offer | Stuck | Done
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """How far it is: what was answered, passed over, and wished to be asked; `closed` when nothing more is wanted."""
+    """The state of a dialogue: what was answered, skipped, and requested; `closed` when the user wants no more questions."""
 
     pipeline: Pipeline
     answers: Mapping[str, Any] = field(default_factory=dict)
@@ -233,27 +233,27 @@ class Dialogue:
     closed: bool = False
 
     def answered(self, identifier: str, value: Any) -> Dialogue:
-        """With this answer, which `judge_answer` found right."""
+        """Return the dialogue with this answer, which `judge_answer` accepted."""
         return replace(self, answers={**self.answers, identifier: value})
 
     def passed_over(self, identifier: str) -> Dialogue:
-        """Without an answer to this one."""
+        """Return the dialogue with this question skipped."""
         return replace(self, passed=self.passed | {identifier})
 
     def chose(self, identifier: str) -> Dialogue:
-        """With one more that is to be asked; a flag that somebody names is set, as far as that may be."""
+        """Return the dialogue with one more input to ask for; a named flag is set where that is allowed."""
         question = self.pipeline.find_input(identifier)
         if question is not None and question.kind == "Flag" and not judge_answer(self, question, value=True):
             return self.answered(identifier, value=True)
         return replace(self, wanted=(*self.wanted, identifier), passed=self.passed - {identifier})
 
     def ended(self) -> Dialogue:
-        """With nothing more that is not needed."""
+        """Return the dialogue without further optional questions."""
         return replace(self, closed=True)
 
 
 def next_step(dialogue: Dialogue) -> Step:
-    """What comes next: what is required, then what that entails, then what was wished for; `Done` only with a valid invocation."""
+    """Return the next step: required inputs, then what those require, then requested ones; `Done` only with a valid invocation."""
     pipeline, answers = dialogue.pipeline, dialogue.answers
     for each in pipeline.inputs:
         if not each.optional and each.id not in {*answers, *dialogue.passed}:
@@ -278,7 +278,7 @@ def next_step(dialogue: Dialogue) -> Step:
 
 
 def judge_answer(dialogue: Dialogue, question: Input, value: Any) -> list[Problem]:
-    """What is wrong with this answer beside those given, that further answers do not mend; none: it can be taken."""
+    """Return the problems of this answer together with the others that further answers cannot solve."""
     pipeline, before = dialogue.pipeline, dialogue.answers
     after = {**before, question.id: value}
     problems = find_lasting_problems(pipeline, before, after) or _said_by_schema(pipeline, question, value)
@@ -287,14 +287,14 @@ def judge_answer(dialogue: Dialogue, question: Input, value: Any) -> list[Proble
     old = find_needs(pipeline, before)
     fresh = [need for need in find_needs(pipeline, after) if need not in old]
     return [
-        Problem(need.path, f"{need.message} and cannot be given beside the other answers")
+        Problem(need.path, f"{need.message} and cannot be given together with the other answers")
         for need in fresh
         if not _candidates(pipeline, after, need)
     ]
 
 
 def as_schema_has_it(pipeline: Pipeline, question: Input, value: Any) -> Any:
-    """The answer, or its one entry where the author's own schema knows this list as a single value."""
+    """Return the answer, or its only entry where the author's own schema has a single value for this list."""
     if not isinstance(value, list) or len(value) != 1:
         return value
     fits = not _said_by_schema(pipeline, question, value) or _said_by_schema(pipeline, question, value[0])
@@ -302,7 +302,7 @@ def as_schema_has_it(pipeline: Pipeline, question: Input, value: Any) -> Any:
 
 
 def _said_by_schema(pipeline: Pipeline, question: Input, value: Any) -> list[Problem]:
-    """What the author's own schema, if there is one, says of this answer by itself."""
+    """Check this answer alone against the author's own schema, if there is one."""
     own_schema = pipeline.document.get("invocation-schema")
     if not own_schema:
         return []
@@ -313,7 +313,7 @@ def _said_by_schema(pipeline: Pipeline, question: Input, value: Any) -> list[Pro
 
 
 def judge_entry(question: Input, value: Any) -> list[Problem]:
-    """What is wrong with one entry of a list by itself."""
+    """Return the problems of one entry of a list."""
     return list(find_answer_problems(replace(question, is_list=False), value))
 
 
@@ -327,7 +327,7 @@ def _step_for(dialogue: Dialogue, need: Need) -> Step:
 
 
 def _candidates(pipeline: Pipeline, answers: Mapping[str, Any], need: Need) -> tuple[Input, ...]:
-    """The inputs of which one meets the need and can be answered beside the others."""
+    """Return the inputs that satisfy the need and can be answered together with the others."""
     inputs: list[Input] = []
     for member in need.members:
         question, group = pipeline.find_input(member), pipeline.find_group(member)
@@ -337,7 +337,7 @@ def _candidates(pipeline: Pipeline, answers: Mapping[str, Any], need: Need) -> t
 
 
 def _fits(pipeline: Pipeline, answers: Mapping[str, Any], question: Input) -> bool:
-    """Whether some answer to it is right beside the others; one that was given (a flag that is off) may become another."""
+    """Return whether the input has an answer that fits the others; a given answer (a flag that is off) can be replaced."""
     others = {identifier: value for identifier, value in answers.items() if identifier != question.id}
     return find_answer(pipeline, others, question.id) is not None
 

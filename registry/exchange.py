@@ -36,102 +36,102 @@ from registry.images.record import FILE as IMAGE
 from registry.pipeline import Pipeline
 from registry.remotes.base import (
     PUBLISHED,
-    Arrival,
+    Download,
     KnownDigests,
-    Look,
     Offer,
-    Parcel,
     Reference,
     Remote,
+    Snapshot,
+    Upload,
     published_digest,
 )
 from registry.signature import Policy, is_signature_name
 
 
-def check_standing(parcel: Parcel, name: str, standing: bytes, subject: str) -> None:
-    """Judge a file that stands where one of the parcel was to be made, and has other content.
+def check_existing_file(upload: Upload, name: str, existing: bytes, subject: str) -> None:
+    """Check a file of the remote that exists with different content under the name of an uploaded one.
 
     Raises `RefusedError`: `immutable-version` where it is the `published.json` of other content, whose descriptor may be on its way, and
     `immutable-image` where it is the record of another image. Anything else may differ, and stays.
     """
-    where = f"at {printable(subject)}"
-    if name == PUBLISHED and DESCRIPTOR in parcel.files:
-        _check_published(parcel, standing, where)
+    location = f"at {printable(subject)}"
+    if name == PUBLISHED and DESCRIPTOR in upload.files:
+        _check_published(upload, existing, location)
     if name == IMAGE:
-        ours, theirs = read_record(parcel.files[IMAGE], parcel.reference).digest, "no image"
+        local, remote_digest = read_record(upload.files[IMAGE], upload.reference).digest, "no image"
         with contextlib.suppress(HibaliError):
-            theirs = read_record(standing, where).digest
-        raise other_image(parcel.reference, pinned=ours, found=theirs, where=where)
+            remote_digest = read_record(existing, location).digest
+        raise other_image(upload.reference, pinned=local, found=remote_digest, location=location)
 
 
-def _check_published(parcel: Parcel, standing: bytes, where: str) -> None:
-    ours, theirs = published_digest(parcel.files[PUBLISHED], where), ""
+def _check_published(upload: Upload, existing: bytes, location: str) -> None:
+    local, remote_digest = published_digest(upload.files[PUBLISHED], location), ""
     with contextlib.suppress(HibaliError):
-        theirs = published_digest(standing, where)
-    if theirs != ours:
+        remote_digest = published_digest(existing, location)
+    if remote_digest != local:
         raise RefusedError(
             "immutable-version",
-            f"somebody began to publish other content under this version: digest {printable(theirs) or 'none'} there, {ours} here",
-            subject=f"{parcel.reference} {where}",
-            hint=f"Whoever it was ends it with the same line again. If nobody was, remove {PUBLISHED} there; or raise `tool-version`.",
+            f"another user started to publish different content under this version: digest {printable(remote_digest) or 'none'} at the remote, {local} here",
+            subject=f"{upload.reference} {location}",
+            hint=f"They complete it by running the same command again. If nobody is publishing it, remove {PUBLISHED} there, or raise `tool-version`.",
         )
 
 
-FOLDER = ".images"  # below a remote that is a folder or SITE:PATH, where nothing else is said
+FOLDER = ".images"  # default, below a remote that is a folder or SITE:PATH
 _CHUNK = 1024 * 1024
 
 
-class ImageShelf(Protocol):
-    """Contents at one place, each under its key; what is taken from there is believed only after it was hashed."""
+class ImageStore(Protocol):
+    """Image archives at one place, each under its key; fetched ones are used only after they were hashed."""
 
     subject: str
 
     def present(self, records: Iterable[ImageRecord]) -> set[str]:
-        """The digests of those that lie there, whole by their size. Raises `TryLaterError` where the place cannot be reached."""
+        """Return the digests of those stored there in full size. Raises `TryLaterError` where the place cannot be reached."""
 
     def put(self, record: ImageRecord, file: Path) -> None:
-        """Leave a content there, under its key only when it is whole; raises as moving data does."""
+        """Store an archive there, under its key only when it is complete; raises as transfers do."""
 
     def get(self, record: ImageRecord, target: Path) -> None:
-        """Lay a content at `target`, going on where an earlier call was killed; raises `NotFoundError` `image-not-there`.
+        """Copy an archive to `target`, resuming an earlier call that was killed; raises `NotFoundError` `image-not-there`.
 
-        Its digest is for the caller to check.
+        The caller checks its digest.
         """
 
 
-def shelf_place(record: ImageRecord) -> str:
-    """Where a content lies below a shelf: `xxx/yyy/KEY`."""
+def image_path(record: ImageRecord) -> str:
+    """Return the path of an archive below the store: `xxx/yyy/KEY`."""
     return place_of(key_of(record.size, record.hex, record.extension))
 
 
 def not_there(record: ImageRecord, subject: str) -> NotFoundError:
-    """The error for a content that a shelf has not."""
+    """Return the error for an archive that the store does not have."""
     return NotFoundError(
         "image-not-there",
-        f"the content of the image {record.digest} is not there",
+        f"the image store does not have {record.digest}",
         subject=subject,
-        hint="Ask whoever published the pipeline to publish it again from where the image is.",
+        hint="Ask the publisher of the pipeline to publish it again from the machine that has the image.",
     )
 
 
-class FolderShelf:
-    """A plain folder, made when the first content comes. Others may write there: whatever is no regular file is none."""
+class FolderImageStore:
+    """A plain folder, created with the first archive. Others may write there: only regular files count."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.subject = printable(os.fsencode(folder))
 
     def present(self, records: Iterable[ImageRecord]) -> set[str]:
-        """See ImageShelf."""
+        """See ImageStore."""
         with self._translated():
             return {each.digest for each in records if self._size(each) == each.size}
 
     def put(self, record: ImageRecord, file: Path) -> None:
-        """See ImageShelf. Who finds something of another size there puts this one in its place."""
-        target = self._folder / shelf_place(record)
+        """See ImageStore. An existing file of another size is replaced."""
+        target = self._folder / image_path(record)
         with self._translated():
             if not self._folder.parent.is_dir():
-                raise TryLaterError("remote-unreachable", "there is no such folder now", subject=self.subject)
+                raise TryLaterError("remote-unreachable", "the folder does not exist", subject=self.subject)
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_name(f".{secrets.token_hex(16)}")
             try:
@@ -143,7 +143,7 @@ class FolderShelf:
                 if f"sha256:{hashed.hexdigest()}" != record.digest:
                     raise IncompleteError(
                         "image-damaged",
-                        "the image's content here is damaged",
+                        "the image stored on this machine is damaged",
                         subject=printable(os.fsencode(file)),
                     )
                 partial.replace(target)
@@ -151,25 +151,25 @@ class FolderShelf:
                 partial.unlink(missing_ok=True)
 
     def get(self, record: ImageRecord, target: Path) -> None:
-        """See ImageShelf."""
+        """See ImageStore."""
         partial = target.with_name(f"{target.name}.part")
         with self._translated(), self._open(record) as source:
             begun = partial.stat().st_size if partial.exists() else 0
             if _go_on(source, partial, begun) != record.digest and begun:
                 source.seek(0)
-                _go_on(source, partial, 0)  # what lay here was of something else
+                _go_on(source, partial, 0)  # the partial file was of another archive
         partial.replace(target)
 
     def _size(self, record: ImageRecord) -> int:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            found = (self._folder / shelf_place(record)).lstat()
+            found = (self._folder / image_path(record)).lstat()
             return found.st_size if stat.S_ISREG(found.st_mode) else -1
         return -1
 
     def _open(self, record: ImageRecord) -> IO[bytes]:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            stream = os.fdopen(os.open(self._folder / shelf_place(record), flags), "rb", buffering=0)
+            stream = os.fdopen(os.open(self._folder / image_path(record), flags), "rb", buffering=0)
         except (FileNotFoundError, NotADirectoryError):
             raise not_there(record, self.subject) from None
         found = os.fstat(stream.fileno())
@@ -177,9 +177,9 @@ class FolderShelf:
             stream.close()
             raise RefusedError(
                 "image-tampered",
-                f"what lies there has {found.st_size} bytes, but {record.size} were published",
+                f"the file there has {found.st_size} bytes, but {record.size} were published",
                 subject=self.subject,
-                hint="Ask whoever published it to publish it again; nothing was kept.",
+                hint="Ask the publisher to publish it again. Nothing was stored here.",
             )
         return stream
 
@@ -202,7 +202,7 @@ class FolderShelf:
 
 
 def _go_on(source: IO[bytes], partial: Path, begun: int) -> str:
-    """Copy what is missing behind the first `begun` bytes, which are compared by the digest of all."""
+    """Copy what is missing after the first `begun` bytes; the digest of the whole file checks those."""
     hashed = hashlib.sha256()
     with partial.open("r+b" if begun else "wb", buffering=0) as written:
         while (left := begun - written.tell()) > 0 and (piece := written.read(min(left, _CHUNK))):
@@ -224,82 +224,92 @@ def _copy(source: IO[bytes], target: IO[bytes], hashed: hashlib._Hash) -> None:
 Content = Literal["", "sent", "there", "stays here", "missing"]
 
 
-def leave_contents(
-    catalogue: Catalogue, wanted: Sequence[Pipeline], shelf: ImageShelf | None
+def upload_images(
+    catalogue: Catalogue, wanted: Sequence[Pipeline], store: ImageStore | None
 ) -> dict[Reference, Content]:
-    """Have the content of each image lie at a shelf, and say of each where it is now; what lies there is not moved."""
+    """Upload the image of each pipeline that the store does not have, and return for each where it is now."""
     records = {
         (each.name, each.version): record for each in wanted if (record := catalogue.image(each)) is not None
     }
-    if shelf is None:
+    if store is None:
         return dict.fromkeys(records, "stays here")
-    there = shelf.present(records.values()) if records else set()
+    there = store.present(records.values()) if records else set()
     contents: dict[Reference, Content] = {}
     for pipeline in wanted:
         record = records.get((pipeline.name, pipeline.version))
         if record is None:
             continue
-        file = catalogue.images.here(pipeline, record)
+        file = catalogue.images.local_file(pipeline, record)
         if record.digest in there:
             contents[(pipeline.name, pipeline.version)] = "there"
         elif file is None:
             contents[(pipeline.name, pipeline.version)] = "missing"
         else:
-            shelf.put(record, file)
+            store.put(record, file)
             there.add(record.digest)
             contents[(pipeline.name, pipeline.version)] = "sent"
     return contents
 
 
-def judge_image(pipeline: Pipeline, raw: bytes, where: str) -> str:
-    """The digest of the image that a record tells of; raises for a record that is none, or is of another image."""
-    record = read_record(raw, where)
-    check_names(pipeline, record, where)
+def judge_image(pipeline: Pipeline, raw: bytes, location: str) -> str:
+    """Return the digest of the image in a record; raises for an invalid record, and for one of another image."""
+    record = read_record(raw, location)
+    check_names(pipeline, record, location)
     return record.digest
 
 
 def check_known_images(
-    catalogue: Catalogue, look: Look, known: Sequence[Offer], seen: KnownDigests, subject: str
+    catalogue: Catalogue,
+    snapshot: Snapshot,
+    known: Sequence[Offer],
+    known_digests: KnownDigests,
+    subject: str,
 ) -> None:
-    """Raise where a version that is here with an image has another one there."""
-    contents = image_contents(look, known, seen)
+    """Raise where a version has a different image at the remote than here."""
+    contents = image_contents(snapshot, known, known_digests)
     for offer in known:
         key = offer.name, offer.version
         pinned = catalogue.images.pinned(*key)
         if key in contents and pinned is not None and contents[key] != pinned[1]:
-            there = read_record(next(iter(look.read([offer.files[FILE]]))), f"{offer.reference} at {subject}")
-            raise other_image(offer.reference, pinned=pinned[0], found=there.digest, where=f"at {subject}")
+            there = read_record(
+                next(iter(snapshot.read([offer.files[FILE]]))), f"{offer.reference} at {subject}"
+            )
+            raise other_image(offer.reference, pinned=pinned[0], found=there.digest, location=f"at {subject}")
 
 
 def check_same_image(
-    pipeline: Pipeline, here: bytes, look: Look, offer: Offer, content: str, subject: str
+    pipeline: Pipeline, here: bytes, snapshot: Snapshot, offer: Offer, content: str, subject: str
 ) -> None:
-    """Raise where the record of an image here is not the one there, of which `content` is the sha256."""
+    """Raise where the image record here differs from the one at the remote, whose sha256 is `content`."""
     if content != hashlib.sha256(here).hexdigest():
-        there = read_record(next(iter(look.read([offer.files[FILE]]))), f"{offer.reference} at {subject}")
-        ours = read_record(here, pipeline.reference)
-        raise other_image(pipeline.reference, pinned=ours.digest, found=there.digest, where=f"at {subject}")
+        there = read_record(next(iter(snapshot.read([offer.files[FILE]]))), f"{offer.reference} at {subject}")
+        local = read_record(here, pipeline.reference)
+        raise other_image(
+            pipeline.reference, pinned=local.digest, found=there.digest, location=f"at {subject}"
+        )
 
 
-def image_contents(look: Look, offers: Iterable[Offer], seen: KnownDigests) -> dict[Reference, str]:
-    """The sha256 of each record of an image there; those whose content was seen before are not read again."""
+def image_contents(
+    snapshot: Snapshot, offers: Iterable[Offer], known_digests: KnownDigests
+) -> dict[Reference, str]:
+    """Return the sha256 of each image record at the remote; known ones are not read again."""
     asked = [each for each in offers if FILE in each.files]
-    unknown = [each for each in asked if seen.digest(each.files[FILE]) is None]
-    for offer, raw in zip(unknown, look.read([each.files[FILE] for each in unknown]), strict=True):
-        seen.add(offer.files[FILE], hashlib.sha256(raw).hexdigest())
-    seen.save()
-    return {(each.name, each.version): seen.digest(each.files[FILE]) or "" for each in asked}
+    unknown = [each for each in asked if known_digests.digest(each.files[FILE]) is None]
+    for offer, raw in zip(unknown, snapshot.read([each.files[FILE] for each in unknown]), strict=True):
+        known_digests.add(offer.files[FILE], hashlib.sha256(raw).hexdigest())
+    known_digests.save()
+    return {(each.name, each.version): known_digests.digest(each.files[FILE]) or "" for each in asked}
 
 
-_TRIES = 20  # others who publish at the same time are let go first so often
+_TRIES = 20  # attempts when others publish at the same time
 Fate = Literal["published", "fetched", "same", "added to"]
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What became of one version, and when publishing of its image's content, "" without one.
+    """The result for one version, and when publishing for its image, "" without one.
 
-    `stays here`: the remote has no place for it; `missing`: it is neither there nor here.
+    `stays here`: the remote has no store for images; `missing`: it is neither there nor here.
     """
 
     pipeline: Pipeline
@@ -311,72 +321,76 @@ def publish(
     catalogue: Catalogue,
     remote: Remote,
     subject: str,
-    seen: KnownDigests,
+    known_digests: KnownDigests,
     wanted: Sequence[Pipeline],
     by: str,
-    shelf: ImageShelf | None = None,
+    store: ImageStore | None = None,
 ) -> list[Exchanged]:
-    """Leave versions at a remote, all in one step where it knows steps; what is there already stays as it is.
+    """Publish versions at a remote, atomically where it can do that; existing ones are not changed.
 
-    Contents of images go to the shelf before anything names them. Raises `RefusedError` `immutable-version` or `immutable-image` where
-    other content is there under a name and version, and then nothing was published.
+    Images are uploaded before a record names them. Raises `RefusedError` `immutable-version` or `immutable-image` where
+    the remote has different content under a name and version; then nothing was published.
     """
     for _ in range(_TRIES):
-        look = remote.look(make=True)
-        offers = look.offers()
-        digests = _digests(look, (offers[key] for each in wanted if (key := _key(each)) in offers), seen)
-        images = image_contents(look, (offers[key] for each in wanted if (key := _key(each)) in offers), seen)
-        parcels, done = [], []
+        snapshot = remote.take_snapshot(make=True)
+        offers = snapshot.offers()
+        digests = _digests(
+            snapshot, (offers[key] for each in wanted if (key := _key(each)) in offers), known_digests
+        )
+        images = image_contents(
+            snapshot, (offers[key] for each in wanted if (key := _key(each)) in offers), known_digests
+        )
+        uploads, done = [], []
         for pipeline in wanted:
             files = _files_of(catalogue, pipeline, by)
             there = offers.get(_key(pipeline))
             if there is not None:
                 _check_same(pipeline, digests[_key(pipeline)], subject)
                 if _key(pipeline) in images and IMAGE in files:
-                    check_same_image(pipeline, files[IMAGE], look, there, images[_key(pipeline)], subject)
+                    check_same_image(pipeline, files[IMAGE], snapshot, there, images[_key(pipeline)], subject)
                 files = {name: raw for name, raw in files.items() if name not in there.files}
             fate: Fate = "published" if there is None else "added to" if files else "same"
             done.append(Exchanged(pipeline, fate))
             if files:
-                parcels.append(Parcel(pipeline.name, pipeline.version, files))
-        contents = leave_contents(catalogue, wanted, shelf)
-        if not parcels or look.publish(parcels, _message(parcels)):
+                uploads.append(Upload(pipeline.name, pipeline.version, files))
+        contents = upload_images(catalogue, wanted, store)
+        if not uploads or snapshot.publish(uploads, _message(uploads)):
             return [replace(each, content=contents.get(_key(each.pipeline), "")) for each in done]
         pause(0.2)
-    raise TryLaterError("remote-busy", "others keep publishing there at the same time", subject=subject)
+    raise TryLaterError("remote-busy", "others are publishing there at the same time", subject=subject)
 
 
 def fetch(
     catalogue: Catalogue,
     remote: Remote,
     subject: str,
-    seen: KnownDigests,
+    known_digests: KnownDigests,
     names: Sequence[str],
     policy: Policy,
     *,
     accept_rewritten: bool = False,
 ) -> list[Exchanged]:
-    """Take versions from a remote into the catalogue; `names` are NAME or NAME@VERSION, none for all.
+    """Fetch versions from a remote into the catalogue; `names` are NAME or NAME@VERSION, none for all.
 
-    Everything is read and judged before anything is kept: raises `RefusedError`, `DescriptorError` and the like, and then
-    the catalogue is as it was.
+    Everything is checked before anything is stored: where it raises `RefusedError`, `DescriptorError` and the like, the
+    catalogue is unchanged.
     """
-    look = remote.look(accept_rewritten=accept_rewritten)
-    offers = _choose(look.offers(), names, subject)
+    snapshot = remote.take_snapshot(accept_rewritten=accept_rewritten)
+    offers = _choose(snapshot.offers(), names, subject)
     pins = catalogue.pins()
     known = [offer for key, offer in offers.items() if key in pins]
-    for key, digest in _digests(look, known, seen).items():
+    for key, digest in _digests(snapshot, known, known_digests).items():
         if digest != pins[key]:
             raise _conflict(f"{key[0]}@{key[1]}", here=pins[key], there=digest, subject=subject)
-    check_known_images(catalogue, look, known, seen, subject)
+    check_known_images(catalogue, snapshot, known, known_digests, subject)
     fresh = [offer for key, offer in offers.items() if key not in pins]
-    arrived = [_judge(offer, files, subject, policy) for offer, files in _read_files(look, fresh)]
+    downloads = [_judge(offer, files, subject, policy) for offer, files in _read_files(snapshot, fresh)]
     more = [offer for offer in known if _lacks(catalogue, offer)]
-    added = [_judge(offer, files, subject, policy) for offer, files in _read_files(look, more)]
-    catalogue.take([*arrived, *added], f"Fetch from {subject}")
-    _remember(seen, zip(fresh, arrived, strict=True))
+    added = [_judge(offer, files, subject, policy) for offer, files in _read_files(snapshot, more)]
+    catalogue.take([*downloads, *added], f"Fetch from {subject}")
+    _remember(known_digests, zip(fresh, downloads, strict=True))
     fates = {
-        each.pipeline.reference: each for each in (*_told(arrived, "fetched"), *_told(added, "added to"))
+        each.pipeline.reference: each for each in (*_told(downloads, "fetched"), *_told(added, "added to"))
     }
     return [
         fates.get(offer.reference) or Exchanged(catalogue.find(offer.reference), "same")
@@ -384,51 +398,51 @@ def fetch(
     ]
 
 
-def _remember(seen: KnownDigests, taken: Iterable[tuple[Offer, Arrival]]) -> None:
-    """What was read now is not read again by the next call."""
-    for offer, arrival in taken:
-        seen.add(offer.files[DESCRIPTOR], arrival.pipeline.digest)
-        if IMAGE in arrival.beside:
-            seen.add(offer.files[IMAGE], hashlib.sha256(arrival.beside[IMAGE]).hexdigest())
-    seen.save()
+def _remember(known_digests: KnownDigests, taken: Iterable[tuple[Offer, Download]]) -> None:
+    """Remember the digests of what was read, so that the next call does not read it again."""
+    for offer, download in taken:
+        known_digests.add(offer.files[DESCRIPTOR], download.pipeline.digest)
+        if IMAGE in download.beside:
+            known_digests.add(offer.files[IMAGE], hashlib.sha256(download.beside[IMAGE]).hexdigest())
+    known_digests.save()
 
 
-def _told(arrivals: Iterable[Arrival], fate: Fate) -> list[Exchanged]:
-    return [Exchanged(each.pipeline, fate) for each in arrivals]
+def _told(downloads: Iterable[Download], fate: Fate) -> list[Exchanged]:
+    return [Exchanged(each.pipeline, fate) for each in downloads]
 
 
-def _judge(offer: Offer, files: Mapping[str, bytes], subject: str, policy: Policy) -> Arrival:
-    """Raises for a descriptor that is none, that is not what was published, or that lacks a signature that is asked for."""
-    where = f"{offer.reference} at {subject}"
-    pipeline = read_descriptor(files[DESCRIPTOR], where, offer.name)
+def _judge(offer: Offer, files: Mapping[str, bytes], subject: str, policy: Policy) -> Download:
+    """Check a fetched version. Raises for an invalid or changed descriptor, and for a missing signature that the policy requires."""
+    location = f"{offer.reference} at {subject}"
+    pipeline = read_descriptor(files[DESCRIPTOR], location, offer.name)
     if pipeline.version != offer.version:
         raise RefusedError(
             "wrong-version",
-            f"the descriptor there is of version {printable(pipeline.version)}",
-            subject=where,
+            f"the descriptor at the remote is of version {printable(pipeline.version)}",
+            subject=location,
         )
-    said = published_digest(files[PUBLISHED], where) if PUBLISHED in files else None
-    if said is not None and said != pipeline.digest:
+    published = published_digest(files[PUBLISHED], location) if PUBLISHED in files else None
+    if published is not None and published != pipeline.digest:
         raise RefusedError(
             "tampered",
-            f"the descriptor was changed there: it has digest {pipeline.digest}, but {printable(said)} was published",
-            subject=where,
-            hint="Ask whoever published it; nothing was fetched.",
+            f"the descriptor was changed at the remote: its digest is {pipeline.digest}, but {printable(published)} was published",
+            subject=location,
+            hint="Ask the publisher. Nothing was fetched.",
         )
-    image = judge_image(pipeline, files[IMAGE], where) if IMAGE in files else ""
+    image = judge_image(pipeline, files[IMAGE], location) if IMAGE in files else ""
     signatures = {name: raw for name, raw in files.items() if is_signature_name(name)}
-    policy.check(pipeline, signatures, where, image)
+    policy.check(pipeline, signatures, location, image)
     beside = {name: raw for name, raw in files.items() if _is_kept(name)}
-    return Arrival(pipeline, beside)
+    return Download(pipeline, beside)
 
 
 def _is_kept(name: str) -> bool:
-    """Whether a file of a remote may lie beside a descriptor here: three exact shapes, none of which leads anywhere (S1)."""
+    """Return whether a remote file can be stored beside a descriptor: its name has one of three exact forms (S1)."""
     return name in {DEPRECATED, IMAGE} or is_signature_name(name)
 
 
 def _lacks(catalogue: Catalogue, offer: Offer) -> bool:
-    """Whether something lies beside the descriptor there that does not lie here."""
+    """Return whether the remote has a file beside the descriptor that is missing here."""
     here = catalogue.beside(offer.name, offer.version)
     return any(_is_kept(name) and name not in here for name in offer.files)
 
@@ -444,19 +458,21 @@ def _files_of(catalogue: Catalogue, pipeline: Pipeline, by: str) -> dict[str, by
     }
 
 
-def _digests(look: Look, offers: Iterable[Offer], seen: KnownDigests) -> dict[Reference, str]:
-    """The digest of each descriptor there; those whose content was seen before are not read again."""
+def _digests(
+    snapshot: Snapshot, offers: Iterable[Offer], known_digests: KnownDigests
+) -> dict[Reference, str]:
+    """Return the digest of each descriptor at the remote; known ones are not read again."""
     asked = list(offers)
-    unknown = [each for each in asked if seen.digest(each.files[DESCRIPTOR]) is None]
-    contents = look.read([each.files[DESCRIPTOR] for each in unknown])
+    unknown = [each for each in asked if known_digests.digest(each.files[DESCRIPTOR]) is None]
+    contents = snapshot.read([each.files[DESCRIPTOR] for each in unknown])
     for offer, raw in zip(unknown, contents, strict=True):
-        seen.add(offer.files[DESCRIPTOR], _digest_of(raw, offer))
-    seen.save()
-    return {(each.name, each.version): seen.digest(each.files[DESCRIPTOR]) or "" for each in asked}
+        known_digests.add(offer.files[DESCRIPTOR], _digest_of(raw, offer))
+    known_digests.save()
+    return {(each.name, each.version): known_digests.digest(each.files[DESCRIPTOR]) or "" for each in asked}
 
 
 def _digest_of(raw: bytes, offer: Offer) -> str:
-    """Of a descriptor nobody vouches for; "" for what is none."""
+    """Return the digest of an untrusted descriptor; "" for an invalid one."""
     from registry.descriptor import digest_document
 
     try:
@@ -465,14 +481,14 @@ def _digest_of(raw: bytes, offer: Offer) -> str:
         return ""
 
 
-def _read_files(look: Look, offers: Sequence[Offer]) -> list[tuple[Offer, dict[str, bytes]]]:
+def _read_files(snapshot: Snapshot, offers: Sequence[Offer]) -> list[tuple[Offer, dict[str, bytes]]]:
     wanted = [
         (offer, name)
         for offer in offers
         for name in sorted(offer.files)
         if name in {DESCRIPTOR, PUBLISHED} or _is_kept(name)
     ]
-    contents = look.read([offer.files[name] for offer, name in wanted])
+    contents = snapshot.read([offer.files[name] for offer, name in wanted])
     found: dict[str, tuple[Offer, dict[str, bytes]]] = {}
     for (offer, name), raw in zip(wanted, contents, strict=True):
         found.setdefault(offer.reference, (offer, {}))[1][name] = raw
@@ -504,15 +520,15 @@ def _check_same(pipeline: Pipeline, digest: str, subject: str) -> None:
 def _conflict(reference: str, *, here: str, there: str, subject: str) -> RefusedError:
     return RefusedError(
         "immutable-version",
-        f"{subject} has other content under this version: digest {there or 'none'} there, {here} here",
+        f"{subject} has different content under this version: its digest is {there or 'none'} there and {here} here",
         subject=reference,
-        hint="A version never changes. Whoever is wrong raises `tool-version`; ask before you believe either.",
+        hint="A version never changes. Find out which one is right; the author of the other one has to raise `tool-version`.",
     )
 
 
-def _message(parcels: Sequence[Parcel]) -> str:
-    listed = "\n".join(f"- {each.reference}: {', '.join(sorted(each.files))}" for each in parcels)
-    what = parcels[0].reference if len(parcels) == 1 else f"{len(parcels)} pipelines"
+def _message(uploads: Sequence[Upload]) -> str:
+    listed = "\n".join(f"- {each.reference}: {', '.join(sorted(each.files))}" for each in uploads)
+    what = uploads[0].reference if len(uploads) == 1 else f"{len(uploads)} pipelines"
     return f"Publish {what}\n\n{listed}\n"
 
 

@@ -37,13 +37,13 @@ _SETTINGS = {
 }
 
 
-# What git's own server programs are told when they open a repository of this machine: that one is somebody else's, and its
-# settings may name programs. Command-line settings outrank those of a repository, wherever it includes them from.
+# Settings for git's server programs when they open a repository of this machine, whose own settings may name programs to run.
+# Command-line settings outrank those of a repository, wherever it includes them from.
 _SERVER_SETTINGS = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
     "core.alternateRefsCommand": "true",
-    "receive.denyCurrentBranch": "refuse",  # else files are checked out there, by the repository's own filters
+    "receive.denyCurrentBranch": "refuse",  # otherwise git checks files out there, with the repository's own filters
     "receive.autogc": "false",
     "gc.auto": "0",
     "maintenance.auto": "false",
@@ -51,7 +51,7 @@ _SERVER_SETTINGS = {
 _SERVER_ENVIRONMENT = (
     "GIT_ALLOW_PROTOCOL=none",
     "GIT_NO_LAZY_FETCH=1",
-)  # a partial clone fetches from anywhere
+)  # a partial clone would fetch from any host
 _LOCAL = re.compile(
     r"file://|[^:]*(?:/|$)"
 )  # git-fetch(1), GIT URLS: a path has a slash before its first colon
@@ -68,34 +68,34 @@ class Git:
 
     def run(
         self,
-        *words: str,
+        *arguments: str,
         stdin: bytes = b"",
         environment: Mapping[str, str] | None = None,
         own_settings: bool = False,
     ) -> Finished:
-        """Run it to its end. `own_settings`: with the settings of this account, as a login at another host needs them."""
+        """Run git and wait for it. `own_settings`: with the settings of this account, which logins at other hosts need."""
         settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
         return run(
-            ["git", *settings, *words],
+            ["git", *settings, *arguments],
             stdin=stdin,
             timeout=_SECONDS,
             environment={**_environment(own_settings=own_settings), **self._place(), **(environment or {})},
         )
 
-    def ask(self, *words: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> bytes:
-        """What it answers; raises `IncompleteError` where it cannot."""
-        finished = self.run(*words, stdin=stdin, environment=environment)
+    def ask(self, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> bytes:
+        """Run git and return its output; raises `IncompleteError` where it fails."""
+        finished = self.run(*arguments, stdin=stdin, environment=environment)
         if finished.exit_code != 0:
-            said = printable(finished.stderr.strip()[-500:])
+            stderr = printable(finished.stderr.strip()[-500:])
             raise IncompleteError(
                 "git-failed",
-                f"git {words[0]} ended with {finished.exit_code}: {said}",
+                f"git {arguments[0]} ended with {finished.exit_code}: {stderr}",
                 subject=str(self.folder),
             )
         return finished.stdout
 
-    def server_words(self, url: str, service: Literal["upload-pack", "receive-pack"]) -> list[str]:
-        """The option of `git fetch` or `git push` by which a repository of this machine runs none of its own programs.
+    def server_options(self, url: str, service: Literal["upload-pack", "receive-pack"]) -> list[str]:
+        """Return the option of `git fetch` or `git push` that keeps a repository of this machine from running its own programs.
 
         git starts the server program itself there, as this account, and drops the settings that it was given (S13). Nothing
         is said to other hosts: they run their own hooks as their own account. Raises `RefusedError`.
@@ -107,7 +107,7 @@ class Git:
         return [f"--{service}={' '.join(('env', *_SERVER_ENVIRONMENT, 'git', *settings, service))}"]
 
     def _refuse_hooks_of_settings(self, url: str) -> None:
-        """Newer gits (2.54) know hooks by settings of any name, which no single setting turns off."""
+        """Refuse hooks in settings: git 2.54 reads hooks from settings of any name, and no single setting disables them."""
         folder = url.removeprefix("file://")
         for place in (f"{folder}/.git", folder):
             asked = [
@@ -120,14 +120,14 @@ class Git:
                 "--includes",
                 "--list",
             ]
-            told = self.run(*asked).stdout.split(b"\0")
-            pairs = zip(told[::2], told[1::2], strict=False)
+            configured = self.run(*asked).stdout.split(b"\0")
+            pairs = zip(configured[::2], configured[1::2], strict=False)
             if any(scope in _OF_REPOSITORY and _HOOK_SETTING.match(name) for scope, name in pairs):
                 raise RefusedError(
                     "repository-runs-programs",
-                    "the settings of this repository name programs to run",
+                    "the settings of this repository name programs that git would run",
                     subject=printable(folder),
-                    hint="Ask whoever keeps it to remove the settings hook.*, or use another repository.",
+                    hint="Ask its maintainer to remove the settings hook.*, or use another repository.",
                 )
 
     def _place(self) -> dict[str, str]:
@@ -136,11 +136,11 @@ class Git:
 
 
 def _environment(*, own_settings: bool) -> dict[str, str]:
-    """The environment of this process, without what would lead git elsewhere."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    """Return the environment of this process without variables that redirect git."""
+    environment_kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     for name in ("GIT_SSH_COMMAND", "GIT_SSH"):
         if own_settings and name in os.environ:
-            kept[name] = os.environ[name]
+            environment_kept[name] = os.environ[name]
     quiet = {
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
@@ -149,36 +149,36 @@ def _environment(*, own_settings: bool) -> dict[str, str]:
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_CONFIG_NOSYSTEM": "0" if own_settings else "1",
     }
-    return {**kept, **quiet, **({} if own_settings else {"GIT_CONFIG_GLOBAL": "/dev/null"})}
+    return {**environment_kept, **quiet, **({} if own_settings else {"GIT_CONFIG_GLOBAL": "/dev/null"})}
 
 
 def read_blobs(repository: Git, blobs: list[tuple[bytes, str]]) -> Iterator[tuple[bytes, bytes]]:
-    """Names and contents, in one question to git (git-cat-file(1), BATCH OUTPUT)."""
+    """Yield names and contents, read by one call of git (git-cat-file(1), BATCH OUTPUT)."""
     answer = repository.ask(
         "cat-file", "--batch", stdin="".join(f"{digest}\n" for _, digest in blobs).encode()
     )
     at = 0
     for name, digest in blobs:
         end = answer.index(b"\n", at)
-        told = answer[at:end].split()
-        if len(told) != 3 or told[0].decode() != digest or told[1] != b"blob":
+        configured = answer[at:end].split()
+        if len(configured) != 3 or configured[0].decode() != digest or configured[1] != b"blob":
             raise IncompleteError(
                 "git-failed", "an object of the repository is missing", subject=printable(name)
             )
-        size = int(told[2])
+        size = int(configured[2])
         yield name, answer[end + 1 : end + 1 + size]
         at = end + 1 + size + 1
 
 
-def who_commits() -> dict[str, str]:
-    """Who commits: as git is configured for this account, else the account and host."""
+def committer_environment() -> dict[str, str]:
+    """Return the variables that name the committer: as git is configured for this account, else account and host."""
     known = Git(Path(os.devnull)).run("config", "--get-regexp", r"^user\.(name|email)$", own_settings=True)
-    told = dict(
+    configured = dict(
         line.split(" ", 1) for line in known.stdout.decode("utf-8", "replace").splitlines() if " " in line
     )
     account, address = account_names()
-    name = os.environ.get("GIT_AUTHOR_NAME") or told.get("user.name") or account
-    email = os.environ.get("GIT_AUTHOR_EMAIL") or told.get("user.email") or address
+    name = os.environ.get("GIT_AUTHOR_NAME") or configured.get("user.name") or account
+    email = os.environ.get("GIT_AUTHOR_EMAIL") or configured.get("user.email") or address
     return {
         "GIT_AUTHOR_NAME": name,
         "GIT_AUTHOR_EMAIL": email,

@@ -19,9 +19,9 @@ _YES, _NO = frozenset({"y", "yes", "true", "on", "1"}), frozenset({"n", "no", "f
 
 
 def read_typed(question: Input, text: str) -> Any:
-    """The value that is meant; a text that is no such value comes back as it is, for the rules to say what is wrong with it.
+    """Parse a typed answer; text that is not such a value is returned unchanged, so that the rules report it.
 
-    What begins with a quotation mark is a JSON string: so blanks at the ends, control characters and `""` can be typed.
+    Text that begins with a quotation mark is a JSON string, so that blanks at the ends, control characters and `""` can be typed.
     """
     text = text.strip()
     quoted = _unquoted(text)
@@ -39,7 +39,7 @@ def read_typed(question: Input, text: str) -> Any:
 
 
 def write_typed(value: Any) -> str:
-    """The text that `read_typed` reads as this value, without anything in it that a terminal would obey."""
+    """Return the text that `read_typed` reads as this value, without control characters."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, str):
@@ -66,7 +66,7 @@ def _unquoted(text: str) -> str | None:
 
 
 def _number(text: str) -> int | float | None:
-    """As JSON writes numbers, or with a sign or point that people leave out or add; never `nan` or `1_000`."""
+    """Parse a number as in JSON, also with a leading plus or without digits around the point; never `nan` or `1_000`."""
     if not text or not set(text) <= set("0123456789+-.eE"):
         return None
     for kind in (int, float):
@@ -86,7 +86,7 @@ _WANTED = {
 
 
 def find_answer_problems(question: Input, answer: Any) -> Iterator[Problem]:
-    """What is wrong with the answer by itself; relations between inputs are judged elsewhere."""
+    """Return the problems of an answer by itself, without relations between inputs."""
     if not question.is_list:
         yield from _find_value_problems(question, answer, question.id)
         return
@@ -102,7 +102,7 @@ def find_answer_problems(question: Input, answer: Any) -> Iterator[Problem]:
 
 
 def find_shape_problems(question: Input, answer: Any) -> Iterator[Problem]:
-    """What no command line could hold, whatever the author's own schema permits."""
+    """Return the problems that no command line could express, whatever the author's own schema permits."""
     if question.kind == "Flag" and not isinstance(answer, bool):
         yield Problem(question.id, f"must be true or false, not {show_value(answer)}")
         return
@@ -118,7 +118,7 @@ def find_shape_problems(question: Input, answer: Any) -> Iterator[Problem]:
 
 
 def show_value(value: Any) -> str:
-    """A value as JSON, short enough to stand in a sentence."""
+    """Return a value as JSON, shortened for a message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else text[:76] + " ..."
 
@@ -135,9 +135,9 @@ def _find_value_problems(question: Input, value: Any, path: str) -> Iterator[Pro
 
 
 def _find_kind_problem(question: Input, value: Any) -> str:
-    """The kind is that of the type, or, where there are choices, being one of them."""
+    """Check the type of a value, or where there are choices that it is one of them."""
     if value is None:
-        return "null is no answer; leave the input out"
+        return "null is not an answer; omit the input"
     if question.integer and (not isinstance(value, int) or isinstance(value, bool)):
         return f"must be a whole number, not {show_value(value)}"
     if question.choices:
@@ -158,13 +158,13 @@ def _find_kind_problem(question: Input, value: Any) -> str:
 
 
 def _find_text_problems(value: str, path: str) -> Iterator[Problem]:
-    """No program can be handed these: an argument ends at NUL and is made of bytes."""
+    """Check for text that no program can get as an argument: NUL bytes, and half surrogate pairs."""
     if "\0" in value:
-        yield Problem(path, "holds a NUL character, which no program can be given")
+        yield Problem(path, "has a NUL character, which arguments of programs cannot have")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        yield Problem(path, "holds half a surrogate pair, which is not a character")
+        yield Problem(path, "has half a surrogate pair, which is not a character")
 
 
 def _find_limit_problems(question: Input, value: Any, path: str) -> Iterator[Problem]:
@@ -181,7 +181,7 @@ def _find_limit_problems(question: Input, value: Any, path: str) -> Iterator[Pro
 
 
 def add_defaults(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The answers, with the defaults that apply.
+    """Return the answers with the defaults that apply.
 
     `null` withdraws the default of an optional input. An answer outranks a default that it excludes, or that excludes it; of two
     defaults the one that disables the other applies, else the first. A required input without an answer always has its default.
@@ -190,12 +190,12 @@ def add_defaults(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, Any
 
 
 def find_withdrawn(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, str]:
-    """The inputs whose default does not apply, and for each the input that excludes it."""
+    """Return the inputs whose default does not apply, each with the input that excludes it."""
     return _decide(pipeline, values)[1]
 
 
 def is_answered(pipeline: Pipeline, identifier: str, answers: Mapping[str, Any]) -> bool:
-    """Whether it is answered; for a flag: set. A group is active when one of its members is."""
+    """Return whether an input is answered, or a flag set. A group is answered when one of its members is."""
     group = pipeline.find_group(identifier)
     if group is not None and pipeline.find_input(identifier) is None:
         return any(is_answered(pipeline, member, answers) for member in group.members)
@@ -206,7 +206,7 @@ def is_answered(pipeline: Pipeline, identifier: str, answers: Mapping[str, Any])
 
 
 def is_in_image(pipeline: Pipeline, question: Input, answer: Any) -> bool:
-    """Whether this answer to a File input is a file of the pipeline's image: its absolute default.
+    """Return whether this answer to a File input is a file of the pipeline's image: its absolute default.
 
     An answer that repeats the default means the same file.
     """
@@ -248,7 +248,7 @@ def _decide(pipeline: Pipeline, values: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 def _find_related(pipeline: Pipeline) -> set[str]:
-    """The inputs that exclude others, or that others exclude."""
+    """Return the inputs that exclude others, or that others exclude."""
     found: set[str] = set()
     for each in pipeline.inputs:
         disabled = {*each.disables, *(other for named in each.value_disables.values() for other in named)}
@@ -260,7 +260,7 @@ def _find_related(pipeline: Pipeline) -> set[str]:
 def _exclude(
     one: Input, one_answer: Any, other: Input, other_answer: Any, groups: Sequence[frozenset[str]]
 ) -> bool:
-    """Whether only one of two answered inputs can be given; a flag that is off excludes nothing."""
+    """Return whether two answered inputs exclude each other; a flag that is off excludes nothing."""
     if one.id == other.id or _is_off(one, one_answer) or _is_off(other, other_answer):
         return False
     return (
@@ -283,7 +283,7 @@ def _is_disabled(question: Input, others: Sequence[Input]) -> bool:
 
 
 def disables(question: Input, answer: Any, identifier: str) -> bool:
-    """Whether this answer to a question disables the input of that id."""
+    """Return whether this answer disables the input of that id."""
     values = answer if isinstance(answer, list) else [answer]
     return identifier in question.disables or any(
         identifier in question.value_disables.get(str(value), ()) for value in values
@@ -292,7 +292,7 @@ def disables(question: Input, answer: Any, identifier: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """Checked answers. `values` holds the defaults that apply too; what is absent is not there; `given` is what was passed in.
+    """Checked answers. `values` includes the defaults that apply, without absent inputs; `given` are the answers as passed.
 
     `file_ids` are the inputs that name files outside the pipeline's image. `withdrawn` are the inputs whose default does not apply,
     each with the input that excludes it.
@@ -310,19 +310,19 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that more answers mend: any one of `members` (inputs or groups), because of the input or group `path`."""
+    """A requirement: one of `members` (inputs or groups) must be answered, because of the input or group `path`."""
 
     path: str
     members: tuple[str, ...]
     message: str
 
     def to_problem(self) -> Problem:
-        """What is wrong as long as it is not met."""
+        """Return the problem to report while it is not met."""
         return Problem(self.path, self.message)
 
 
 def read_invocation(pipeline: Pipeline, path: Path) -> Invocation:
-    """The checked answers in a file; what is wrong is named with the file and the line.
+    """Read and check the answers in a file; problems are reported with file and line.
 
     Raises `NotFoundError`, `UsageError` and `InvocationError`.
     """
@@ -338,7 +338,7 @@ def read_invocation(pipeline: Pipeline, path: Path) -> Invocation:
 
 
 def check_invocation(pipeline: Pipeline, values: Any) -> Invocation:
-    """The checked answers, with the defaults that apply; raises `InvocationError` with every problem at once.
+    """Check answers and add the defaults that apply; raises `InvocationError` with every problem at once.
 
     Stricter than the reference, which accepts `{}` unseen and knows neither value-requires, value-disables
     nor all-or-none groups. A default that applies counts as an answer, there as here.
@@ -356,9 +356,9 @@ def check_invocation(pipeline: Pipeline, values: Any) -> Invocation:
 
 
 def find_invocation_problems(pipeline: Pipeline, values: Any) -> list[Problem]:
-    """Everything that is wrong with the answers; none: they are complete and consistent."""
+    """Return every problem of the answers."""
     if not isinstance(values, Mapping):
-        return [Problem("", "an invocation is a JSON object of input ids and values")]
+        return [Problem("", "an invocation must be a JSON object of input ids and values")]
     problems = find_rule_problems(pipeline, values)
     own_schema = pipeline.document.get("invocation-schema")
     if own_schema and not problems:
@@ -383,7 +383,7 @@ def _find_missing(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Pr
 
 
 def find_needs(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Need]:
-    """What the answers ask for beside themselves, in the order of inputs and groups; required inputs not among them."""
+    """Return what the answers require, in the order of inputs and groups, without required inputs."""
     answers = add_defaults(pipeline, values)
     active = [each for each in pipeline.inputs if is_answered(pipeline, each.id, answers)]
     return [
@@ -393,10 +393,10 @@ def find_needs(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Need]:
 
 
 def find_rule_problems(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong by the rules of inputs and groups; an author's own schema is for whole invocations and not asked."""
+    """Return the problems by the rules of inputs and groups, without the author's own schema, which is for whole invocations."""
     answers = add_defaults(pipeline, values)
     own_schema = pipeline.document.get("invocation-schema")
-    # As in the reference, an author's own schema stands in the place of what the inputs say of single values.
+    # As in the reference, an author's own schema replaces the rules of inputs for single values.
     judge = find_shape_problems if own_schema else find_answer_problems
     problems = [
         *_find_unknown(pipeline, values),
@@ -414,7 +414,7 @@ def find_rule_problems(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Pr
 
 
 def _with_way_out(pipeline: Pipeline, values: Mapping[str, Any], problem: Problem) -> Problem:
-    """The problem; where a default that nobody asked for causes it, with how to do without it."""
+    """Return the problem, with advice where a default causes it that the user did not ask for."""
     question = pipeline.find_input(problem.path.partition("[")[0])
     if question is None or question.default is None or not question.optional or question.id in values:
         return problem
@@ -424,7 +424,7 @@ def _with_way_out(pipeline: Pipeline, values: Mapping[str, Any], problem: Proble
 def find_lasting_problems(
     pipeline: Pipeline, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> list[Problem]:
-    """What the rules find wrong with `after` that was not with `before`, and that more answers do not mend."""
+    """Return the problems of `after` that `before` did not have, and that further answers cannot solve."""
     answers = add_defaults(pipeline, after)
     passing = [
         *find_rule_problems(pipeline, before),
@@ -436,7 +436,7 @@ def find_lasting_problems(
 
 
 def is_active(pipeline: Pipeline, identifier: str, values: Mapping[str, Any]) -> bool:
-    """Answered, by a default too; for a flag: set. A group is active when one of its members is."""
+    """Return whether an input is answered, also by a default, or a flag set. A group is active when one of its members is."""
     return is_answered(pipeline, identifier, add_defaults(pipeline, values))
 
 
@@ -457,11 +457,11 @@ def _find_conflicts(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[
 def _find_needs_of(pipeline: Pipeline, each: Input, answers: Mapping[str, Any]) -> Iterator[Need]:
     for other in each.requires:
         if not is_answered(pipeline, other, answers):
-            yield Need(each.id, (other,), f"requires {other}, which is not given")
+            yield Need(each.id, (other,), f"requires {other}, which is missing")
     for value in _values(answers[each.id]):
         for other in each.value_requires.get(str(value), ()):
             if not is_answered(pipeline, other, answers):
-                yield Need(each.id, (other,), f"the value {value} requires {other}, which is not given")
+                yield Need(each.id, (other,), f"the value {value} requires {other}, which is missing")
 
 
 def _values(answer: Any) -> list[Any]:

@@ -29,14 +29,14 @@ _ENTRIES = ";"  # between the entries of a list, where commas separate values or
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one task answers beside the answers of all; `line` is where in the table, 0 where it is in none."""
+    """The answers of one task beyond those of all tasks; `line` is its line in the table, 0 without one."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     line: int = 0
 
 
 class SweepError(ProblemsError):
-    """A table, a parameter or the invocations they make are wrong."""
+    """A table, a parameter or one of their invocations is invalid."""
 
     def __init__(self, problems: Sequence[Problem], *, subject: str, hint: str = "") -> None:
         shown = list(problems[:_MOST_PROBLEMS])
@@ -46,20 +46,20 @@ class SweepError(ProblemsError):
 
 
 def make_rows(pipeline: Pipeline, table: Path | None, parameters: Sequence[str]) -> list[Row]:
-    """One row a task: each row of the table with each combination of the parameters, of which the last varies fastest.
+    """Return one row for each task: each row of the table with each combination of the parameters; the last varies fastest.
 
-    Raises `SweepError` with everything that is wrong, `NotFoundError` for a table that is not there.
+    Raises `SweepError` with every problem, `NotFoundError` for a missing table.
     """
     rows = read_table(pipeline, table) if table is not None else [Row()]
     lists = read_parameters(pipeline, parameters)
     named = {identifier for row in rows for identifier in row.values}
-    twice = [Problem(each, "stands in the table and in --param") for each in lists if each in named]
+    twice = [Problem(each, "is given in the table and with --param") for each in lists if each in named]
     if twice:
         raise SweepError(twice, subject="--param")
     count = len(rows) * math.prod(len(values) for values in lists.values())
     if not count or count > MOST_TASKS:
         raise SweepError(
-            [Problem("", f"that makes {count} tasks, and a sweep has 1 to {MOST_TASKS}")],
+            [Problem("", f"these are {count} tasks, but a sweep has 1 to {MOST_TASKS}")],
             subject=str(table) if table is not None else "--param",
         )
     return [
@@ -72,10 +72,10 @@ def make_rows(pipeline: Pipeline, table: Path | None, parameters: Sequence[str])
 def check_tasks(
     pipeline: Pipeline, answers: Any, rows: Sequence[Row], *, subject: str = ""
 ) -> list[Invocation]:
-    """The invocation of each row, which goes before `answers`, in order; errors call the files they come from `subject`.
+    """Return the invocation of each row, in order; a row overrides `answers`. Errors call the source `subject`.
 
-    Raises `InvocationError` where `answers` are no object, `SweepError` with every problem of every row; the same problem of
-    several rows is named once, with their numbers.
+    Raises `InvocationError` where `answers` are no object, `SweepError` with every problem of every row; a problem of
+    several rows is reported once, with their numbers.
     """
     if not isinstance(answers, Mapping):
         problems = find_invocation_problems(pipeline, answers)
@@ -99,15 +99,15 @@ def _in_tasks(problem: Problem, numbers: Sequence[int], rows: Sequence[Row]) -> 
 
 
 def read_table(pipeline: Pipeline, path: Path) -> list[Row]:
-    """The rows of a `.csv` or `.tsv` file, whose head names the inputs, or of a file of JSON objects, one a line.
+    """Read the rows of a `.csv` or `.tsv` file, whose header names the inputs, or of a file with one JSON object per line.
 
-    An empty cell answers nothing. Raises `SweepError`, `NotFoundError`.
+    An empty cell is ignored. Raises `SweepError`, `NotFoundError`.
     """
     suffix = path.suffix.lower()
     if suffix not in _SEPARATORS and suffix not in _LINES:
         raise UsageError(
             "unknown-table",
-            "a table of tasks is a .csv, .tsv or .jsonl file",
+            "a table of tasks must be a .csv, .tsv or .jsonl file",
             subject=str(path),
         )
     text = _read_text(path)
@@ -121,7 +121,7 @@ def _read_text(path: Path) -> str:
         with path.open("rb") as stream:
             content = stream.read(_MAXIMUM_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such file", subject=str(path)) from None
+        raise NotFoundError("no-such-file", "the file does not exist", subject=str(path)) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     if len(content) > _MAXIMUM_BYTES:
@@ -178,14 +178,14 @@ def _read_cells(pipeline: Pipeline, text: str, path: Path, separator: str) -> li
 def _find_head_problems(pipeline: Pipeline, head: Sequence[str]) -> Iterator[Problem]:
     for identifier in dict.fromkeys(head):
         if head.count(identifier) > 1:
-            yield Problem(identifier, "names two columns", line=1)
+            yield Problem(identifier, "is the name of two columns", line=1)
         yield from _find_unknown(pipeline, identifier, line=1)
 
 
 def _find_width_problems(head: Sequence[str], rest: Sequence[tuple[int, list[str]]]) -> Iterator[Problem]:
     for line, cells in rest:
         if len(cells) != len(head):
-            yield Problem("", f"has {len(cells)} cells, and the head has {len(head)}", line=line)
+            yield Problem("", f"has {len(cells)} cells, but the header has {len(head)}", line=line)
 
 
 def _find_unknown(pipeline: Pipeline, identifier: str, *, line: int = 0) -> Iterator[Problem]:
@@ -202,12 +202,12 @@ def _question(pipeline: Pipeline, identifier: str) -> Input:
 
 
 def read_parameters(pipeline: Pipeline, parameters: Sequence[str]) -> dict[str, list[Any]]:
-    """The values of each `ID=VALUE,VALUE,...`, typed, in the order given. Raises `SweepError`."""
+    """Parse the values of each `ID=VALUE,VALUE,...`, typed, in the order given. Raises `SweepError`."""
     lists: dict[str, list[Any]] = {}
     problems: list[Problem] = []
     for text in parameters:
         identifier, separator, values = text.partition("=")
-        wrong = [] if separator else [Problem(identifier[:200], "is written ID=VALUE,VALUE,...")]
+        wrong = [] if separator else [Problem(identifier[:200], "must be written ID=VALUE,VALUE,...")]
         wrong = wrong or list(_find_unknown(pipeline, identifier))
         if identifier in lists:
             wrong.append(Problem(identifier, "is given twice"))
@@ -221,7 +221,7 @@ def read_parameters(pipeline: Pipeline, parameters: Sequence[str]) -> dict[str, 
 
 
 def split_values(text: str) -> list[str]:
-    """The parts between commas; one in a JSON string or list separates nothing."""
+    """Split at commas outside of JSON strings and lists."""
     parts = [""]
     depth = 0
     quoted = escaped = False
@@ -243,9 +243,9 @@ def split_values(text: str) -> list[str]:
 
 
 def read_text(question: Input, text: str) -> Any:
-    """The answer that a cell or a part of a parameter means; what is no such value stays text, for the rules to judge.
+    """Parse a cell or a part of a parameter; text that is not such a value stays text, so that the rules report it.
 
-    A list is a JSON list, or its entries with `;` between them.
+    A list is a JSON list, or its entries separated by `;`.
     """
     if not question.is_list:
         return read_typed(question, text)

@@ -20,7 +20,7 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One question of a pipeline. `kind` is String, Number, File or Flag; limits are inclusive unless exclusive."""
+    """One input of a pipeline. `kind` is String, Number, File or Flag; limits are inclusive unless exclusive."""
 
     id: str
     name: str
@@ -50,7 +50,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """One file the pipeline leaves; with `file_template` a configuration file written before it starts.
+    """One file that the pipeline produces; with `file_template`, a configuration file written before it starts.
 
     `conditions` are pairs of a condition and the path-template that holds under it, of which the first true one counts;
     an output that has them has no `path_template`.
@@ -73,7 +73,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Inputs that are answered together, or one of which is, or at most one of which is."""
+    """A group of inputs: all or none, at least one, or at most one of them is answered."""
 
     id: str
     name: str
@@ -85,7 +85,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The image the tool lives in. `kind` is docker, singularity or rootfs (which has a `url`, no `image`)."""
+    """The image of the tool. `kind` is docker, singularity or rootfs (which has a `url`, no `image`)."""
 
     kind: str
     image: str = ""
@@ -99,7 +99,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentVariable:
-    """A variable the tool wants to find; the value may name value-keys."""
+    """An environment variable of the tool; its value may contain value-keys."""
 
     name: str
     value: str
@@ -107,9 +107,9 @@ class EnvironmentVariable:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the author suggests: GB of memory and disk, seconds of walltime; None where nothing is said.
+    """Resources that the author suggests: GB of memory and disk, seconds of walltime; None where not given.
 
-    The schema has no word for MPI `tasks` and for the `gpus` of a node: they stand below `custom` (registry.advice).
+    The schema has no key for MPI `tasks` and the `gpus` of a node: they are read below `custom` (registry.advice).
     """
 
     cpu_cores: int | None = None
@@ -123,7 +123,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """What one exit code of the tool means, in the author's words."""
+    """The author's description of one exit code."""
 
     code: int
     description: str
@@ -133,7 +133,7 @@ class ErrorCode:
 class Pipeline:
     """A valid descriptor. `name` and `version` are the catalogue's; `title` is what the author wrote.
 
-    `digest` is the sha256 of the RFC 8785 canonical JSON; `raw` are the bytes as they came;
+    `digest` is the sha256 of the RFC 8785 canonical JSON; `raw` are the original bytes;
     `document` is their parsed content and must not be changed.
     """
 
@@ -162,37 +162,37 @@ class Pipeline:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Of its inputs and outputs: what a condition may ask about."""
+        """The ids of inputs and outputs, which conditions can use."""
         return frozenset(each.id for each in self.inputs) | frozenset(each.id for each in self.outputs)
 
     def find_input(self, identifier: str) -> Input | None:
-        """The input of that id."""
+        """Return the input of that id."""
         return next((each for each in self.inputs if each.id == identifier), None)
 
     def find_group(self, identifier: str) -> Group | None:
-        """The group of that id."""
+        """Return the group of that id."""
         return next((each for each in self.groups if each.id == identifier), None)
 
 
 def catalogue_name(title: str) -> str:
-    """The author's name as the catalogue writes it: lower-cased, runs outside `[a-z0-9._-]` become `-`.
+    """Convert the author's name to a catalogue name: lower-cased, runs outside `[a-z0-9._-]` become `-`.
 
-    Raises `UsageError` where nothing usable remains: no letter or digit, as of a name in another script, beginning with a dot
-    (`..`, `.git`), too long.
+    Raises `UsageError` for a result without a letter or digit (as of names in other scripts), one that begins with a dot
+    (`..`, `.git`), and one that is too long.
     """
     name = _checked_component(_OUTSIDE_NAME.sub("-", title.lower()), title, "name")
     if not _LETTER.search(name):
-        raise _unusable("name", title, "have a letter or digit of ASCII")
+        raise _unusable("name", title, "have an ASCII letter or digit")
     return name
 
 
 def catalogue_version(version: str) -> str:
-    """The author's version as a folder's name: runs outside `[A-Za-z0-9._+-]` become `-`; raises `UsageError`."""
+    """Convert the author's version to a folder name: runs outside `[A-Za-z0-9._+-]` become `-`; raises `UsageError`."""
     return _checked_component(_OUTSIDE_VERSION.sub("-", version), version, "version")
 
 
 def split_reference(reference: str) -> tuple[str, str | None]:
-    """NAME[@VERSION] -> the catalogue's name and version (None: the latest added); raises `UsageError`."""
+    """Split NAME[@VERSION] into the catalogue's name and version (None: the one added last); raises `UsageError`."""
     name, separator, version = reference.rpartition("@")
     if not separator:
         return _referred_name(reference), None
@@ -200,20 +200,20 @@ def split_reference(reference: str) -> tuple[str, str | None]:
 
 
 def _referred_name(name: str) -> str:
-    """The name that is meant; one of dashes may have been kept before `catalogue_name` refused it."""
+    """Return the catalogue name; accept one of dashes, which older versions stored."""
     return name if name and not name.strip("-") else catalogue_name(name)
 
 
 def _checked_component(component: str, given: str, what: str) -> str:
     if not component or component.startswith(".") or len(component) > _LONGEST:
-        raise _unusable(what, given, f"have 1 to {_LONGEST} characters and not begin with a dot")
+        raise _unusable(what, given, f"have 1 to {_LONGEST} characters and must not begin with a dot")
     return component
 
 
 def _unusable(what: str, given: str, rule: str) -> UsageError:
     return UsageError(
         "unusable-pipeline-name" if what == "name" else "unusable-pipeline-version",
-        f"in the catalogue a pipeline's {what} must {rule}; this one is '{printable(given[:200])}'",
+        f"in the catalogue a pipeline's {what} must {rule}, but this one is '{printable(given[:200])}'",
         subject=what,
         hint="Give one with --name NAME." if what == "name" else "Correct `tool-version` in the descriptor.",
     )
@@ -227,8 +227,8 @@ _BREAKING_KEYS = frozenset({"type", "list", "integer", "value-choices", "minimum
 class Change:
     """`what` is added, removed or changed; `path` is the thing (`input infile`, `container-image.image`).
 
-    `before` and `after` are what the descriptors say, None where nothing stands there. `breaking`: an invocation that was
-    right before may be wrong now, or mean something else.
+    `before` and `after` are the values in the descriptors, None where absent. `breaking`: an invocation that was valid
+    before may now be invalid or have another meaning.
     """
 
     what: str
@@ -239,7 +239,7 @@ class Change:
 
 
 def find_changes(old: Pipeline, new: Pipeline) -> list[Change]:
-    """All of them, sections in the order of the schema, within one in the order of the new descriptor."""
+    """Return all changes, sections in the order of the schema, within one in the order of the new descriptor."""
     return [
         *_of_keys("", _plain(old.document), _plain(new.document), breaking=frozenset({"command-line"})),
         *_of_keys(
@@ -289,7 +289,7 @@ def _of_keys(
 
 
 def _plain(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not told part by part."""
+    """Return the keys that are compared as a whole."""
     apart = {*_SECTIONS, "container-image", "tool-version"}
     return {key: value for key, value in document.items() if key not in apart}
 

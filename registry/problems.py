@@ -1,4 +1,4 @@
-"""Collect everything that is wrong with a descriptor or an invocation."""
+"""Collect every problem of a descriptor or an invocation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hibali.text import printable
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing to correct: `path` is where (`inputs[3].value-key`, or an input's id), `message` is what.
+    """One problem: `path` is its place (`inputs[3].value-key`, or an input's id), `message` describes it.
 
-    `instead` says what to write; `line` is where in the file, from 1 (0: unknown). What is only `advice` makes nothing invalid.
+    `instead` says what to write; `line` is the line in the file, from 1 (0: unknown). `advice` does not make a document invalid.
     """
 
     path: str
@@ -33,11 +33,11 @@ class Problem:
         return f"{text} ({printable(self.instead)})" if self.instead else text
 
     def at_line(self, line: int) -> Problem:
-        """The same, found there."""
+        """Return the same problem with a line."""
         return replace(self, line=line)
 
     def to_record(self) -> dict[str, str | int]:
-        """For programs."""
+        """Return the fields for JSON."""
         known: dict[str, str | int] = {"path": self.path, "message": self.message}
         if self.instead:
             known["instead"] = self.instead
@@ -47,9 +47,9 @@ class Problem:
 
 
 class ProblemsError(UsageError):
-    """A document of the user's is wrong; the message shows every reason, one to a line.
+    """A document of the user is invalid; the message lists every problem, one per line.
 
-    `problems` holds them for programs: a list of objects with `path` and `message`, and where known `instead` and `line`.
+    `problems` holds them for JSON: objects with `path` and `message`, and where known `instead` and `line`.
     """
 
     def __init__(self, code: str, problems: Iterable[Problem], *, subject: str = "", hint: str = "") -> None:
@@ -59,19 +59,19 @@ class ProblemsError(UsageError):
 
 
 class DescriptorError(ProblemsError):
-    """The descriptor is not valid Boutiques."""
+    """The descriptor is not a valid Boutiques descriptor."""
 
     def __init__(self, problems: Iterable[Problem], *, subject: str) -> None:
         super().__init__(
             "invalid-descriptor",
             problems,
             subject=subject,
-            hint="Correct the descriptor; `hibali pipelines validate FILE` checks it again.",
+            hint="Correct the descriptor. `hibali pipelines validate FILE` checks it again.",
         )
 
 
 class InvocationError(ProblemsError):
-    """The invocation does not answer the questions of the pipeline `reference`; `subject` is its file, where it has one."""
+    """The invocation does not fit the pipeline `reference`; `subject` is its file, where it has one."""
 
     def __init__(self, problems: Iterable[Problem], *, reference: str, subject: str = "") -> None:
         super().__init__(
@@ -83,12 +83,12 @@ class InvocationError(ProblemsError):
 
 
 def read_file_bytes(path: Path) -> bytes:
-    """The content of a file nobody vouches for, at most one byte over the limit; raises `NotFoundError`, `UsageError`."""
+    """Read an untrusted file, at most one byte over the limit; raises `NotFoundError`, `UsageError`."""
     try:
         with path.open("rb") as stream:
             return stream.read(MAXIMUM_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such file", subject=str(path)) from None
+        raise NotFoundError("no-such-file", "the file does not exist", subject=str(path)) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     except ValueError:
@@ -96,7 +96,7 @@ def read_file_bytes(path: Path) -> bytes:
 
 
 def place_problems(problems: list[Problem], raw: bytes) -> list[Problem]:
-    """The same by their lines in the file, from above; what stands nowhere is the first."""
+    """Return the problems with their lines in the file, sorted by line; those without a line come first."""
     lines = {written_path(path): line for path, line in find_lines(raw.decode("utf-8-sig")).items()}
     placed = [each.at_line(lines.get(each.path, 0)) for each in problems]
     return sorted(placed, key=lambda each: each.line)

@@ -18,7 +18,7 @@ from registry.pipeline import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A pipeline at a glance; `tags` and `inputs` are words to be searched, `doi` is the one that deprecates it in its author's words."""
+    """The summary of a pipeline; `tags` and `inputs` are searched, `doi` is the one by which its author deprecates it."""
 
     name: str
     version: str
@@ -44,7 +44,7 @@ class Damaged:
 
 
 def summarise(pipeline: Pipeline) -> Summary:
-    """The glance at a pipeline that was read."""
+    """Summarise a pipeline."""
     doi = pipeline.document.get("deprecated-by-doi")
     return Summary(
         name=pipeline.name,
@@ -68,13 +68,13 @@ def _flat(value: Any) -> str:
 
 Identity = tuple[int, int, int, int, int]
 _FIELDS = tuple(field.name for field in fields(Summary))
-_WASTE = 2  # times as many lines as there are pipelines before the file is written anew
+_WASTE = 2  # lines per pipeline before the file is rewritten
 
 
 class Overview:
     """Summaries by the identity of the file they were made of (S5): device, inode, size, mtime and ctime in nanoseconds.
 
-    Only what we hashed ourselves is remembered. Nothing is lost with the file: it is made again.
+    Only files that hibali hashed itself are cached. A lost cache file is rebuilt.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,7 +84,7 @@ class Overview:
         self._fresh: list[tuple[Identity, Summary]] = []
 
     def summary(self, name: str, version: str, file: str, read: Callable[[], Summary]) -> Summary:
-        """What is known of the file as it is now, else what `read` finds in it; raises what that raises, and OSError."""
+        """Return the cached summary of an unchanged file, else what `read` returns; raises what that raises, and OSError."""
         identity = identity_of(os.lstat(file))
         known = self.load().get((name, version))
         if known is not None and known[0] == identity:
@@ -95,11 +95,11 @@ class Overview:
         return found
 
     def note(self, file: str, summary: Summary) -> None:
-        """It was written or read just now, and lies there; raises OSError."""
+        """Add the summary of a file that was just written or read; raises OSError."""
         self._fresh.append((identity_of(os.lstat(file)), summary))
 
     def save(self) -> None:
-        """Remember what was read; a state folder that takes nothing costs time only."""
+        """Append new summaries to the cache file; a read-only state folder costs only time."""
         if not self._fresh:
             return
         known = self.load()
@@ -118,9 +118,9 @@ class Overview:
         self._fresh.clear()
 
     def load(self) -> dict[tuple[str, str], tuple[Identity, Summary]]:
-        """What is remembered; raises `RefusedError` where others could write it."""
+        """Read the cache file; raises `RefusedError` where others could write it."""
         if self._known is None:
-            check_private_file(self._path, "the overview of the catalogue")
+            check_private_file(self._path, "the cached summaries of the catalogue")
             self._known = {}
             for record in read_records(self._path):
                 self._lines += 1
@@ -134,7 +134,7 @@ class Overview:
 
 
 def identity_of(found: os.stat_result) -> Identity:
-    """What changes whenever the file does."""
+    """Return what changes whenever the file does."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -143,16 +143,16 @@ def _record(identity: Identity, summary: Summary) -> dict[str, Any]:
 
 
 _WORD = re.compile(r"[^\W_]+")
-_NEAR = 80.0  # of 100: one letter in five or six may be wrong
-_SHORTEST = 4  # letters of a word that may be mistyped
+_NEAR = 80.0  # of 100: one wrong letter in five or six is tolerated
+_SHORTEST = 4  # minimum letters of a word that may be mistyped
 _MOST_NEAR = 5
 
 
 def search_pipelines(pipelines: Iterable[Summary], words: Iterable[str]) -> list[tuple[Summary, int]]:
-    """The pipelines in which every word occurs, best first, with their scores.
+    """Return the pipelines that contain every word, best first, with their scores.
 
     A word counts most in the name, then in the title and tags, the description, and the inputs' names; more where it is the
-    whole name or begins a word. One that occurs nowhere is taken for the words that are nearest to it, for half.
+    whole name or begins a word. A word that occurs nowhere matches the most similar words, with half the score.
     """
     texts = [(each, _fields(each)) for each in pipelines]
     wanted = [_meanings(word.lower(), texts) for word in words]
@@ -176,7 +176,7 @@ def _fields(pipeline: Summary) -> _Fields:
 
 
 def _meanings(word: str, texts: list[tuple[Summary, _Fields]]) -> list[tuple[str, int]]:
-    """The word, or what may have been meant, with what a hit is divided by."""
+    """Return the word, or similar words, with the divisor of their score."""
     if len(word) < _SHORTEST or any(word in text for _, fields in texts for _, text in fields):
         return [(word, 1)]
     from rapidfuzz import fuzz, process
@@ -198,7 +198,7 @@ def _score(fields: _Fields, wanted: list[list[tuple[str, int]]]) -> int:
 
 
 def _hit(word: str, text: str) -> int:
-    """4 for the whole text, 3 for a whole word, 2 for the beginning of one, 1 inside."""
+    """Return 4 for the whole text, 3 for a whole word, 2 for the beginning of one, 1 inside."""
     if word not in text:
         return 0
     if word == text:

@@ -49,12 +49,12 @@ _ARITHMETIC = "(("
 
 
 def read_shell(path: str) -> str:
-    """`sh` or `bash`, as which a descriptor's `shell` is started; raises `UsageError` for any other path."""
+    """Return `sh` or `bash` for a descriptor's `shell`; raises `UsageError` for any other path."""
     found = _SHELLS.get(path)
     if found is None:
         raise UsageError(
             "unknown-shell",
-            "the shell must be sh or bash, from one of the system's folders",
+            "the shell must be sh or bash in a system folder",
             subject=printable(path),
             hint="Set `shell` to /bin/sh or /bin/bash in the descriptor.",
         )
@@ -62,12 +62,12 @@ def read_shell(path: str) -> str:
 
 
 class ShellText:
-    """A script for sh or bash that grows from the left; it knows where in the author's quoting it stands.
+    """A script for sh or bash, built from the left; it tracks the author's quoting.
 
     An author's text is taken as it is. A value becomes a quoted word of its own; where the author's text
     has opened quotes, backticks, `$( )`, `${ }`, a comment or a here-document, quoting would not hold, so there
     a value may only have the characters `[A-Za-z0-9_./:=@%+,-]`. (POSIX.1-2024, Shell Command Language, 2.2, 2.3, 2.7.4.)
-    Where an author's text is stranger than this reads it, it errs towards refusing values.
+    Where the author's text cannot be parsed reliably, values are refused.
     """
 
     def __init__(self) -> None:
@@ -86,26 +86,26 @@ class ShellText:
         return "".join(self._pieces)
 
     def add_author_text(self, text: str) -> None:
-        """Text of the descriptor's, as it is."""
+        """Append text of the descriptor unchanged."""
         self._pieces.append(text)
         for character in text:
             self._read(character)
 
     def add_value(self, value: str, subject: str, *, before: str = "") -> None:
-        """A value, as one word or a part of one; `before` is the author's character that will follow.
+        """Append a value as one word or a part of one; `before` is the author's character that follows.
 
-        Raises `UsageError` where the value cannot be made to arrive as it is.
+        Raises `UsageError` where the value cannot be quoted safely.
         """
         if self._is_plain():
             self._add_quietly(_quote(value, self._previous, before))
             return
-        where = self._describe()
+        location = self._describe()
         names_end = self._delimiter is not None or self._angles == 2
         if names_end or (self._previous == "$" and self._expands()):
-            raise _unquotable(subject, where, "no value can stand there")
+            raise _unquotable(subject, location, "no value is possible there")
         if not _SAFE.fullmatch(value) or (self._escaped and (not value or self._top() == _ANSI)):
             raise _unquotable(
-                subject, where, "there a value can only have letters of ASCII, digits and _./:=@%+,-"
+                subject, location, "there a value can only have ASCII letters, digits and _./:=@%+,-"
             )
         if value:
             self._add_quietly(value)
@@ -113,7 +113,7 @@ class ShellText:
             self._add_quietly("''")
 
     def add_separator(self, separator: str, subject: str) -> None:
-        """What stands between the items of a list: the author's, but never the end of a command."""
+        """Append the author's separator of list items, which must not end the command."""
         if self._is_plain():
             if _PLAIN_SEPARATOR.fullmatch(separator):
                 self.add_author_text(separator)
@@ -122,16 +122,16 @@ class ShellText:
         elif _QUIET_SEPARATOR.fullmatch(separator):
             self.add_author_text(separator)
         else:
-            raise _unquotable(subject, self._describe(), "the separator of the list cannot stand there")
+            raise _unquotable(subject, self._describe(), "the separator of the list is not possible there")
 
     def drop_space(self) -> None:
-        """Take back one space at the end: that before a key that stands for nothing."""
+        """Remove one space at the end: that before the key of an absent input."""
         if self._pieces and self._pieces[-1].endswith(" ") and self._previous == " ":
             self._pieces[-1] = self._pieces[-1][:-1]
             self._line = self._line.removesuffix(" ")
 
     def _add_quietly(self, text: str) -> None:
-        """Text that cannot change where we stand."""
+        """Append text that does not change the quoting state."""
         self._pieces.append(text)
         self._escaped = False
         self._angles = 0
@@ -152,11 +152,11 @@ class ShellText:
         )
 
     def _splits_words(self) -> bool:
-        """Whether an unquoted empty text would be no word at all: in a command substitution, not in what it quotes."""
+        """Return whether an unquoted empty text would vanish: in a command substitution, outside of its quotes."""
         return self._top() in {_COMMAND, _PARENTHESIS, _BACKTICK} and not self._is_arithmetic()
 
     def _is_arithmetic(self) -> bool:
-        """Whether this is inside `$(( ))`, and in no command substitution inside it."""
+        """Return whether this is inside `$(( ))`, and not in a command substitution inside it."""
         for context in reversed(self._contexts):
             if context in {_ARITHMETIC, _COMMAND, _BACKTICK}:
                 return context == _ARITHMETIC
@@ -243,7 +243,7 @@ class ShellText:
             self._line, self._line_has_value = "", False
 
     def _read_backtick(self) -> None:
-        """The second one ends all that was opened since the first."""
+        """Handle a backtick: the second one closes all that was opened since the first."""
         if _BACKTICK in self._contexts:
             del self._contexts[self._contexts.index(_BACKTICK) :]
         else:
@@ -254,7 +254,7 @@ class ShellText:
         return self._top() not in quoting and not self._is_arithmetic()
 
     def _read_delimiter(self, character: str) -> bool:
-        """Take the word after `<<`; False when the character is not part of it any more."""
+        """Read the word after `<<`; False when the character is not part of it."""
         if self._delimiter is None:
             self._delimiter, self._angles = "", 0
             self._strip_tabs = character == "-"
@@ -287,7 +287,7 @@ class ShellText:
 
 
 def _quote(value: str, previous: str, following: str) -> str:
-    """One word. Also quoted: what would be an assignment, a reserved word, a home folder, or the number of a redirection."""
+    """Quote one word, also where it would be an assignment, a reserved word, a home folder, or the number of a redirection."""
     quoted = shlex.quote(value)
     special = (
         "=" in value or value in _RESERVED or previous == "~" or (value.isdigit() and following in {"<", ">"})
@@ -295,10 +295,10 @@ def _quote(value: str, previous: str, following: str) -> str:
     return f"'{value}'" if quoted == value and special else quoted
 
 
-def _unquotable(subject: str, where: str, rule: str) -> UsageError:
+def _unquotable(subject: str, location: str, rule: str) -> UsageError:
     return UsageError(
         "unquotable-value",
-        f"the command line of this pipeline uses this value {where}; {rule}",
+        f"the command line of this pipeline uses this value {location}; {rule}",
         subject=subject,
-        hint="Give another value, or ask the pipeline's author to leave quoting to whoever runs it.",
+        hint="Give another value, or ask the pipeline's author to remove the quotes around the value-key.",
     )

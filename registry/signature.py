@@ -20,33 +20,33 @@ _LARGEST = 16 * 1024
 
 
 def is_signature_name(name: str) -> bool:
-    """Whether a file's name is that of a signature beside a descriptor."""
+    """Return whether a file name is that of a signature beside a descriptor."""
     return _FILE.fullmatch(name) is not None
 
 
 def signed_text(pipeline: Pipeline, image: str = "") -> bytes:
-    """What is signed: five lines, the last of them the image's digest or nothing."""
+    """Return the signed text: five lines, the last one the image's digest or empty."""
     return (
         f"{_NAMESPACE} 1\n{pipeline.name}\n{pipeline.version}\nsha256:{pipeline.digest}\n{image}\n".encode()
     )
 
 
 def sign(text: bytes, key: Path, scratch: Path, image: str = "") -> tuple[str, bytes]:
-    """The file name and content of a signature with this key: a private one, or a public one whose private one an agent holds.
+    """Sign with a private key, or with a public one whose private key an agent holds; return file name and content.
 
-    One that covers an image has a name of its own: one that was made before the image came is not in its way. Raises `NotFoundError`, `AccessError`.
+    A signature that covers an image has another name than one made before the image was added. Raises `NotFoundError`, `AccessError`.
     """
     if not key.exists():
-        raise NotFoundError("no-such-key", "there is no such ssh key", subject=str(key))
+        raise NotFoundError("no-such-key", "the ssh key does not exist", subject=str(key))
     message = scratch / secrets.token_hex(16)
     signature = message.with_suffix(".sig")
     try:
         message.write_bytes(text)
-        words = ["ssh-keygen", "-Y", "sign", "-q", "-n", _NAMESPACE, "-f", str(key), str(message)]
-        finished = run(words, foreground=True)
+        argv = ["ssh-keygen", "-Y", "sign", "-q", "-n", _NAMESPACE, "-f", str(key), str(message)]
+        finished = run(argv, foreground=True)
         if finished.exit_code != 0 or not signature.exists():
-            said = printable(finished.stderr.strip()[-300:])
-            raise AccessError("not-signed", f"ssh-keygen could not sign: {said}", subject=str(key))
+            stderr = printable(finished.stderr.strip()[-300:])
+            raise AccessError("not-signed", f"ssh-keygen could not sign: {stderr}", subject=str(key))
         covered = f"-{image.removeprefix('sha256:')[:16]}" if image else ""
         return f"{SIGNATURES}{_fingerprint(key)}{covered}.sig", signature.read_bytes()
     finally:
@@ -56,7 +56,7 @@ def sign(text: bytes, key: Path, scratch: Path, image: str = "") -> tuple[str, b
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Whose signatures count, by an allowed_signers file, and whether one is needed."""
+    """The accepted signers, from an allowed_signers file, and whether a signature is required."""
 
     allowed_signers: Path | None = None
     required: bool = False
@@ -65,26 +65,26 @@ class Policy:
     def check(
         self, pipeline: Pipeline, signatures: Mapping[str, bytes], subject: str, image: str = ""
     ) -> str:
-        """Who signed it, "" for nobody; raises `RefusedError` where nobody did whose word counts and one is required."""
-        who = self._first_signer(pipeline, signatures, image)
-        if self.required and not who:
-            reason = "its signature is of none whose word counts here" if signatures else "it is not signed"
+        """Return who signed it, "" for nobody; raises `RefusedError` where an accepted signature is required and missing."""
+        signer = self._first_signer(pipeline, signatures, image)
+        if self.required and not signer:
+            reason = "none of its signers is in allowed_signers" if signatures else "it is not signed"
             if image and self._first_signer(pipeline, signatures, ""):
                 reason = "its signature does not cover the image that was added later"
             raise RefusedError(
                 "unsigned",
-                f"{reason}, and config.toml asks for a signature",
+                f"{reason}, but config.toml requires a signature",
                 subject=subject,
-                hint=f"Who may sign stands in {self.allowed_signers}; `hibali pipelines sign NAME --key KEY` signs.",
+                hint=f"{self.allowed_signers} lists the accepted signers. To sign: hibali pipelines sign NAME --key KEY",
             )
-        return who
+        return signer
 
     def _first_signer(self, pipeline: Pipeline, signatures: Mapping[str, bytes], image: str) -> str:
         found = (self._signer(pipeline, file, raw, image) for file, raw in signatures.items())
         return next(filter(None, found), "")
 
     def _signer(self, pipeline: Pipeline, file: str, raw: bytes, image: str) -> str:
-        """The principal of a good signature by somebody who is allowed to, "" for any other."""
+        """Return the principal of a valid signature by an allowed signer, "" for any other."""
         if self.allowed_signers is None or not is_signature_name(file) or len(raw) > _LARGEST:
             return ""
         path = self.scratch / f"{secrets.token_hex(16)}.sig"
@@ -92,29 +92,31 @@ class Policy:
             path.write_bytes(raw)
             allowed, text = str(self.allowed_signers), signed_text(pipeline, image)
             found = run(["ssh-keygen", "-Y", "find-principals", "-s", str(path), "-f", allowed])
-            for who in found.stdout.decode("utf-8", "replace").splitlines() if found.exit_code == 0 else ():
-                words = [
+            for signer in (
+                found.stdout.decode("utf-8", "replace").splitlines() if found.exit_code == 0 else ()
+            ):
+                argv = [
                     "ssh-keygen",
                     "-Y",
                     "verify",
                     "-f",
                     allowed,
                     "-I",
-                    who,
+                    signer,
                     "-n",
                     _NAMESPACE,
                     "-s",
                     str(path),
                 ]
-                if run(words, stdin=text).exit_code == 0:
-                    return who
+                if run(argv, stdin=text).exit_code == 0:
+                    return signer
             return ""
         finally:
             path.unlink(missing_ok=True)
 
 
 def _fingerprint(key: Path) -> str:
-    """Of the public key, as a file's name."""
+    """Return the fingerprint of the public key, as a file name."""
     finished = run(["ssh-keygen", "-l", "-f", str(key)])
     found = re.search(rb"SHA256:([A-Za-z0-9+/]+)", finished.stdout)
     if finished.exit_code != 0 or found is None:

@@ -19,7 +19,7 @@ from runs.clean import check_work_folder
 from runs.model import RUN_ID, Run
 from runs.records import fold_records
 from runs.schedulers.base import NotSubmitted, Submitted, Unclear, load_scheduler
-from runs.store import Queued, RunStore
+from runs.store import QueuePlaces, RunStore
 from runs.submit import find_submission, submitted_at
 from transfers.remote.host import RemoteHost
 
@@ -46,7 +46,7 @@ _TEXTS = ("pipeline", "pipeline_digest", "name", "scheduler", "container")
 
 
 def write_run_manifest(host: RemoteHost, folder: bytes, run_store: RunStore, run: Run) -> None:
-    """Leave it there, from the run's first record in the ledger; what is bulky stays away from it, and so do the tasks of a sweep."""
+    """Write the run manifest into the run's folder: its first record in the ledger, without bulky fields and the tasks of a sweep."""
     card = {**run_store.records(run.id)[0], "kind": "run-card", "ledger": socket.gethostname()}
     if run.sweep is not None:
         card["sweep"] = True
@@ -57,7 +57,7 @@ def write_run_manifest(host: RemoteHost, folder: bytes, run_store: RunStore, run
 
 
 def read_run_manifest(host: RemoteHost, folder: bytes, run_id: str) -> dict[str, Any] | None:
-    """The card as the first record of a ledger, with `ledger` beside; None where there is none that can be this run's."""
+    """Read the run manifest as the first record of a ledger, with `ledger` beside; None if it is not valid for this run."""
     content = host.get(folder + _NAME, maximum=MAXIMUM_BYTES + 1)
     if content is None:
         return None
@@ -85,7 +85,7 @@ def read_run_manifest(host: RemoteHost, folder: bytes, run_id: str) -> dict[str,
 
 
 def _is_sound(card: dict[str, Any]) -> bool:
-    """Whether the fields that are optional are of the kinds that a ledger writes: no command may fail by what stands there."""
+    """Whether optional fields have the types that a ledger writes, so that no command fails because of them."""
     return (
         all(_is(card[name], kind) for name, kind in _FIELDS.items() if name in card)
         and all(isinstance(each, str) for each in card.get("after", ()))
@@ -110,7 +110,7 @@ def _climbs(path: str) -> bool:
 
 
 class Adoption(StrEnum):
-    """What becomes of a run that was found."""
+    """The result for a run that was found."""
 
     FOUND = "found"
     ADOPTED = "adopted"
@@ -119,7 +119,7 @@ class Adoption(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A run at a site that this ledger does not know; `card` is what was left there for whoever takes it up, {} for none."""
+    """A run at a site that this ledger does not know; `card` is its manifest, {} for none."""
 
     id: str
     site: str
@@ -130,7 +130,7 @@ class FoundRun:
     because: str = ""
 
     def to_record(self) -> dict[str, Any]:
-        """The fields of the JSON line of kind `stray`."""
+        """Return the fields of the JSON line of kind `stray`."""
         return {
             "id": self.id,
             "site": self.site,
@@ -146,9 +146,9 @@ class FoundRun:
 
 
 def find_unknown_runs(host: RemoteHost, site: Site, run_store: RunStore) -> Iterator[FoundRun]:
-    """Every run with a folder at the site that the ledger does not know, oldest first.
+    """Yield every run with a folder at the site that the ledger does not know, oldest first.
 
-    Raises `RefusedError` where others can write there: what says in such a folder what a run is may be theirs (S22).
+    Raises `RefusedError` if others can write there, because the manifests may then be theirs (S22).
     """
     runs = check_work_folder(host, site, b"runs") + b"/runs"
     for name in host.names(runs):
@@ -162,10 +162,10 @@ def _look(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundRun:
         return FoundRun(run_id, site.name, folder, card or {}, fate=Adoption.LEFT, because=because)
 
     if not host.is_private(folder):
-        return left("its folder belongs to another account, or others can write to it")
+        return left("the folder belongs to another account, or others can write to it")
     card = read_run_manifest(host, folder, run_id)
     if card is None:
-        return left("nothing in its folder says what it is")
+        return left("its folder has no valid run manifest")
     if card["scheduler"] not in words("runs.schedulers"):
         return left(f"its scheduler is not known here: {printable(card['scheduler'])}", card)
     if card["sweep"]:
@@ -176,7 +176,9 @@ def _look(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundRun:
         case NotSubmitted():
             return left(f"it was never submitted; its line at {card['ledger']} goes on with it", card)
         case Unclear():
-            return left("whether it was submitted is not known; its own line finds out", card)
+            return left(
+                "it is not known whether it was submitted; its own `hibali run` command finds out", card
+            )
         case Submitted(job):
             if began.age < site.limits.settling_seconds and not began.answered:
                 return left("another ledger is submitting it now", card)
@@ -184,7 +186,7 @@ def _look(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundRun:
 
 
 def adopt(run_store: RunStore, stray: FoundRun) -> Run:
-    """The run as this ledger knows it from now on; taking one up again changes nothing."""
+    """Record a found run in this ledger; adopting it again changes nothing."""
     card = {name: value for name, value in stray.card.items() if name not in {"ledger", "sweep"}}
     records = [
         {**card, "site": stray.site},
@@ -196,5 +198,5 @@ def adopt(run_store: RunStore, stray: FoundRun) -> Run:
     run = run_store.adopt(stray.id, str(card["key"]), records)
     if not run.state.ended:
         with contextlib.suppress(OSError):
-            Queued(stray.site).keep(stray.id, 1)
+            QueuePlaces(stray.site).keep(stray.id, 1)
     return run

@@ -21,10 +21,12 @@ _IN_QUEUE = frozenset({State.SUBMITTED, State.WAITING})
 
 
 def release_run(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run) -> Run:
-    """The run after the scheduler was told, and asked once; one that was let go before is let go.
+    """Release a run that is on hold, and query it once; a released run stays as it is.
 
-    Raises `UsageError` for a run that was not begun on hold, `RefusedError` for one that has ended, `TryLaterError` where it was
-    never submitted or the scheduler did not take the wish.
+    Raises:
+        UsageError: The run was not started with --hold.
+        RefusedError: It has ended.
+        TryLaterError: It was never submitted, or the scheduler did not accept the request.
     """
     check_releasable(run)
     run = update(host, scheduler, run_store, [run])[0]
@@ -35,16 +37,16 @@ def release_run(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run
     finished = host.run(scheduler.release_words(run.job))
     if finished.exit_code != 0 and update(host, scheduler, run_store, [run])[0].state in _IN_QUEUE:
         said = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("not-released", f"the scheduler did not let the job go: {said}", subject=run.id)
+        raise TryLaterError("not-released", f"the scheduler did not release the job: {said}", subject=run.id)
     return update(host, scheduler, run_store, [run_store.note(run.id, "released")])[0]
 
 
 def check_releasable(run: Run) -> None:
-    """Raise where there is nothing to let go; see `release_run`."""
+    """Raise if a run cannot be released; see `release_run`."""
     if not run.submission.hold:
         raise UsageError(
             "not-on-hold",
-            "this run was not begun on hold",
+            "this run was not started with --hold",
             subject=run.id,
             hint=f"hibali runs show {run.id}",
         )
@@ -53,26 +55,26 @@ def check_releasable(run: Run) -> None:
     if not run.job:
         raise TryLaterError(
             "not-submitted",
-            "this run was never submitted, so there is nothing to let go",
+            "this run was never submitted, so it cannot be released",
             subject=run.id,
-            hint="Type its `hibali run` line again; it goes on from there.",
+            hint="Run its `hibali run` command again to resume.",
             transient=False,
         )
 
 
 def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) -> Run:
-    """The sweep after the wish to end it is in the ledger: what was not submitted never is.
+    """Cancel the tasks of a sweep that were not submitted; the request is in the ledger already.
 
-    Whoever calls has the run's turn (Book.claim). Raises `TryLaterError` where a job was begun to be submitted and nobody knows
-    whether it was.
+    Whoever calls has the run's lock (RunStore.lock). Raises `TryLaterError` if the submission of a job was begun and its outcome is
+    not known.
     """
     unsent = sweep_of(run).unsubmitted()
     if any(host.stat(chunk_folder(run, chunk) + b"/submit") is not None for chunk in unsent):
         raise TryLaterError(
             "submission-unclear",
-            "a job of this sweep was begun to be submitted, and nobody has noted whether it was",
+            "the submission of a job of this sweep was begun, and its outcome is not recorded",
             subject=run.id,
-            hint="Type its `hibali run` line again, which finds out; then cancel it.",
+            hint="Run its `hibali run` command again to find out; then cancel the run.",
             transient=False,
         )
     numbers = [number for chunk in unsent for number in chunk.tasks]
@@ -82,7 +84,7 @@ def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) ->
 
 
 def end_jobs(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
-    """Tell the scheduler to end the jobs of a sweep; raises `TryLaterError` where it did not take that."""
+    """Cancel the jobs of a sweep; raises `TryLaterError` if the scheduler did not accept that."""
     for chunk in sweep_of(run).chunks:
         if all(sweep_of(run).tasks[number].state.final for number in chunk.tasks):
             continue
@@ -102,16 +104,16 @@ def cancel_run(
     run: Run,
     on_event: Listener = ignore,
 ) -> Run:
-    """The run after the scheduler was told, and asked once; one that is over, and each task that is, keeps its end.
+    """Cancel a run, and query it once; a run or task that has ended keeps its end.
 
-    A run that nobody submitted is CANCELLED at once, and its site is not asked. One that is being launched is ended by
-    whoever launches it, who is waited for. Raises `TryLaterError` where the scheduler did not take the wish.
+    A run that was not submitted is CANCELLED at once, without contacting its site. One that is being launched is cancelled by the process
+    that launches it, which is waited for. Raises `TryLaterError` if the scheduler did not accept the request.
     """
     if run.state.final:
         return run
     run = run_store.note(run.id, "cancel")
     if not run.job or (run.sweep is not None and run.sweep.unsubmitted()):
-        with run_store.claim(run.key, on_event=on_event):
+        with run_store.lock(run.key, on_event=on_event):
             run = _give_up(open_host, scheduler, run_store, run_store.load(run.id))
     if run.state.final:
         return run
@@ -127,7 +129,7 @@ def cancel_run(
 
 
 def _give_up(open_host: Callable[[], RemoteHost], scheduler: Scheduler, run_store: RunStore, run: Run) -> Run:
-    """The run after whatever of it has no job will never have one."""
+    """Cancel whatever of a run has no job."""
     if run.state.ended:
         return run
     if not run.submission.begun and not run.job:
@@ -152,9 +154,9 @@ def _end_job(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
 
 
 def _mark(host: RemoteHost, run: Run) -> bool:
-    """Let the job itself see the wish, so that it does not take for its own end what a signal did to its tool.
+    """Let the job see the request, so that it does not mistake the effect of a signal for an end of its own.
 
-    A site that is full must not keep a job running: without the mark, the scheduler's word decides.
+    A full site must not keep a job running: without the mark, the scheduler's state decides.
     """
     try:
         host.put(run.folder + b"/cancel", now().encode("ascii") + b"\n")

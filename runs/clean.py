@@ -17,7 +17,7 @@ from transfers.remote.host import RemoteHost
 
 
 class CleanResult(StrEnum):
-    """What becomes of a run's folder."""
+    """The result of cleaning a run."""
 
     REMOVED = "removed"
     PLANNED = "planned"
@@ -27,10 +27,7 @@ class CleanResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CleanRequest:
-    """Which runs may go: all that ended, or only those whose outputs were collected; and how long ago at least, in seconds.
-
-    Those in `needed` stay.
-    """
+    """Which runs may be removed: all that ended, or only collected ones; and their least age in seconds. Those in `needed` stay."""
 
     all_ended: bool = False
     older_than: float = 0.0
@@ -39,32 +36,32 @@ class CleanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """One run and what became of its folder; `because` says why it was kept, or not removed."""
+    """One run and the result for its folder; `because` says why it was kept, or not removed."""
 
     run: Run
     fate: CleanResult
     because: str = ""
 
 
-def why_kept(run: Run, wanted: CleanRequest, now: datetime) -> str:
-    """Why the folder of a run stays; "" where it may go. Pure."""
+def reason_to_keep(run: Run, wanted: CleanRequest, now: datetime) -> str:
+    """Return why the folder of a run stays; "" if it may be removed."""
     if run.results.cleaned:
-        return "it was removed before"
+        return "it was already removed"
     if not run.state.final:
-        return f"the run is not over: {run.state}"
+        return f"the run has not ended: {run.state}"
     if not run.folder:
         return "it never had a folder"
     if run.id in wanted.needed:
-        return "a run that is not over needs what it left"
+        return "an unfinished run needs its outputs"
     if not run.results.collected and not wanted.all_ended:
         return "its outputs were not collected"
     if (now - _time_of(run.status.ended or run.created)).total_seconds() < wanted.older_than:
-        return "it ended too lately"
+        return "it ended too recently"
     return ""
 
 
 def _time_of(text: str) -> datetime:
-    """A time of the ledger or of an exit record; one that is none was now."""
+    """Return a time of the ledger or of an exit record; for text that is none, the present time."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -73,24 +70,24 @@ def _time_of(text: str) -> datetime:
 
 
 def needed_ids(runs: Iterable[Run]) -> frozenset[str]:
-    """The runs without which others cannot start or go on: their outputs are used where they lie. Pure."""
+    """Return the runs that others need to start or continue, because they use the outputs in place."""
     return frozenset(each for run in runs if not run.state.ended for each in run.needs)
 
 
 def plan_cleaning(runs: Iterable[Run], wanted: CleanRequest) -> Iterator[Cleaned]:
-    """What would become of each; nothing is asked of any site."""
+    """Plan the removal of each run without contacting any site."""
     now = datetime.now(UTC)
     for run in runs:
-        because = why_kept(run, wanted, now)
+        because = reason_to_keep(run, wanted, now)
         yield Cleaned(run, CleanResult.KEPT if because else CleanResult.PLANNED, because)
 
 
 def clean_run(host: RemoteHost, site: Site, run_store: RunStore, run: Run, wanted: CleanRequest) -> Cleaned:
-    """Remove the folder of a run, unless it may not go after all; a failure is told and left for the next call."""
+    """Remove the folder of a run, unless it must stay after all; a failure is reported and left to the next call."""
     try:
-        with run_store.claim(run.key):
+        with run_store.lock(run.key):
             run = run_store.load(run.id)
-            because = why_kept(run, wanted, datetime.now(UTC))
+            because = reason_to_keep(run, wanted, datetime.now(UTC))
             if because:
                 return Cleaned(run, CleanResult.KEPT, because)
             _remove(host, site, run)
@@ -104,13 +101,13 @@ def clean_run(host: RemoteHost, site: Site, run_store: RunStore, run: Run, wante
 
 
 def _remove(host: RemoteHost, site: Site, run: Run) -> None:
-    """Out of the way by one rename first: what is half removed must not look like a run that has not started."""
+    """Remove a folder, renaming it first: a half-removed folder must not look like a run that has not started."""
     runs = host.expand(work_path(site)) + b"/runs"
     name = run.id.encode("ascii")
     if run.folder != runs + b"/" + name:
         raise RefusedError(
             "not-its-folder",
-            f"the site keeps runs elsewhere now: {printable(runs)}",
+            f"the site has another work folder now: {printable(runs)}",
             subject=f"{site.name}:{printable(run.folder)}",
         )
     aside = runs + b"/.removed-" + name
@@ -120,17 +117,17 @@ def _remove(host: RemoteHost, site: Site, run: Run) -> None:
         if not _is_of(host, run):
             raise RefusedError(
                 "not-its-folder",
-                "what stands there does not say that it is of this run",
+                "the files in the folder do not say that it belongs to this run",
                 subject=f"{site.name}:{printable(run.folder)}",
             )
         host.move(run.folder, aside)
         if host.stat(run.folder) is not None:
-            raise IncompleteError("not-removed", "it could not be taken out of the way", subject=run.id)
+            raise IncompleteError("not-removed", "it could not be renamed", subject=run.id)
         _remove_tree(host, site, aside)
 
 
 def _is_of(host: RemoteHost, run: Run) -> bool:
-    """Whether its job script is that of the run; one that was never made ready has only its card."""
+    """Whether the job script in the folder is that of the run; a run that was never staged has only its manifest."""
     script = host.get(run.folder + b"/job.sh", maximum=1 << 20)
     told = b"\nrun=%s\n" % run.id.encode("ascii")
     card = host.get(run.folder + b"/run.json", maximum=1 << 20)
@@ -153,7 +150,7 @@ def _remove_tree(host: RemoteHost, site: Site, path: bytes) -> None:
 
 
 def make_work_folder(host: RemoteHost, site: Site, *below: bytes) -> bytes:
-    """The work folder, absolute, made with these folders in it; raises `RefusedError` where others can write to one."""
+    """Create the work folder with these folders in it, and return it, absolute; raises `RefusedError` if others can write to one."""
     work = host.expand(work_path(site))
     for path in (work, *(work + b"/" + name for name in below)):
         host.make_folder(path)
@@ -162,7 +159,7 @@ def make_work_folder(host: RemoteHost, site: Site, *below: bytes) -> bytes:
 
 
 def check_work_folder(host: RemoteHost, site: Site, *below: bytes) -> bytes:
-    """The same of what exists already: `RefusedError` where others can write to one, and so leave runs of their own there."""
+    """Return the existing work folder; raises `RefusedError` if others can write to one of these folders, and so forge runs there."""
     work = host.expand(work_path(site))
     for path in (work, *(work + b"/" + name for name in below)):
         if host.stat(path) is not None:
@@ -171,7 +168,7 @@ def check_work_folder(host: RemoteHost, site: Site, *below: bytes) -> bytes:
 
 
 def check_private(host: RemoteHost, site: Site, path: bytes) -> None:
-    """Raise `RefusedError` where a folder is not ours, or others can write to it."""
+    """Raise `RefusedError` if a folder belongs to another account, or others can write to it."""
     if not host.is_private(path):
         raise RefusedError(
             "not-private",

@@ -26,7 +26,7 @@ _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 
 @dataclass(slots=True)
 class Chosen:
-    """What of a work folder is output: regular files to pull, folders, and what is wrong, as path, code and words (S12).
+    """The outputs in a work folder: regular files to pull, folders, and problems as path, code and message (S12).
 
     `owners` has for each file the id of the first output that it belongs to.
     """
@@ -38,9 +38,9 @@ class Chosen:
 
 
 def choose_outputs(outputs: Sequence[Output], entries: Iterable[Entry]) -> Chosen:
-    """Judge a listing of the work folder against the declared outputs; pure.
+    """Choose the declared outputs from a listing of the work folder.
 
-    A declared folder stands for the regular files below it. A symlink is named and not followed.
+    A declared folder means the regular files below it. A symlink is reported and not followed.
     """
     chosen = Chosen()
     patterns = [(output, _components(output)) for output in outputs]
@@ -79,7 +79,7 @@ def choose_outputs(outputs: Sequence[Output], entries: Iterable[Entry]) -> Chose
 
 
 def _components(output: Output) -> list[re.Pattern[str]]:
-    """One expression per component; as in a shell, a wildcard does not stand for a leading dot."""
+    """Return one regular expression for each component of a pattern; as in a shell, a wildcard does not match a leading dot."""
     if output.path == ".":
         return []
     return [_component(part, is_pattern=output.is_pattern) for part in output.path.split("/")]
@@ -101,12 +101,14 @@ def collect(
     *,
     saving: Saving = Saving(),  # noqa: B008 - it is frozen
 ) -> Receipt:
-    """Pull the outputs of a run that has ended; the receipt's `exit` tells how it went.
+    """Pull the outputs of a run that has ended, and verify them.
 
-    RUN_FAILED for a tool that failed, whatever was found, OUTPUTS_MISSING for one that ended with 0 and left a required output
-    missing; else INCOMPLETE where anything is missing, is no
-    regular file or did not arrive. Raises `TryLaterError` for a run that has not ended or is LOST, `IncompleteError` where a dataset
-    could not be saved as `saving` says.
+    The receipt's `exit` is RUN_FAILED for a tool that failed, whatever was found, OUTPUTS_MISSING for one that exited with 0 without a required
+    output, else INCOMPLETE if anything is missing, is no regular file or did not arrive.
+
+    Raises:
+        TryLaterError: The run has not ended or is LOST.
+        IncompleteError: A dataset could not be saved as `saving` says.
     """
     require_end(run)
     store = open_store(work_of(run, site))
@@ -134,7 +136,7 @@ def collect(
 
 
 def work_of(run: Run, site: Site) -> Location:
-    """Where the tool wrote."""
+    """Return the run's work folder."""
     folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
     return Location(site, folder, f"{site.name}:{folder}")
 
@@ -149,7 +151,7 @@ def pull_outputs(
     *,
     saving: Saving = Saving(),  # noqa: B008 - it is frozen
 ) -> Receipt:
-    """Bring these files of the work folder, and nothing else of it; `operation` is the word for the receipt."""
+    """Pull these files of the work folder and no others; `operation` is the word in the receipt."""
     return pull_files(operation, work_of(run, site), target, files, saving, on_event)
 
 
@@ -161,7 +163,7 @@ def pull_files(
     saving: Saving,
     on_event: Listener,
 ) -> Receipt:
-    """Bring just these files of a folder."""
+    """Pull these files of a folder and no others."""
     if not files:
         return Receipt(new_identifier(), operation, source.text, target.text)
     rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))
@@ -169,12 +171,12 @@ def pull_files(
 
 
 def _as_pattern(path: bytes) -> str:
-    """A gitignore pattern that takes this very path."""
+    """Return a gitignore pattern that matches only this path."""
     return "/" + _SPECIAL.sub(r"\\\1", path.decode("utf-8", "surrogateescape"))
 
 
 def require_end(run: Run) -> None:
-    """Raise `TryLaterError` for a run that has not ended or is LOST, `NotFoundError` where its folder was removed."""
+    """Raise `TryLaterError` for a run that has not ended or is LOST, `NotFoundError` if its folder was removed."""
     if run.results.cleaned:
         raise NotFoundError(
             "run-cleaned", f"its folder at {run.site} was removed by `hibali runs clean`", subject=run.id
@@ -182,7 +184,7 @@ def require_end(run: Run) -> None:
     if run.state is State.LOST:
         raise TryLaterError(
             "run-lost",
-            f"nobody knows how this run ended: {run.status.reason}",
+            f"the end of this run is not known: {run.status.reason}",
             subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )

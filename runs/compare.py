@@ -20,7 +20,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from runs.collect import pull_outputs
 from runs.model import Run
-from runs.outputs import Left
+from runs.outputs import OutputDigests
 from transfers.journal import Receipt
 from transfers.request import Saving
 
@@ -138,7 +138,7 @@ class Copies:
     Those of a sweep are called `N/PATH`.
     """
 
-    def __init__(self, run: Run, left: Left, folder: Path) -> None:
+    def __init__(self, run: Run, left: OutputDigests, folder: Path) -> None:
         """What has to be brought comes to `folder`, which is made."""
         self._run = run
         self._left = left

@@ -135,7 +135,7 @@ def find_dataset(folder: str, asked: DatasetRequest) -> Dataset:
     return Dataset(place.repository, os.fsdecode(place.path), asked)
 
 
-def saving_of(dataset: Dataset, run: Run) -> Saving:
+def dataset_saving(dataset: Dataset, run: Run) -> Saving:
     """The commit of a run that succeeded: outputs, the files that its line names, and the record in the message.
 
     Where the dataset says so the record goes into a file of its own, which is written here.

@@ -12,8 +12,8 @@ from runs.model import UNSUCCESSFUL_STATES, Run, State
 from runs.poll import format_failure, update
 from runs.records import sweep_of, tasks_as_runs
 from runs.schedulers.base import Scheduler
-from runs.script import Need
-from runs.store import Reference, RunStore, find_output, parts_meant
+from runs.script import Dependency
+from runs.store import Reference, RunStore, find_output, referenced_runs
 from transfers.remote.host import RemoteHost
 
 
@@ -25,17 +25,23 @@ def must_end_before(
     container: Container,
     scheduler: Scheduler,
 ) -> bool:
-    """Whether a run has to have ended before what needs it can be submitted to a site.
+    """Whether a run must have ended before the run that depends on it can be submitted to a site.
 
-    `references` are those that take of it, `parts` is what is needed of it (`needed_parts`).
+    A scheduler cannot wait for a job at another site; the files of a pattern are known, and private copies can be made, only after
+    the end. Of a sweep the needed tasks must be submitted, if the scheduler can wait for tasks.
 
-    Elsewhere nobody can wait for its job; what a pattern takes is known, and a private copy can be made, only then. Of a sweep
-    the tasks that are needed have to be submitted, where the scheduler can wait for tasks at all.
+    Args:
+        run: The run that comes first.
+        references: The references to its outputs.
+        parts: The run, or the tasks of it that are needed (`needed_parts`).
+        site: The site of the run that depends on it.
+        container: The container there.
+        scheduler: The scheduler there.
     """
     copies = container.isolates and not container.binds_inputs
     if run.site != site.name or (copies and references):
         return True
-    if any(find_output(part, each).is_pattern for each in references for part in parts_meant(run, each)):
+    if any(find_output(part, each).is_pattern for each in references for part in referenced_runs(run, each)):
         return True
     if run.sweep is None:
         return False
@@ -43,7 +49,7 @@ def must_end_before(
 
 
 def needed_parts(run: Run, references: Iterable[Reference]) -> list[Run]:
-    """What has to succeed of a run of which these references take, or which only comes first: itself, or tasks of a sweep."""
+    """Return what must succeed of a run that others depend on: the run itself, or the referenced tasks of a sweep."""
     if run.sweep is None:
         return [run]
     tasks = {each.task for each in references}
@@ -55,29 +61,29 @@ def require_success(run: Run) -> None:
     if run.state in {State.FAILED, State.CANCELLED}:
         raise RunFailedError(
             "needed-run-failed",
-            f"{format_failure(run)}, and this one needs it",
+            f"{format_failure(run)}, and this run depends on it",
             subject=run.id,
             hint=f"hibali runs show {run.id}",
         )
     if run.state is State.LOST:
         raise TryLaterError(
             "run-lost",
-            f"nobody knows how the run ended that this one needs: {run.status.reason}",
+            f"the end of the run that this one depends on is not known: {run.status.reason}",
             subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )
     if run.state is not State.SUCCEEDED:
         raise TryLaterError(
             "not-ended",
-            f"the run that this one needs is {run.state}, and has to have ended before",
+            f"the run that this one depends on is {run.state} and has not ended yet",
             subject=run.id,
-            hint=f"Add --wait, or type the same line again after: hibali runs wait {run.id}",
+            hint=f"Add --wait, or run the same command again after: hibali runs wait {run.id}",
             transient=False,
         )
 
 
 def find_jobs(runs: Sequence[Run], scheduler: str) -> tuple[str, ...]:
-    """The jobs to come after; none of a run that has succeeded. Raises as `require_success` does, and for a run without a job."""
+    """Return the jobs of runs that have not succeeded yet. Raises as `require_success` does, and for a run without a job."""
     jobs = []
     for run in runs:
         if run.state is State.SUCCEEDED:
@@ -90,11 +96,11 @@ def find_jobs(runs: Sequence[Run], scheduler: str) -> tuple[str, ...]:
 
 
 def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tuple[str, ...] | None:
-    """The jobs to come after for these tasks of a sweep; none for those that have succeeded.
+    """Return the jobs of tasks of a sweep that have not succeeded yet.
 
-    None where nobody can wait for one: the scheduler, or its job, is none that can be named, or it did not end well. Where only whole
-    arrays can be waited for, nor can they once another task of theirs did not end well. The job of a pilot may end before its tasks, and
-    another one go on with them.
+    None if the scheduler cannot wait for one: it waits for whole jobs only, the job has no name, or a task was not successful. If
+    only whole arrays can be waited for, one unsuccessful task of an array is enough. The job of a pilot may end before its tasks, which another
+    one continues.
     """
     sweep = sweep_of(run)
     wanted = set(numbers)
@@ -132,16 +138,18 @@ def require_submitted(run: Run) -> None:
     if not run.job and not run.state.final:
         raise TryLaterError(
             "not-submitted",
-            "the run that this one needs was not submitted yet",
+            "the run that this one depends on is not submitted yet",
             subject=run.id,
-            hint="Type the `hibali run` line of that one again; it goes on from there.",
+            hint="Run the `hibali run` command of that run again to resume it.",
             transient=False,
         )
 
 
-def check_needs(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Need]) -> None:
-    """Raise `NotFoundError` where a run that succeeded did not leave what is taken of it, and for what nobody can wait for."""
-    runs = _ask(host, scheduler, run_store, needs)
+def check_needs(
+    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Dependency]
+) -> None:
+    """Raise `NotFoundError` if a successful run does not have the needed output, and as `find_jobs` does."""
+    runs = _query_needed(host, scheduler, run_store, needs)
     _jobs_of(needs, runs, scheduler)
     left = [need for need in needs if _state_of(runs[need.run], need) is State.SUCCEEDED]
     paths = [
@@ -157,28 +165,28 @@ def check_needs(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, nee
             raise NotFoundError(
                 "no-such-output",
                 f"the run did not leave it: {printable(path)}",
-                subject=need.word,
+                subject=need.reference,
                 hint=f"hibali runs logs {need.run}{f' --task {need.task}' if need.task else ''}",
             )
 
 
-def _state_of(run: Run, need: Need) -> State:
+def _state_of(run: Run, need: Dependency) -> State:
     return run.state if run.sweep is None or not need.task else run.sweep.tasks[need.task].state
 
 
 def jobs_to_come_after(
-    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run, needs: Sequence[Need]
+    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run, needs: Sequence[Dependency]
 ) -> tuple[str, ...] | Run:
-    """The jobs to come after, as they are now; or the run itself, ended, where one that it needs failed meanwhile."""
+    """Return the jobs to wait for, as they are now; or the run itself, CANCELLED, if one that it depends on failed meanwhile."""
     try:
-        return _jobs_of(needs, _ask(host, scheduler, run_store, needs), scheduler)
+        return _jobs_of(needs, _query_needed(host, scheduler, run_store, needs), scheduler)
     except RunFailedError as failed:
         reason = failed.message.partition(",")[0]
         return run_store.note(run.id, "seen", {"state": State.CANCELLED, "native": "", "reason": reason})
 
 
-def _jobs_of(needs: Sequence[Need], runs: Mapping[str, Run], scheduler: Scheduler) -> tuple[str, ...]:
-    """Raises as `find_jobs` does."""
+def _jobs_of(needs: Sequence[Dependency], runs: Mapping[str, Run], scheduler: Scheduler) -> tuple[str, ...]:
+    """Return the jobs of needed runs. Raises as `find_jobs` does."""
     jobs = list(find_jobs([run for run in runs.values() if run.sweep is None], scheduler.name))
     for run in runs.values():
         if run.sweep is None:
@@ -193,10 +201,10 @@ def _jobs_of(needs: Sequence[Need], runs: Mapping[str, Run], scheduler: Schedule
     return tuple(dict.fromkeys(jobs))
 
 
-def _ask(
-    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Need]
+def _query_needed(
+    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Dependency]
 ) -> dict[str, Run]:
-    """The runs that are needed, by id; of those that have not ended the scheduler is asked once."""
+    """Return the needed runs by id; the scheduler is queried once for those that have not ended."""
     runs = [run_store.load(each) for each in dict.fromkeys(need.run for need in needs)]
     asked = [
         run for run in runs if run.job and not run.state.final and run.placement.scheduler == scheduler.name

@@ -27,7 +27,7 @@ fi
 
 @dataclass(frozen=True, slots=True)
 class Fast:
-    """The tier of each input that is copied, by the input's number, and that of the work folder ("" where it stays)."""
+    """The tier of each input that is copied, by the input's number, and that of the work folder ("" if it stays)."""
 
     inputs: Mapping[int, str] = field(default_factory=dict)
     work: str = ""
@@ -35,12 +35,12 @@ class Fast:
 
     @property
     def is_used(self) -> bool:
-        """Whether a job has anything to copy."""
+        """Whether the job copies anything."""
         return bool(self.inputs or self.work)
 
     @property
     def used_tiers(self) -> list[str]:
-        """The tiers that are used, by name."""
+        """The names of the used tiers, sorted."""
         return sorted({*self.inputs.values(), *((self.work,) if self.work else ())})
 
     def lines(self, scheduler: Scheduler, seconds: int | None) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ class Fast:
         return (*(each for each in found if each is not None), *more)
 
     def inputs_in(self, folder: str, inputs: Sequence[Input]) -> list[Input]:
-        """The inputs as the tool gets them: those that are copied lie where the job links to."""
+        """Return the inputs with the paths that the tool gets: the copies on fast storage."""
         return [
             replace(each, in_place=True, source=f"{folder}/fast/{each.number}/{each.name}")
             if each.number in self.inputs
@@ -65,11 +65,11 @@ class Fast:
         ]
 
     def work_in(self, folder: str) -> str:
-        """Where the tool's work folder is, from outside."""
+        """Return the tool's work folder, seen from outside of the container."""
         return f"{folder}/fast/work" if self.work else f"{folder}/work"
 
     def script(self, inputs: Sequence[Input]) -> str:
-        """What the job script reads: functions of quoted words; "" where nothing is copied."""
+        """Return the functions that the job script reads; "" if nothing is copied."""
         if not self.is_used:
             return ""
         places = {name: f"fast_{number}" for number, name in enumerate(self.used_tiers)}
@@ -97,7 +97,7 @@ NOTHING_FAST = Fast()
 
 
 def check_fast(container: Container) -> None:
-    """Raise `UsageError` where a container sees its inputs only as copies in the run's folder."""
+    """Raise `UsageError` if a container sees its inputs only as copies in the run's folder."""
     if container.isolates and not container.binds_inputs:
         raise UsageError(
             "no-fast-storage",
@@ -109,7 +109,7 @@ def check_fast(container: Container) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FastOptions:
-    """What a command line says: inputs as `INPUT` or `INPUT=TIER`, the tier for the work folder or "", or nothing fast at all."""
+    """The options of the command line: inputs as `INPUT` or `INPUT=TIER`, the tier for the work folder or "", or no fast storage."""
 
     inputs: tuple[str, ...] = ()
     work: str = ""
@@ -122,9 +122,9 @@ NO_FAST_OPTIONS = FastOptions()
 def choose_fast_storage(
     site: Site, inputs: Sequence[Input], at_site: Sequence[bool], marks: FastOptions
 ) -> Fast:
-    """What marks mean at a site, whose own default takes all inputs that come from elsewhere, and the work folder.
+    """Apply the options at a site, whose default is fast storage for all inputs from elsewhere and for the work folder.
 
-    `at_site` says of each input whether it lies there. Raises `UsageError` for an input or a tier that is not there.
+    `at_site` says of each input whether it is at the site. Raises `UsageError` for an unknown input or tier.
     """
     if marks.none:
         return NOTHING_FAST
@@ -139,7 +139,7 @@ def choose_fast_storage(
             known = ", ".join(sorted({each.id for each in inputs})) or "none"
             raise UsageError(
                 "no-such-input",
-                "no file of the answers belongs to an input of this name",
+                "the invocation has no file for an input with this id",
                 subject=f"--fast {mark}",
                 hint=f"Inputs with files: {known}.",
             )
@@ -148,13 +148,13 @@ def choose_fast_storage(
 
 
 def fast_options_of_task(marks: FastOptions, inputs: Sequence[Input]) -> FastOptions:
-    """The marks that are about inputs which a task of a sweep has: not every task needs to answer everything."""
+    """Return the options for the inputs that a task of a sweep has."""
     there = {each.id for each in inputs}
     return replace(marks, inputs=tuple(each for each in marks.inputs if each.partition("=")[0] in there))
 
 
 def _tier(site: Site, name: str, subject: str) -> str:
-    """The tier of that name, or the one that goes without saying."""
+    """Return the tier of that name, or the only one."""
     only = next(iter(site.tiers)) if len(site.tiers) == 1 else ""
     chosen = name or site.fast or only
     if chosen not in site.tiers:
@@ -170,7 +170,7 @@ def _tier(site: Site, name: str, subject: str) -> str:
 
 
 def _open_tier(name: str, path: str, place: str) -> str:
-    """A folder of the run's own there, whose name nobody can guess."""
+    """Create a folder of the run's own there, with a name that cannot be guessed."""
     variable, slash, rest = path[1:].partition("/")
     base = f"${{{variable}:+${variable}{slash}{rest}}}" if path.startswith("$") else path
     shown = path.replace("$", "")

@@ -27,7 +27,7 @@ from runs.cache.entries import IMAGE, Name
 from runs.clean import make_work_folder
 from runs.containers.base import Container, Image, Started
 from runs.inputs import identify_local
-from runs.site_commands import SiteCommands, Turn, not_staged
+from runs.site_commands import SiteCommands, SiteLock, not_staged
 from runs.stage import Cache, Carrier, open_cache
 from transfers.entry import Kind
 from transfers.remote.host import RemoteHost
@@ -40,9 +40,8 @@ _READY, _RECORD = b"ready", b"staged.json"
 class Staged:
     """An image at a site.
 
-    `path` and `digest` are of the file or folder that it was converted to (a folder's digest is that of the tar it was unpacked
-    from), both "" where the runtime keeps it by itself. `digests` are what a descriptor may pin it by besides its `id`.
-    `fresh` says that this call brought it.
+    `path` and `digest` are those of the file or folder that it was converted to (a folder's digest is that of the tar it was unpacked
+    from), both "" if the runtime keeps it by itself. `digests` may be pinned by a descriptor, besides its `id`. `fresh`: this call staged it.
     """
 
     id: str
@@ -80,24 +79,24 @@ class SiteImages:
         return self._site.name
 
     def ask(self, name: str) -> Image | None:
-        """The image that the runtime's own store has under a name; raises where it does not answer."""
+        """Return the image that the runtime's own store has under a name; raises if the runtime does not answer."""
         words = self._container.image_words(name)
         return self._container.read_image(self._commands.ask(words), name) if words else None
 
     def find(self, record: ImageRecord) -> Staged | None:
-        """The image of an archive, where it is ready to start and nobody touched it since."""
+        """Return the image of an archive, if it is ready to start and was not modified since."""
         if not self._container.form:
             found = self.find_name(record.id)
             return found if found and found.id == record.id else None
         return self._read_ready(self._folder_of(record.hex), record.id)
 
     def find_name(self, name: str) -> Staged | None:
-        """What the runtime's own store has under a name or an id."""
+        """Return the image that the runtime's own store has under a name or an id."""
         found = self.ask(name)
         return Staged(f"sha256:{found.id}", Started(found.id), found.digests) if found else None
 
     def find_id(self, identifier: str) -> Staged | None:
-        """The image of that id (`sha256:HEX`), from whichever archive."""
+        """Return the image with that id (`sha256:HEX`), from any archive."""
         if not self._container.form:
             return self.find_name(identifier)
         for name in self._host.names(self._folder):
@@ -107,11 +106,15 @@ class SiteImages:
         return None
 
     def stage(self, record: ImageRecord, archive: Callable[[], Path]) -> Staged:
-        """The image, ready to start. `archive` gives the file here, and is called only where that has to be brought.
+        """Stage an image; `archive` returns the local file, and is called only if it must be copied.
 
-        One caller at a time works on an archive, the others wait for what becomes of it. Raises `UsageError` for a format
-        that the runtime cannot take, `IncompleteError` where the conversion fails or there is no space for it,
-        `TryLaterError` where it takes too long, `RefusedError` where what came of it is another image.
+        One process at a time stages an archive, the others wait for it.
+
+        Raises:
+            UsageError: The runtime cannot use the format.
+            IncompleteError: The conversion failed, or there is no space for it.
+            TryLaterError: It takes too long.
+            RefusedError: The result is another image.
         """
         if record.format not in self._container.formats:
             raise UsageError(
@@ -124,7 +127,7 @@ class SiteImages:
         if found is not None:
             return found
         folder = self._folder_of(record.hex)
-        with Turn(self._host, self._cache.location(folder), self._on_event) as turn:
+        with SiteLock(self._host, self._cache.location(folder), self._on_event) as turn:
             found = turn.wait("stage", lambda: self.find(record)) or self.find(record)
             return found or self._make(record, folder, self._bring(record, archive()), turn)
 
@@ -132,7 +135,7 @@ class SiteImages:
         return self._folder + b"/" + digest.encode("ascii")
 
     def _bring(self, record: ImageRecord, archive: Path) -> bytes:
-        """The archive in the site's cache, after comparison with its record."""
+        """Return the archive in the site's cache, after comparison with its record."""
         path = archive.absolute()
         identity, text = identify_local(path), as_text(os.fsencode(path))
         if identity.digest != record.hex:
@@ -144,7 +147,7 @@ class SiteImages:
         place = Location(local_site(), text, text, typed_local=True)
         return self._cache.stage_with_retries(identity, place, self._on_event)
 
-    def _make(self, record: ImageRecord, folder: bytes, archive: bytes, turn: Turn) -> Staged:
+    def _make(self, record: ImageRecord, folder: bytes, archive: bytes, turn: SiteLock) -> Staged:
         for left in self._host.names(folder):
             if left != b".hibali":  # the turn's own
                 self._host.remove_tree(folder + b"/" + left)
@@ -164,16 +167,16 @@ class SiteImages:
             self._leave(partial)
 
     def _leave(self, partial: bytes) -> None:
-        """Whoever comes next removes what could not be removed now."""
+        """Ignore a failed removal, which the next process repeats."""
         try:
             self._host.remove_tree(partial)
         except HibaliError:
             return
 
     def _convert(
-        self, record: ImageRecord, folder: bytes, partial: bytes, archive: bytes, turn: Turn
+        self, record: ImageRecord, folder: bytes, partial: bytes, archive: bytes, turn: SiteLock
     ) -> Staged:
-        """The result with its record beside it, in a folder that appears by one rename."""
+        """Convert an archive, and write the result with its record into a folder that appears by one rename."""
         form = self._container.form.encode("ascii")
         source, facts, digest = archive, {}, ""
         self._on_event(
@@ -215,7 +218,7 @@ class SiteImages:
         return replace(found, fresh=True)
 
     def _read_ready(self, folder: bytes, identifier: str) -> Staged | None:
-        """What was made of an archive, unless it is of another image, or anybody touched it since (S5)."""
+        """Return the converted image of an archive, unless it is another image or was modified (S5)."""
         ready = folder + b"/" + _READY
         content = self._host.get(ready + b"/" + _RECORD)
         try:
@@ -233,7 +236,7 @@ class SiteImages:
         return found if self._cache.mark(path) == mark else None
 
     def _flatten(self, archive: bytes, target: bytes, record: ImageRecord) -> dict[str, Any]:
-        """One tar of the image's tree beside the result; its environment and entry point as the archive says them."""
+        """Write the image's tree as one tar beside the result; its environment and entry point are those of the archive."""
         script = resources.files("runs").joinpath("flatten.py").read_bytes()
         python = self._site.ssh.python if self._site.ssh else "python3"
         words = (python, "-I", "-", as_text(archive), as_text(target), record.id.removeprefix("sha256:"))
@@ -253,20 +256,20 @@ class SiteImages:
 def open_images(
     host: RemoteHost, site: Site, container: Container, carrier: Carrier, on_event: Listener = ignore
 ) -> SiteImages:
-    """The images of a site's runtime, in its work folder, which is made where it is not there."""
+    """Return the images of a site's runtime, and create its work folder if needed."""
     work = make_work_folder(host, site, b"cache", b"images")
     cache = open_cache(host, site, work, carrier, on_event)
     return SiteImages(host, site, container, work, cache, on_event)
 
 
 def _environment(listed: Any) -> Mapping[str, str]:
-    """What an image says of its environment, as far as that can be variables."""
+    """Return the image's environment, as far as it can be variables."""
     pairs = (text.partition("=") for text in _words(listed))
     return {name: value for name, equals, value in pairs if equals and _NAME.fullmatch(name)}
 
 
 def _words(listed: Any) -> list[str]:
-    """Words of an image's configuration; one with a NUL byte can be no word."""
+    """Return arguments of an image's configuration, without those that contain NUL bytes."""
     words = listed if isinstance(listed, list) else []
     return [word for word in words if isinstance(word, str) and "\0" not in word]
 
@@ -276,7 +279,7 @@ _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The image that the catalogue has beside a pipeline; `file` gives the archive here, or raises `NotFoundError`."""
+    """The image that the catalogue pins for a pipeline; `file` returns the local archive, or raises `NotFoundError`."""
 
     record: ImageRecord
     file: Callable[[], Path]
@@ -285,11 +288,18 @@ class Pinned:
 def find_image(
     pipeline: Pipeline, container: Container, images: SiteImages, given: str, pinned: Pinned | None
 ) -> Staged:
-    """The image to start, which is at the site when this returns; one without an id for a container without images.
+    """Return the image to start, staged at the site; one without an id for a container without images.
 
-    `given` is what `--image` said: `sha256:...` for exactly that one, at the site or `pinned`, else an archive here; "" for the one that is `pinned`, or
-    where there is none the one that the runtime has under the descriptor's name. Raises `NotFoundError`, `RefusedError`,
-    `UsageError`, and what staging raises.
+    Args:
+        pipeline: The pipeline.
+        container: The site's container.
+        images: The images at the site.
+        given: The value of `--image`: `sha256:...` for an image at the site or the pinned one, else a local archive. "" means the pinned
+            image, or without one the image that the runtime has under the descriptor's name.
+        pinned: The image that the catalogue pins.
+
+    Raises:
+        HibaliError: The image does not exist, is not the expected one, or cannot be staged.
     """
     if not container.isolates:
         if given:
@@ -318,7 +328,7 @@ def find_image(
 
 
 def stage_pinned(name: str, images: SiteImages, pinned: Pinned) -> Staged:
-    """The catalogue's image at the site; raises `RefusedError` where one of its names there is another image's."""
+    """Stage the catalogue's image; raises `RefusedError` if another image has one of its names at the site."""
     for each in sorted({name, *pinned.record.names}):
         there = images.find_name(each)
         if there is not None and there.id != pinned.record.id:
@@ -332,7 +342,7 @@ def stage_pinned(name: str, images: SiteImages, pinned: Pinned) -> Staged:
 
 
 def stage_archive(pipeline: Pipeline, name: str, images: SiteImages, archive: Path) -> Staged:
-    """The image of an archive that was given, staged unless it was before."""
+    """Stage the image of an archive, unless that was done before."""
     held = read_archive(archive, name)
     _compare(pipeline, name, (held.record.id, *held.digests))
     return images.stage(held.record, lambda: archive)
@@ -350,7 +360,7 @@ def _require(found: Staged | None, name: str) -> Staged:
 
 
 def _compare(pipeline: Pipeline, name: str, digests: Iterable[str]) -> None:
-    """A digest that the descriptor names must be one of the image's, of which the first is its id."""
+    """Require that a digest in the descriptor is one of the image's; the first of these is its id."""
     known = list(digests)
     for wanted in wanted_digests(pipeline.container):
         if wanted not in known:
@@ -363,13 +373,13 @@ def _compare(pipeline: Pipeline, name: str, digests: Iterable[str]) -> None:
 
 
 def read_image_id(given: str) -> str | None:
-    """The 64 hexadecimal digits of what `--image` names by its id; None for an archive."""
+    """Return the 64 hexadecimal digits of an id in `--image`; None for an archive."""
     found = _DIGEST.fullmatch(given)
     return found[1] if found else None
 
 
 def first_image(pipeline: Pipeline, site: str, name: str) -> str | None:
-    """The image that a pipeline was last accepted to start under this name at a site, 64 hexadecimal digits."""
+    """Return the image that a pipeline was last accepted to start under this name at a site, 64 hexadecimal digits."""
     pinned: str | None = None
     for record in read_records(_pins_file()):
         if (record.get("site"), record.get("pipeline"), record.get("name")) == (site, pipeline.digest, name):
@@ -382,7 +392,7 @@ def _pins_file() -> Path:
 
 
 def _compare_pin(pipeline: Pipeline, site: str, name: str, image: str, *, accepted: bool) -> None:
-    """A name may be pointed at another image at any time: the first one stays until told otherwise."""
+    """Require the first image that was started under a name, because the name may be moved to another image at any time."""
     pinned = first_image(pipeline, site, name)
     if pinned == image:
         return

@@ -24,12 +24,13 @@ from runs.cache.entries import CONTENT, ORIGIN, Name
 from runs.collect import choose_outputs, pull_files
 from runs.dependencies import require_submitted, require_success
 from runs.model import Input, Run, State
-from runs.outputs import content_at, look_at, matched_paths, require_whole, size_at, work_location
-from runs.script import Need, Waiting
-from runs.store import Named, Reference, RunStore, find_output, parts_meant, read_reference
+from runs.outputs import content_at, inspect_outputs, matched_paths, require_whole, size_at, work_location
+from runs.script import Dependencies, Dependency
+from runs.store import OutputIdentity, Reference, RunStore, find_output, read_reference, referenced_runs
 from transfers.datasets.repository import bring_here, is_reserved, look_into
 from transfers.entry import Entry, Kind
-from transfers.journal import Expected, Receipt, moved_by
+from transfers.journal import Receipt
+from transfers.recorded_digests import Expected, moved_by
 from transfers.remote.host import RemoteHost
 from transfers.request import Saving
 from transfers.stores.open_store import open_store
@@ -38,7 +39,7 @@ _FRESH_NS = 2_000_000_000  # a file changed this shortly before it was hashed ca
 
 
 class LocalContent:
-    """Digests of what lies here, with those of earlier calls at hand."""
+    """Digests of local files, with those of earlier calls at hand."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {
@@ -48,9 +49,9 @@ class LocalContent:
         }
 
     def of_file(self, path: bytes, found: os.stat_result) -> str:
-        """sha256 of a file; remembered for as long as size, times, device and inode stay.
+        """Return the sha256 of a file; it is remembered while size, times, device and inode stay the same.
 
-        Raises `UsageError` where it cannot be read, `IncompleteError` where it changed meanwhile.
+        Raises `UsageError` if the file cannot be read, `IncompleteError` if it changed meanwhile.
         """
         mark = f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
         if mark in self._known:
@@ -72,7 +73,7 @@ class LocalContent:
         return digest
 
     def of_tree(self, root: bytes) -> tuple[str, dict[bytes, str], int]:
-        """The digest of a folder's sorted names, kinds and contents; its files with theirs, and their bytes.
+        """Return the digest of a folder's sorted names, kinds and contents; the digests of its files; and their size in bytes.
 
         In a dataset, annexed files are files. Raises as `of_file` does.
         """
@@ -120,7 +121,7 @@ def _run_store() -> Path:
 
 
 def unreadable(path: bytes, problem: OSError) -> UsageError:
-    """The error for an input that cannot be read."""
+    """Return the error for an input that cannot be read."""
     return UsageError(
         "unreadable-input", f"the input cannot be read: {reason_of(problem)}", subject=printable(path)
     )
@@ -128,10 +129,10 @@ def unreadable(path: bytes, problem: OSError) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What an input is: `text` goes into the run's key; `digest` names it in the cache, "" where it is used in place.
+    """What identifies an input: `text` is part of the run's key; `digest` names it in the cache, "" if it is used in place.
 
-    `files` are the digests by relative path of what is to be staged (b"" for a single file), None where
-    they are not known before. `size` is in bytes, None where nobody looked.
+    `files` are the digests by relative path of the files to stage (b"" for a single file), None if they are not known before. `size` is in
+    bytes, None if unknown.
     """
 
     text: str
@@ -141,21 +142,21 @@ class Identity:
 
     @property
     def name(self) -> Name:
-        """Its entry in a cache."""
+        """The input's entry in a cache."""
         return Name(ORIGIN if self.files is None else CONTENT, self.digest)
 
 
 def identify_local(path: Path) -> Identity:
-    """The content of a file or folder here, hashed now unless it was and has not changed since.
+    """Identify a local file or folder by its content, which is hashed unless that was done before and it did not change.
 
-    Raises `NotFoundError`, `UsageError` for what is neither.
+    Raises `NotFoundError`, and `UsageError` for anything but a file or folder.
     """
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(
             "no-such-input",
-            "there is no such input file",
+            "the input file does not exist",
             subject=printable(os.fsencode(path)),
             hint="Relative paths in an invocation are taken from the current folder.",
         ) from None
@@ -172,9 +173,9 @@ def identify_local(path: Path) -> Identity:
 
 
 def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
-    """An input at another site, by what its store says of it; raises `NotFoundError`."""
+    """Identify an input at another site by what its store says; raises `NotFoundError`."""
     if found is None:
-        raise NotFoundError("no-such-input", "there is no such input at that site", subject=location.text)
+        raise NotFoundError("no-such-input", "the input does not exist at that site", subject=location.text)
     mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.etag or ""))
     text = f"site:{location.site.name}:{location.bucket or ''}:{location.path}:{mark}"
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
@@ -182,26 +183,26 @@ def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
 
 
 def identify_at_site(host: RemoteHost, location: Location) -> tuple[Identity, bytes]:
-    """An input that is at the run's site already, and its absolute path there; raises `NotFoundError`."""
+    """Identify an input at the run's site, and return its absolute path there; raises `NotFoundError`."""
     path = host.expand(location.path)
     found = host.stat(path)
     if found is None:
-        raise NotFoundError("no-such-input", "there is no such input at the site", subject=location.text)
+        raise NotFoundError("no-such-input", "the input does not exist at the site", subject=location.text)
     mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.inode))
     return Identity(f"site:{location.site.name}:{printable(path)}:{mark}"), path
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """All outputs of a run in a folder of this machine; `files` are their paths there."""
+class CollectedCopy:
+    """All outputs of a run in a local folder; `files` are their paths there."""
 
     folder: Path
     files: tuple[bytes, ...]
     size: int
 
 
-def find_collected_copy(run: Run, run_store: RunStore) -> Kept | None:
-    """The latest folder into which all outputs were collected at once and where each still has its content; None without one."""
+def find_collected_copy(run: Run, run_store: RunStore) -> CollectedCopy | None:
+    """Return the latest folder into which all outputs were collected at once, if each still has its content."""
     for record in reversed(run_store.records(run.id)):
         moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
         if moved is None:
@@ -211,7 +212,7 @@ def find_collected_copy(run: Run, run_store: RunStore) -> Kept | None:
             run.spec.outputs, [Entry(path, Kind.FILE, e.size) for path, e in moved.items()]
         )
         if not chosen.problems and all(_holds(folder, path, moved[path]) for path in chosen.files):
-            return Kept(folder, tuple(chosen.files), sum(moved[path].size for path in chosen.files))
+            return CollectedCopy(folder, tuple(chosen.files), sum(moved[path].size for path in chosen.files))
     return None
 
 
@@ -222,8 +223,10 @@ def _holds(folder: Path, path: bytes, expected: Expected) -> bool:
         return False
 
 
-def copy_collected(kept: Kept, target: Location, saving: Saving, on_event: Listener = ignore) -> Receipt:
-    """The outputs from there into another folder, verified; nothing moves where that is the same one."""
+def copy_collected(
+    kept: CollectedCopy, target: Location, saving: Saving, on_event: Listener = ignore
+) -> Receipt:
+    """Copy collected outputs into another folder and verify them; nothing is copied if it is the same folder."""
     source = Location(local_site(), str(kept.folder), str(kept.folder), typed_local=True)
     if target.typed_local and _same_folder(kept.folder, target):
         count = len(kept.files)
@@ -239,7 +242,7 @@ def _same_folder(folder: Path, target: Location) -> bool:
 
 
 def list_inputs(invocation: Invocation) -> list[Input]:
-    """The files an invocation names, in its own order."""
+    """Return the files that an invocation names, in its order."""
     found: list[Input] = []
     for identifier, answer in invocation.file_inputs():
         for text in [answer] if isinstance(answer, str) else answer:
@@ -248,8 +251,8 @@ def list_inputs(invocation: Invocation) -> list[Input]:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A file or folder that a run left, as an input of another one; `path` is relative to the work folder of that run.
+class RunInput:
+    """A file or folder that is an output of a run and an input of another; `path` is relative to the work folder of `run`.
 
     Of a sweep `run` is the task, as a run by itself.
     """
@@ -262,36 +265,38 @@ class Taken:
 
 
 def list_references(files: Iterable[Input], settings: Settings) -> list[Reference]:
-    """The outputs of runs among files that are named; raises `UsageError` for what only looks like one."""
+    """Return the references to outputs among files; raises `UsageError` for malformed ones."""
     found = (read_reference(each.text, settings.sites) for each in files)
     return [each for each in found if each is not None]
 
 
 def find_home(reference: Reference, settings: Settings) -> Location:
-    """Where the run that is meant left what it did, before anything is looked at there.
+    """Return the work folder of the referenced run without contacting its site.
 
-    Raises `NotFoundError` and `UsageError` for what it never was to leave.
+    Raises `NotFoundError` and `UsageError` for an output that the run never declared.
     """
     run = RunStore().load(reference.run)
-    for part in parts_meant(run, reference):
+    for part in referenced_runs(run, reference):
         find_output(part, reference)
     return work_location(run, settings.site(run.site))
 
 
 def resolve_output(
     each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, look: bool
-) -> list[Taken]:
-    """What an answer stands for: one file or folder, or with `several` all that a pattern takes, of each task of a sweep.
+) -> list[RunInput]:
+    """Resolve the reference in an answer: one file or folder, or with `several` all files of a pattern, of each task of a sweep.
 
-    At the run's own site it is used in place, whether it is there yet or not; from elsewhere it is hashed, and staged by its
-    content. Without `look` no site is asked anything. Raises `NotFoundError`, `UsageError`, `IncompleteError` for what is missing or no
-    regular file, and what `require_success` raises.
+    At the run's own site the output is used in place, whether it exists yet or not; from elsewhere it is hashed, and staged by its content.
+    Without `look` no site is contacted. Raises `NotFoundError`, `UsageError`, `IncompleteError` for outputs that are missing or no
+    regular files, and what `require_success` raises.
     """
     run = RunStore().load(reference.run)
     found = [
         taken
-        for part in parts_meant(run, reference)
-        for taken in _take_of(each, replace(reference, task=part.task), part, settings, site, look=look)
+        for part in referenced_runs(run, reference)
+        for taken in _resolve_output_of(
+            each, replace(reference, task=part.task), part, settings, site, look=look
+        )
     ]
     if len(found) > 1 and not several:
         one = replace(reference, task=found[0].run.task, below="").text
@@ -304,18 +309,18 @@ def resolve_output(
     return found
 
 
-def _take_of(
+def _resolve_output_of(
     each: Input, reference: Reference, run: Run, settings: Settings, site: Site, *, look: bool
-) -> list[Taken]:
-    """Of one run, or of one task as a run by itself."""
+) -> list[RunInput]:
+    """Resolve a reference for one run, or for one task as a run by itself."""
     output = find_output(run, reference)
     require_submitted(run)
     home = settings.site(run.site)
     here = home.name == site.name
     if not look or (here and not output.is_pattern):
-        return [_taken(each, reference, run, home, output.path, here=here)]
+        return [_run_input(each, reference, run, home, output.path, here=here)]
     require_success(run)
-    standing = look_at(run, home, [output], hashed=not here)
+    standing = inspect_outputs(run, home, [output], hashed=not here)
     require_whole(standing, reference.text)
     found = []
     for path in matched_paths(output, standing):
@@ -324,31 +329,33 @@ def _take_of(
         if not here:
             content = content_at(path, standing)
             identity = Identity(reference.text, content.digest, content.files, size_at(path, standing))
-        taken = _taken(each, reference, run, home, text, here=here)
+        taken = _run_input(each, reference, run, home, text, here=here)
         found.append(taken if identity is None else replace(taken, identity=identity))
-    return [_told_apart(taken, reference) for taken in found] if output.is_pattern else found
+    return [_with_own_identity(taken, reference) for taken in found] if output.is_pattern else found
 
 
-def _taken(each: Input, reference: Reference, run: Run, home: Site, path: str, *, here: bool) -> Taken:
+def _run_input(each: Input, reference: Reference, run: Run, home: Site, path: str, *, here: bool) -> RunInput:
     place = work_location(run, home)
     for part in path.split("/") if path != "." else ():
         place = place.child(part.encode("utf-8", "surrogateescape"))
     named = replace(each, name=place.name.decode("utf-8", "surrogateescape"))
     if here:
         named = replace(named, in_place=True, source=place.path)
-    return Taken(named, place, Identity(reference.text), run, path)
+    return RunInput(named, place, Identity(reference.text), run, path)
 
 
-def _told_apart(taken: Taken, reference: Reference) -> Taken:
-    """Of a pattern each file has an identity of its own."""
-    text = Named(reference, printable(taken.path)).text
+def _with_own_identity(taken: RunInput, reference: Reference) -> RunInput:
+    """Give each file of a pattern an identity of its own."""
+    text = OutputIdentity(reference, printable(taken.path)).text
     return replace(taken, identity=replace(taken.identity, text=text))
 
 
-def dependencies_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *, hold: bool) -> Waiting:
-    """What the job at this site has to look after: runs there whose outputs it takes, and runs there that come first.
+def dependencies_of(
+    taken: Iterable[RunInput], after: Iterable[Run], site: Site, *, hold: bool
+) -> Dependencies:
+    """Return the runs at this site that a job must check: those whose outputs it reads, and those that come first.
 
-    The jobs are those of the ledger; whoever submits asks again.
+    The job ids are those of the ledger; they are queried again before the submission.
     """
     runs: dict[str, Run] = {}
     paths: dict[str, list[str]] = {}
@@ -360,7 +367,7 @@ def dependencies_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *,
         if run.site == site.name and not (run.sweep is not None and run.state is State.SUCCEEDED):
             runs[run.reference] = run
     needs = (
-        Need(
+        Dependency(
             run.id,
             run.folder.decode("utf-8", "surrogateescape"),
             tuple(paths.get(run.reference, ())),
@@ -370,7 +377,7 @@ def dependencies_of(taken: Iterable[Taken], after: Iterable[Run], site: Site, *,
         for run in runs.values()
     )
     jobs = (run.job for run in runs.values() if run.job and not run.state.ended)
-    return Waiting(tuple(needs), tuple(dict.fromkeys(jobs)), hold)
+    return Dependencies(tuple(needs), tuple(dict.fromkeys(jobs)), hold)
 
 
 _MOST_NAMED = 100
@@ -378,21 +385,21 @@ _MOST_NAMED = 100
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """One input and its place; `identity` is None for one that is at the run's site, which is asked later.
+    """One input and its location; `identity` is None for one at the run's site, which is identified later.
 
-    `taken` is what it was of another run. While there is no site, `reference` is what is to be taken of one, `several` files perhaps.
+    `taken` is the output of another run that it is. While no site is chosen, `reference` is the output, which may be `several` files.
     """
 
     input: Input
     place: Location
     identity: Identity | None
-    taken: Taken | None = None
+    taken: RunInput | None = None
     reference: Reference | None = None
     several: bool = False
 
 
-def takes_one(each: Input) -> bool:
-    """No input stands for several files."""
+def takes_one_file(each: Input) -> bool:
+    """Say that an input is a single file."""
     del each
     return False
 
@@ -400,13 +407,13 @@ def takes_one(each: Input) -> bool:
 def locate_inputs(
     invocation: Invocation, settings: Settings, site: Site | None, *, identify: bool = True
 ) -> list[Located]:
-    """All inputs, located, as a run at `site` sees them; without `identify` nothing is read or hashed.
+    """Locate all inputs as a run at `site` sees them; without `identify` nothing is read or hashed.
 
-    With no site yet all are looked at where they lie; `seen_from` makes them those of one. An output of another run may be several
+    Without a site all are identified where they are; `seen_from` then locates them for one. An output of another run may be several
     inputs.
 
-    Raises `NotFoundError` with all that is missing at once, `UsageError` for what cannot be an input, `IncompleteError` for
-    annexed content that cannot be got, and what `runs.inputs.take_output` raises.
+    Raises `NotFoundError` with all missing inputs at once, `UsageError` for what cannot be an input, `IncompleteError` for annexed
+    content that is not available, and what `resolve_output` raises.
     """
     lists = frozenset(each for each, answer in invocation.file_inputs() if not isinstance(answer, str))
     files = list_inputs(invocation)
@@ -420,11 +427,11 @@ def locate_files(
     *,
     identify: bool = True,
     known: Mapping[str, str] | None = None,
-    several: Callable[[Input], bool] = takes_one,
+    several: Callable[[Input], bool] = takes_one_file,
 ) -> list[Located]:
-    """The same of files that several invocations may name; `known` has for some texts the location that was meant.
+    """Locate files that several invocations may name.
 
-    `several` says which of the inputs may stand for many files.
+    `known` has for some texts the location that was recorded; `several` says which inputs may be many files.
     """
     found: list[Located] = []
     missing: list[NotFoundError] = []
@@ -435,7 +442,9 @@ def locate_files(
                 home, text = find_home(reference, settings), reference.text
                 found.append(Located(each, home, Identity(text), None, reference, several(each)))
             else:
-                found += _take(each, reference, settings, site, several=several(each), look=identify)
+                found += _locate_run_input(
+                    each, reference, settings, site, several=several(each), look=identify
+                )
             continue
         recorded = (known or {}).get(each.text)
         place = read_location(recorded or each.text, settings, literal=recorded is not None)
@@ -453,14 +462,16 @@ def locate_files(
 
 
 def seen_from(located: Sequence[Located], site: Site, settings: Settings) -> list[Located]:
-    """Inputs that were located without a site, as a run there sees them: its own need not come.
+    """Return inputs that were located without a site as a run at a site sees them: those that are there need not be staged.
 
-    Raises what `take_output` does.
+    Raises what `resolve_output` does.
     """
     found: list[Located] = []
     for each in located:
         if each.reference is not None:
-            found += _take(each.input, each.reference, settings, site, several=each.several, look=True)
+            found += _locate_run_input(
+                each.input, each.reference, settings, site, several=each.several, look=True
+            )
         elif each.place.site == site and not each.place.typed_local:
             found.append(replace(each, identity=None))
         else:
@@ -468,7 +479,7 @@ def seen_from(located: Sequence[Located], site: Site, settings: Settings) -> lis
     return _numbered(found)
 
 
-def _take(
+def _locate_run_input(
     each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, look: bool
 ) -> list[Located]:
     taken = resolve_output(each, reference, settings, site, several=several, look=look)
@@ -476,12 +487,12 @@ def _take(
 
 
 def _numbered(found: Sequence[Located]) -> list[Located]:
-    """In their order: some stand for several."""
+    """Number inputs in their order, because a reference may be several."""
     return [replace(each, input=replace(each.input, number=n)) for n, each in enumerate(found)]
 
 
 def _identify(each: Input, place: Location) -> Located:
-    """A local path stands for what it leads to: a link is not staged as a link, and what git-annex keeps elsewhere is got."""
+    """Identify an input; a local symlink is followed, and the content of an annexed file is fetched."""
     if place.typed_local:
         path = Path(os.fsdecode(place.raw))
         bring_here(place.raw)

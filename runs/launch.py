@@ -1,11 +1,11 @@
-"""Launch a run: stage inputs, write files, submit once; the same command resumes from any step."""
+"""Launch a run: stage its inputs, write its files, and submit it once; the same command resumes after any interruption."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +13,243 @@ from hibali import __version__
 from hibali.errors import IncompleteError, TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.ledger import new_identifier, not_started
-from hibali.locks import Claim
+from hibali.locks import FolderLock
 from hibali.text import as_bytes, as_text, path_fields, printable
 from runs.adopt import write_run_manifest
 from runs.cache.entries import expected_wait
 from runs.clean import make_work_folder
-from runs.containers.base import Started
 from runs.dependencies import check_needs, jobs_to_come_after
 from runs.images import SiteImages, find_image
 from runs.inputs import Identity, identify_at_site
 from runs.model import Input, Output, Pilot, Run, State, ignore_run
-from runs.prepare import Prepared
-from runs.request import Request, job_proxy, prepare_request, run_key
+from runs.pilot.setup import prepare_pilot, record_pilot
+from runs.prepare import Prepared, prepare
+from runs.records import output_fields
+from runs.request import Request, job_proxy, run_key
 from runs.resources import show_value
 from runs.reuse import Reuse, known_content
-from runs.script import FILE, PROXY
+from runs.script import PROXY
 from runs.send import send
 from runs.stage import Cache, Carrier, open_cache
 from runs.store import RunStore, runs_of
 from runs.submit import cancel_begun, cancel_unsubmitted
+from runs.sweeps.launch import begin_tasks, stage_tasks, sweep_key
+from runs.sweeps.send import send_chunks
 from transfers.remote.host import RemoteHost
 
-Fields = list[dict[str, Any]]  # Asked.to_fields()
+Fields = list[dict[str, Any]]  # of DecidedResources.to_fields
 
 
-def record_resources(run_store: RunStore, run: Run, now: Fields, on_event: Listener) -> None:
-    """What a job asks for is no part of a run's key, so that a run is continued whatever is asked for now."""
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """What every step of a launch uses."""
+
+    host: RemoteHost
+    run_store: RunStore
+    carrier: Carrier
+    on_event: Listener
+
+
+def launch(
+    request: Request,
+    host: RemoteHost,
+    run_store: RunStore,
+    carrier: Carrier,
+    *,
+    reuse: Reuse | None = None,
+    on_begin: Callable[[Run], None] = ignore_run,
+    on_event: Listener = ignore,
+) -> Run:
+    """Submit the run of this request: a new one, or the one that the same command began and whose end was not reported yet.
+
+    Every step is in the ledger before it happens, so that the command can be repeated.
+
+    Args:
+        request: What to run, at the site of `host`.
+        host: The site's machine.
+        run_store: The ledger's runs.
+        carrier: Copies the inputs.
+        reuse: Finds a run that already computed the same, which is then returned instead.
+        on_begin: Called with the run as soon as it has an id.
+        on_event: Called with each event.
+
+    Returns:
+        The run with its job; CANCELLED if that was requested meanwhile; without a job while the queue is full (`Run.waits`).
+    """
+    resources = request.decide_resources().to_fields()
+    inputs, identities = _locate_inputs(request, host)
+    key = _request_key(request, identities)
+    launcher = _Launcher(host, run_store, carrier, on_event)
+    with ExitStack() as locks:
+        if request.line_key:
+            locks.enter_context(_lock(launcher, request.line_key))
+            _check_site_of_line(request, run_store)
+        locks.enter_context(_lock(launcher, key))
+        run = None if request.new else run_store.find_unreported(key)
+        if reuse is not None and (run is None or run.state is State.SUCCEEDED):
+            run = reuse.find(request, identities) or run
+        pilot = _find_pilot(request, host, run)
+        if run is None:
+            check_needs(host, request.compute.scheduler, run_store, request.job.dependencies.needs)
+            contents = reuse.contents(request, identities) if reuse else map(known_content, identities)
+            run = _begin(request, inputs, identities, contents, run_store, key)
+        on_begin(run)
+        if not run.results.reused:
+            record_resources(run_store, run, resources, on_event)
+        if run.sweep is not None:
+            run = record_pilot(run_store, run, pilot, on_event, wanted=bool(request.job.allocations))
+        if _is_submitted(run) or run.state.ended:
+            return run
+        if run.submission.cancelled and run.sweep is None:
+            if run.submission.begun:
+                return cancel_begun(host, request.compute.scheduler, run_store, run)
+            return cancel_unsubmitted(run_store, run)
+        # the proxy was decided when the run was begun, whatever the command that resumes it says
+        request = request.with_workload(inputs=tuple(inputs)).with_job(proxy=run.submission.proxy)
+        return _stage_and_submit(launcher, request, identities, run)
+
+
+def request_key(request: Request, host: RemoteHost) -> str:
+    """Return the key of a request, which finds its run; the site is queried only for inputs that are there."""
+    return _request_key(request, _locate_inputs(request, host)[1])
+
+
+def _request_key(request: Request, identities: Sequence[Identity]) -> str:
+    workload, site = request.workload, request.compute.name
+    texts = [identity.text for identity in identities]
+    if workload.tasks or workload.origin:
+        return sweep_key(workload, texts, site)
+    return run_key(workload.pipeline, workload.invocation, texts, site, workload.name, workload.after)
+
+
+def _lock(launcher: _Launcher, key: str) -> FolderLock:
+    """Take the lock of a key. Raises `RefusedError` if the ledger cannot be written: then nothing was started."""
+    try:
+        return launcher.run_store.lock(key, on_event=launcher.on_event)
+    except OSError as problem:
+        raise not_started(problem, Path(str(problem.filename or "runs"))) from None
+
+
+def _check_site_of_line(request: Request, run_store: RunStore) -> None:
+    """Refuse to start the run if the same command was started at another site since a site was chosen."""
+    run = None if request.new else run_store.find_unreported(request.line_key)
+    if run is not None and run.site != request.compute.name:
+        raise TryLaterError(
+            "chosen-elsewhere",
+            f"the same command was started at {run.site} at this moment",
+            subject=run.id,
+            hint="Run the same command again to continue that run.",
+            transient=False,
+        )
+
+
+def _find_pilot(request: Request, host: RemoteHost, run: Run | None) -> Pilot | None:
+    """Return the pilot for a sweep, None if it has job arrays or was staged before.
+
+    Raises what `prepare_pilot` does before there is any trace of the run.
+    """
+    if not request.job.allocations or (run is not None and run.sweep is not None and run.sweep.chunks):
+        return None
+    return prepare_pilot(request, host)
+
+
+def _is_submitted(run: Run) -> bool:
+    return bool(run.job) and (run.sweep is None or not run.sweep.unsubmitted())
+
+
+def _locate_inputs(request: Request, host: RemoteHost) -> tuple[list[Input], list[Identity]]:
+    """Identify all inputs; those that are at the site get their path there."""
+    workload = request.workload
+    inputs: list[Input] = []
+    identities: list[Identity] = []
+    for each, location, known in zip(workload.inputs, workload.locations, workload.identities, strict=True):
+        if known is None:
+            identity, path = identify_at_site(host, location)
+            inputs.append(replace(each, in_place=True, source=as_text(path)))
+            identities.append(identity)
+        else:
+            inputs.append(each)
+            identities.append(known)
+    return inputs, identities
+
+
+def _begin(
+    request: Request,
+    inputs: Sequence[Input],
+    identities: Sequence[Identity],
+    contents: Iterable[str],
+    run_store: RunStore,
+    key: str,
+) -> Run:
+    """Record a new run. Everything is prepared once before, without a folder: a run that cannot be prepared must not be in the ledger."""
+    run_id = new_identifier()
+    workload, compute = request.workload, request.compute
+    outputs: tuple[Output, ...] = ()
+    more: dict[str, Any] = {"origin": workload.origin} if workload.origin else {}
+    if request.job.proxy:
+        more["proxy"] = True
+    if workload.tasks:
+        more |= begin_tasks(request, inputs, run_id)
+    else:
+        outputs = prepare(request, inputs, run_id, f"/{run_id}").outputs
+    fields = {
+        "pipeline": workload.pipeline.reference,
+        "pipeline_digest": workload.pipeline.digest,
+        "site": compute.name,
+        "name": workload.name,
+        "scheduler": compute.scheduler.name,
+        "container": compute.container.name,
+        "hibali": __version__,
+        "invocation": dict(workload.invocation.given),
+        "asked": dict(request.typed),
+        "resources": request.decide_resources().to_fields(),
+        "after": list(workload.after),
+        "hold": request.job.dependencies.hold,
+        "inputs": _input_fields(request, inputs, identities, contents),
+        "prologue": list(compute.settings.prologue),
+        "outputs": output_fields(outputs),
+        **more,
+    }
+    return run_store.begin(run_id, key, fields, line=request.line_key)
+
+
+def _input_fields(
+    request: Request, inputs: Sequence[Input], identities: Sequence[Identity], contents: Iterable[str]
+) -> list[dict[str, str]]:
+    """Return the inputs as the ledger has them; their location is absolute, because an answer may be a relative path."""
+    locations = request.workload.locations
+    return [
+        {
+            "id": each.id,
+            "name": each.name,
+            "text": each.text,
+            "location": location.path if location.typed_local else location.text,
+            "identity": identity.text,
+            "content": content,
+        }
+        for each, location, identity, content in zip(inputs, locations, identities, contents, strict=True)
+    ]
+
+
+def record_resources(run_store: RunStore, run: Run, resources: Fields, on_event: Listener) -> None:
+    """Record the resources that the command requests now, if the run is not submitted yet.
+
+    They are no part of a run's key, so that a run is resumed whatever resources the command requests.
+    """
     before = recorded_resources(run_store, run.id)
-    if before is None or _values(before) == _values(now):
+    if before is None or _values(before) == _values(resources):
         return
     if run.job or run.state.ended:
+        was, now = _format_resources(before), _format_resources(resources)
         on_event(
-            Noted(
-                f"run {run.id} was submitted with {_shown(before)}, and goes on so; --new starts one with {_shown(now)}"
-            )
+            Noted(f"run {run.id} was submitted with {was} and keeps that; to start one with {now}, add --new")
         )
     else:
-        run_store.note(run.id, "resources", {"resources": now})
+        run_store.note(run.id, "resources", {"resources": resources})
 
 
 def recorded_resources(run_store: RunStore, run_id: str) -> Fields | None:
-    """What the job of a run was to ask for when that was said last; None for a run that an older version began."""
+    """Return the resources that were last requested for a run; None for a run of an older version."""
     for record in reversed(run_store.records(run_id)):
         found = record.get("resources")
         if isinstance(found, list):
@@ -61,39 +257,94 @@ def recorded_resources(run_store: RunStore, run_id: str) -> Fields | None:
     return None
 
 
-def _values(wishes: Sequence[dict[str, Any]]) -> list[tuple[Any, Any]]:
-    """Who said so makes no other job."""
-    return [(each.get("name"), each.get("value")) for each in wishes]
+def _values(resources: Fields) -> list[tuple[Any, Any]]:
+    """Return names and values, without where each value is from."""
+    return [(each.get("name"), each.get("value")) for each in resources]
 
 
-def _shown(wishes: Sequence[dict[str, Any]]) -> str:
-    words = [f"{name} {show_value(str(name), value)}" for name, value in _values(wishes)]
-    return ", ".join(words) or "what the site gives"
+def _format_resources(resources: Fields) -> str:
+    shown = [f"{name} {show_value(str(name), value)}" for name, value in _values(resources)]
+    return ", ".join(shown) or "the site's defaults"
+
+
+def _stage_and_submit(launcher: _Launcher, request: Request, identities: Sequence[Identity], run: Run) -> Run:
+    """Bring everything that the run needs to its site, and submit it."""
+    host, run_store, on_event = launcher.host, launcher.run_store, launcher.on_event
+    site, scheduler = request.compute.site, request.compute.scheduler
+    tasks = request.workload.tasks
+    work = make_work_folder(host, site, b"runs", b"cache", b"images")
+    folder = work + b"/runs/" + run.id.encode("ascii")
+    host.make_folder(folder if tasks else folder + b"/work")
+    if run.state is State.PREPARED:
+        write_run_manifest(host, folder, run_store, run)
+    cache = open_cache(host, site, work, launcher.carrier, on_event)
+    inputs = _stage_inputs(request, identities, cache, run.id, on_event)
+    images = SiteImages(host, site, request.compute.container, work, cache, on_event)
+    image = find_image(
+        request.workload.pipeline, request.compute.container, images, request.image, request.pinned
+    )
+    if tasks:
+        request = request.with_workload(inputs=tuple(inputs))
+        run = stage_tasks(request, run, host, run_store, as_text(folder), image, cache)
+        return send_chunks(host, scheduler, run_store, run, site.limits, on_event=on_event)
+    dependencies = request.job.dependencies
+    jobs = jobs_to_come_after(host, scheduler, run_store, run, dependencies.needs)
+    if isinstance(jobs, Run):
+        return jobs
+    request = request.with_job(dependencies=replace(dependencies, jobs=jobs, hold=run.submission.hold))
+    prepared = prepare(request, inputs, run.id, as_text(folder), image=image.started)
+    if image.id:
+        run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
+    if run.state is State.PREPARED:
+        run = run_store.note(run.id, "staged", path_fields(folder, "folder"))
+    return send(
+        host,
+        scheduler,
+        run_store,
+        run,
+        argv=prepared.submit,
+        write_files=lambda: write_run_files(host, prepared, job_proxy(request)),
+        limits=site.limits,
+        on_event=on_event,
+    )
+
+
+def _stage_inputs(
+    request: Request, identities: Sequence[Identity], cache: Cache, run_id: str, on_event: Listener
+) -> list[Input]:
+    """Stage the inputs, and return them with their absolute paths at the site; the run holds them in the cache."""
+    cache.hold(run_id, identities)
+    workload = request.workload
+    inputs = []
+    for each, location, identity in zip(workload.inputs, workload.locations, identities, strict=True):
+        source = (
+            each.source if each.in_place else as_text(cache.stage_with_retries(identity, location, on_event))
+        )
+        inputs.append(replace(each, source=source))
+    if request.compute.site.purge is not None:
+        wait = expected_wait(runs_of(workload.pipeline.digest), request.compute.name)
+        paths = {f"the input {each.id} ({each.text})": as_bytes(each.source) for each in inputs}
+        cache.warn_of_purge(paths, wait)
+    return inputs
 
 
 def write_run_files(host: RemoteHost, prepared: Prepared, proxy: bytes = b"") -> None:
-    """Copies first, then what the job needs, the script last; all of it again is the same. `proxy` is that of the job."""
+    """Write the files of a run into its folder, the job script last; writing them again changes nothing."""
     folder = as_bytes(prepared.folder)
     _write_copies(host, prepared, folder)
-    for path, content in prepared.configuration_files.items():
-        target = folder + b"/work/" + as_bytes(path)
-        host.make_folder(target.rpartition(b"/")[0])
-        host.put(target, as_bytes(content))
-    command = as_bytes(prepared.command_path)
-    host.make_folder(command.rpartition(b"/")[0])
-    host.put(command, as_bytes(prepared.command))
-    if prepared.fast:
-        host.put(folder + b"/fast.sh", as_bytes(prepared.fast))
-    if prepared.required:
-        host.put(folder + f"/{FILE}".encode("ascii"), as_bytes(prepared.required))
     if proxy:
-        host.put(folder + PROXY, proxy)  # 0600 from its creation, as all that is put
-    host.put(folder + b"/start", as_bytes(prepared.start))
+        host.put(folder + PROXY, proxy)  # created with mode 0600, like every file that is put
+    for path, text in prepared.files().items():
+        target = folder + b"/" + as_bytes(path)
+        parent = target.rpartition(b"/")[0]
+        if parent != folder:
+            host.make_folder(parent)
+        host.put(target, as_bytes(text))
     host.put(folder + b"/job.sh", as_bytes(prepared.job_script), executable=True)
 
 
 def _write_copies(host: RemoteHost, prepared: Prepared, folder: bytes) -> None:
-    """All private copies of inputs or none: a copy that was cut short is never taken for one."""
+    """Write all private copies of inputs or none, so that an interrupted copy is never used."""
     final = folder + b"/inputs"
     if not prepared.copies or host.stat(final) is not None:
         return
@@ -104,255 +355,9 @@ def _write_copies(host: RemoteHost, prepared: Prepared, folder: bytes) -> None:
         host.copy(as_bytes(each.source), target)
     host.move(partial, final)
     if host.stat(final) is None:
-        raise IncompleteError("not-copied", "the inputs could not be put in place", subject=printable(final))
-
-
-def launch(
-    request: Request,
-    host: RemoteHost,
-    run_store: RunStore,
-    carrier: Carrier,
-    *,
-    reuse: Reuse | None = None,
-    began: Callable[[Run], None] = ignore_run,
-    on_event: Listener = ignore,
-) -> Run:
-    """The run of this request, submitted: a new one, or the one of the same line whose end nobody was told.
-
-    It is CANCELLED instead where that was wished meanwhile, and waits where the queue has no room for it (`Run.waits`). With `reuse`, one
-    that already computed the same stands for it. `began` is called as soon as its identifier is known. Everything is in the ledger before it happens.
-    """
-    wishes = request.ask().to_fields()
-    placed, identities = _locate(request, host)
-    texts = [identity.text for identity in identities]
-    key = _key(request, texts)
-    with ExitStack() as turns:
-        if request.line:
-            turns.enter_context(_claimed(run_store, request.line, on_event))
-            _check_line(request, run_store)
-        turns.enter_context(_claimed(run_store, key, on_event))
-        run = None if request.new else run_store.find_unreported(key)
-        if reuse is not None and (run is None or run.state is State.SUCCEEDED):
-            run = reuse.find(request, identities) or run
-        pilot = _ask_for_pilot(request, host, run)
-        if run is None:
-            check_needs(host, request.scheduler, run_store, request.waiting.needs)
-            contents = reuse.contents(request, identities) if reuse else map(known_content, identities)
-            run = _begin(request, placed, identities, contents, run_store, key)
-        began(run)
-        if not run.results.reused:
-            record_resources(run_store, run, wishes, on_event)
-        if run.sweep is not None:
-            from runs.pilot.setup import record_pilot
-
-            run = record_pilot(run_store, run, pilot, on_event, wanted=bool(request.allocations))
-        if _is_sent(run) or run.state.ended:
-            return run
-        if run.submission.cancelled and run.sweep is None:
-            return (
-                cancel_begun(host, request.scheduler, run_store, run)
-                if run.submission.begun
-                else cancel_unsubmitted(run_store, run)
-            )
-        return _send(
-            replace(request, inputs=tuple(placed)), identities, run, host, run_store, carrier, on_event
+        raise IncompleteError(
+            "not-copied",
+            "the private copies of the inputs could not be moved to their final name",
+            subject=printable(final),
+            hint="Run the same command again to resume.",
         )
-
-
-def _ask_for_pilot(request: Request, host: RemoteHost, run: Run | None) -> Pilot | None:
-    """The pilot that a sweep is to have, `run` where it was begun before. Raises where it cannot, before there is any trace of it."""
-    if not request.allocations or (run is not None and run.sweep is not None and run.sweep.chunks):
-        return None
-    from runs.pilot.setup import prepare_pilot
-
-    return prepare_pilot(request, host)
-
-
-def _is_sent(run: Run) -> bool:
-    return bool(run.job) and (run.sweep is None or not run.sweep.unsubmitted())
-
-
-def _key(request: Request, identities: Sequence[str]) -> str:
-    if request.tasks or request.origin:
-        from runs.sweeps.launch import sweep_key
-
-        return sweep_key(request, identities)
-    return run_key(
-        request.pipeline, request.invocation, identities, request.site.name, request.name, request.after
-    )
-
-
-def request_key(request: Request, host: RemoteHost) -> str:
-    """The key of a request at its site, which is asked only where inputs lie there."""
-    return _key(request, [identity.text for identity in _locate(request, host)[1]])
-
-
-def _claimed(run_store: RunStore, key: str, on_event: Listener) -> Claim:
-    """The turn of a key. Raises `RefusedError` where the ledger cannot be written: then nothing has begun."""
-    try:
-        return run_store.claim(key, on_event=on_event)
-    except OSError as problem:
-        raise not_started(problem, Path(str(problem.filename or "runs"))) from None
-
-
-def _check_line(request: Request, run_store: RunStore) -> None:
-    """Between the choice of a site and now the same line may have been typed elsewhere, and another site chosen."""
-    run = None if request.new else run_store.find_unreported(request.line)
-    if run is not None and run.site != request.site.name:
-        raise TryLaterError(
-            "chosen-elsewhere",
-            f"the same line was started at {run.site} at this moment",
-            subject=run.id,
-            hint="Type it again: it goes on there.",
-            transient=False,
-        )
-
-
-def _locate(request: Request, host: RemoteHost) -> tuple[list[Input], list[Identity]]:
-    """Inputs that are at the site already get their path there; all get an identity."""
-    placed: list[Input] = []
-    identities: list[Identity] = []
-    for each, place, known in zip(request.inputs, request.places, request.identities, strict=True):
-        if known is None:
-            identity, path = identify_at_site(host, place)
-            source = path.decode("utf-8", "surrogateescape")
-            placed.append(replace(each, in_place=True, source=source))
-            identities.append(identity)
-        else:
-            placed.append(each)
-            identities.append(known)
-    return placed, identities
-
-
-def _begin(
-    request: Request,
-    placed: Sequence[Input],
-    identities: Sequence[Identity],
-    contents: Iterable[str],
-    run_store: RunStore,
-    key: str,
-) -> Run:
-    """Decide everything once with no folder yet: what cannot be prepared must not be in the ledger."""
-    run_id = new_identifier()
-    outputs: tuple[Output, ...] = ()
-    more: dict[str, Any] = {"origin": request.origin} if request.origin else {}
-    if request.proxy:
-        more["proxy"] = True
-    if request.tasks:
-        from runs.sweeps.launch import begin_tasks
-
-        more |= begin_tasks(request, placed, run_id)
-    else:
-        outputs = prepare_request(request, placed, run_id, f"/{run_id}", image=Started("")).outputs
-    return run_store.begin(
-        run_id,
-        key,
-        {
-            "pipeline": request.pipeline.reference,
-            "pipeline_digest": request.pipeline.digest,
-            "site": request.site.name,
-            "name": request.name,
-            "scheduler": request.scheduler.name,
-            "container": request.container.name,
-            "hibali": __version__,
-            "invocation": dict(request.invocation.given),
-            "asked": dict(request.asked),
-            "resources": request.ask().to_fields(),
-            "after": list(request.after),
-            "hold": request.waiting.hold,
-            "inputs": [
-                # where it lay and what it was, for whoever asks later: an answer may be a relative path
-                {
-                    "id": each.id,
-                    "name": each.name,
-                    "text": each.text,
-                    "location": place.path if place.typed_local else place.text,
-                    "identity": identity.text,
-                    "content": content,
-                }
-                for each, place, identity, content in zip(
-                    placed, request.places, identities, contents, strict=True
-                )
-            ],
-            "prologue": list(request.settings.prologue),
-            "outputs": [
-                {
-                    "id": each.id,
-                    "path": each.path,
-                    "optional": each.optional,
-                    "is_list": each.is_list,
-                    "is_pattern": each.is_pattern,
-                }
-                for each in outputs
-            ],
-            **more,
-        },
-        line=request.line,
-    )
-
-
-def _send(
-    request: Request,
-    identities: Sequence[Identity],
-    run: Run,
-    host: RemoteHost,
-    run_store: RunStore,
-    carrier: Carrier,
-    on_event: Listener,
-) -> Run:
-    work = make_work_folder(host, request.site, b"runs", b"cache", b"images")
-    folder = work + b"/runs/" + run.id.encode("ascii")
-    host.make_folder(folder if request.tasks else folder + b"/work")
-    request = replace(
-        request, proxy=run.submission.proxy
-    )  # as it was begun, however the line that goes on with it was typed
-    if run.state is State.PREPARED:
-        write_run_manifest(host, folder, run_store, run)
-    cache = open_cache(host, request.site, work, carrier, on_event)
-    staged = _bring_inputs(request, identities, cache, run.id, on_event)
-    images = SiteImages(host, request.site, request.container, work, cache, on_event)
-    image = find_image(request.pipeline, request.container, images, request.image, request.pinned)
-    if request.tasks:
-        from runs.sweeps.launch import stage_tasks
-        from runs.sweeps.send import send_chunks
-
-        request = replace(request, inputs=tuple(staged))
-        run = stage_tasks(request, run, host, run_store, as_text(folder), image, cache)
-        return send_chunks(host, request.scheduler, run_store, run, request.site.limits, on_event=on_event)
-    jobs = jobs_to_come_after(host, request.scheduler, run_store, run, request.waiting.needs)
-    if isinstance(jobs, Run):
-        return jobs
-    request = replace(request, waiting=replace(request.waiting, jobs=jobs, hold=run.submission.hold))
-    prepared = prepare_request(request, staged, run.id, as_text(folder), image=image.started)
-    if image.id:
-        run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
-    if run.state is State.PREPARED:
-        run = run_store.note(run.id, "staged", path_fields(folder, "folder"))
-    return send(
-        host,
-        request.scheduler,
-        run_store,
-        run,
-        words=prepared.submit,
-        put=lambda: write_run_files(host, prepared, job_proxy(request)),
-        limits=request.site.limits,
-        on_event=on_event,
-    )
-
-
-def _bring_inputs(
-    request: Request, identities: Sequence[Identity], cache: Cache, run_id: str, on_event: Listener
-) -> list[Input]:
-    """The inputs with their absolute paths at the site, where they lie when this returns, held there by the run."""
-    cache.hold(run_id, identities)
-    staged = []
-    for each, place, identity in zip(request.inputs, request.places, identities, strict=True):
-        source = (
-            each.source if each.in_place else as_text(cache.stage_with_retries(identity, place, on_event))
-        )
-        staged.append(replace(each, source=source))
-    if request.site.purge is not None:
-        wait = expected_wait(runs_of(request.pipeline.digest), request.site.name)
-        paths = {f"the input {each.id} ({each.text})": as_bytes(each.source) for each in staged}
-        cache.warn_of_purge(paths, wait)
-    return staged

@@ -12,7 +12,7 @@ from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Retried, ignore
 from hibali.retry import Intervals, growing_intervals, pause
 from runs.model import Key, Run, State, Sweep, ignore_run
-from runs.poll import ask, explain_all, names_of_task, note_seen, seen_of, update
+from runs.poll import add_reasons, names_of_task, observations_of, query_runs, record_observations, update
 from runs.rate_limits import SharedPolling
 from runs.records import sweep_of, task_folder
 from runs.schedulers.base import NotSubmitted, Phase, Scheduler, Status, Unclear, check_job_id
@@ -28,10 +28,10 @@ _UNDER_WAY = frozenset({Phase.WAITING, Phase.RUNNING})
 
 
 def note_usage(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs: Iterable[Run]) -> None:
-    """Note what accounting says of those that ended and were not accounted for; raises nothing of the site's.
+    """Record what accounting says of runs that ended and were not accounted for; errors of the site are ignored.
 
-    Of a job that accounting does not know as ended yet nothing is noted: whoever asks next asks again. Where there is no
-    accounting, that is noted.
+    Nothing is recorded for a job that accounting does not know as ended yet, so that it is queried again. If there is no accounting,
+    that is recorded.
     """
     asked = [run for run in runs if run.state.final and run.job and not run.results.accounted]
     jobs = sorted({job for run in asked for job in _jobs_of(run)})
@@ -44,7 +44,7 @@ def note_usage(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs
             tasks = dict(pair for job in _jobs_of(run) for pair in _tasks_of(job, known or {}))
             if known is None or (tasks and not any(task.phase in _UNDER_WAY for task in tasks.values())):
                 each = {} if run.sweep is None else _each_task(run.sweep, tasks)
-                run_store.note(run.id, "usage", {**_together(list(tasks.values())), **each})
+                run_store.note(run.id, "usage", {**_combine_usage(list(tasks.values())), **each})
 
 
 def _since(runs: Sequence[Run]) -> str:
@@ -52,18 +52,18 @@ def _since(runs: Sequence[Run]) -> str:
 
 
 def _jobs_of(run: Run) -> list[str]:
-    """A sweep has one for each of its chunks."""
+    """Return the jobs of a run; a sweep has one for each of its chunks."""
     return [run.job] if run.sweep is None else [job for chunk in run.sweep.chunks for job in chunk.jobs]
 
 
 def _tasks_of(job: str, known: Mapping[str, Status]) -> list[tuple[str, Status]]:
-    """The job itself, or the tasks of the array that it is: `12` is `12_1`, `12_2`, ..., elsewhere `12[1]` or `12.1`."""
+    """Return the accounting of the job itself, or of the tasks of a job array: `12` is `12_1`, `12_2`, ..., or `12[1]`, or `12.1`."""
     begins = tuple(f"{job.replace('[]', '')}{mark}" for mark in "_[.")
     return [(name, each) for name, each in known.items() if name == job or name.startswith(begins)]
 
 
 def _each_task(sweep: Sweep, known: Mapping[str, Status]) -> dict[str, list[list[float | int | None]]]:
-    """What each task used, as its number, seconds and bytes; of one that several jobs had, whoever used most ran it."""
+    """Return the usage of each task as number, seconds and bytes; if several jobs had a task, the largest usage is its own."""
     found: dict[int, tuple[float | None, int | None]] = {}
     for number, (chunk, index) in sweep.positions().items():
         told = [each for job in chunk.jobs for name in names_of_task(job, index) if (each := known.get(name))]
@@ -74,8 +74,8 @@ def _each_task(sweep: Sweep, known: Mapping[str, Status]) -> dict[str, list[list
     return {"tasks": used} if used else {}
 
 
-def _together(tasks: Sequence[Status]) -> dict[str, float | int | None]:
-    """The time of all, and the memory of the one that took most."""
+def _combine_usage(tasks: Sequence[Status]) -> dict[str, float | int | None]:
+    """Return the sum of the times, and the largest memory."""
     seconds = [task.cpu_seconds for task in tasks if task.cpu_seconds is not None]
     memory = [task.memory_bytes for task in tasks if task.memory_bytes is not None]
     return {
@@ -95,8 +95,8 @@ _SWEEP_LONGEST_SECONDS = 100.0
 _NOT_SUBMITTED = "not-submitted"
 
 
-def only_pause(host: RemoteHost, seconds: float) -> None:
-    """Nothing is done between two questions."""
+def pause_only(host: RemoteHost, seconds: float) -> None:
+    """Wait between two queries and do nothing else."""
     del host
     pause(seconds)
 
@@ -112,13 +112,13 @@ def wait_for_end(
     patience: float = PATIENCE_SECONDS,
     on_event: Listener = ignore,
     changed: Callable[[Run], None] = ignore_run,
-    meanwhile: Callable[[RemoteHost, float], None] = only_pause,
+    meanwhile: Callable[[RemoteHost, float], None] = pause_only,
 ) -> list[Run]:
-    """Follow the runs of one site until all have ended; `changed` is called with each new state.
+    """Follow the runs of one site until all have ended.
 
-    What waits for room in the queue is submitted when there is some. A site or scheduler that is silent is asked again,
-    for `patience` seconds; then its error is raised. Between two questions `meanwhile` passes so many seconds, or fewer, with
-    the site at hand; with 0 it is called when all have ended.
+    Runs that wait for a place in the queue are submitted when there is one. A site or scheduler that does not answer is queried again for
+    `patience` seconds; then its error is raised. `changed` is called with each new state. Between two queries `meanwhile` waits for at most
+    so many seconds, with a connection to the site; it is called with 0 when all runs have ended.
     """
     watch = _Watch(scheduler, run_store, grace, changed, limits, on_event)
     intervals = pauses([run_store.load(each) for each in run_ids], limits.poll_seconds)
@@ -151,8 +151,8 @@ def wait_for_end(
 
 
 def pauses(runs: Sequence[Run], poll_seconds: float) -> Intervals:
-    """The pauses between two questions: up to `poll_seconds`; with a sweep among the runs beyond that, but never so long that the
-    end of a task is not known within two minutes.
+    """Return the pauses between two queries: up to `poll_seconds`, and longer for sweeps, but never so long that the end of a task is not known
+    within two minutes.
     """
     if all(run.sweep is None for run in runs):
         return growing_intervals(_FIRST_SECONDS, poll_seconds)
@@ -161,7 +161,7 @@ def pauses(runs: Sequence[Run], poll_seconds: float) -> Intervals:
 
 
 class _Watch:
-    """What has to be remembered between two looks: since when a run or task seems lost, and which runs are over."""
+    """The state between two queries: since when a run or task seems lost, and which runs have ended."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class _Watch:
         self._looked = False
 
     def look(self, host: RemoteHost, runs: Sequence[Run], intervals: Intervals) -> float | None:
-        """Look once; the pause until the next look, None when all are over."""
+        """Query once; return the pause until the next query, None when all runs have ended."""
         runs = [self._find(host, run) for run in runs]
         open_runs = [run for run in runs if not run.state.final and run.id not in self._over]
         step = intervals.next_pause()
@@ -210,9 +210,9 @@ class _Watch:
         return min(step, 2.0) if self._waited else step
 
     def _find(self, host: RemoteHost, run: Run) -> Run:
-        """The run, with its job where somebody submitted it and died before he could note that.
+        """Return the run, with its job if a process submitted it and died before it recorded that.
 
-        Raises `TryLaterError` for one that only its own line can go on with.
+        Raises `TryLaterError` for a run that only its own command can continue.
         """
         if run.job or run.state.final or run.waits or (run.sweep is not None and run.sweep.chunks):
             return run
@@ -226,33 +226,33 @@ class _Watch:
         return self._run_store.note(run.id, "submitted", {"job": found.job})
 
     def _ask(self, host: RemoteHost, asking: SharedPolling, open_runs: Sequence[Run], step: float) -> bool:
-        """Ask for these and for all others there that have jobs; whether one of these is in another state now."""
+        """Query these runs together with all others at the site that have jobs; return whether one of these changed its state."""
         asked = [run for run in open_runs if run.job]
         others = asking.others(self._run_store, {run.id for run in open_runs})
-        seen = ask(host, self._scheduler, asked, thorough=not self._looked, others=others)
+        seen = query_runs(host, self._scheduler, asked, thorough=not self._looked, others=others)
         look = partial(update, host, self._scheduler, self._run_store)
-        seen |= explain_all([*asked, *others], seen, host, self._run_store, look)
+        seen |= add_reasons([*asked, *others], seen, host, self._run_store, look)
         remove_proxies(host, [*asked, *others], seen)
         self._looked = True
         for run in others:
             # whether they are LOST is for those to say who wait for them
             sure = {
                 number: found
-                for number, found in seen_of(run, seen).items()
+                for number, found in observations_of(run, seen).items()
                 if found.state is not State.LOST or found.record is not None
             }
             if sure:
-                note_seen(self._run_store, run, sure)
+                record_observations(self._run_store, run, sure)
         moved = False
         for run in open_runs:
             if run.sweep is not None:
-                self._take_sweep(host, run, seen_of(run, seen), step)
+                self._take_sweep(host, run, observations_of(run, seen), step)
             elif run.job:
                 moved = self._take_run(host, run, seen[run.id, 0], step) or moved
         return moved
 
     def _read(self, open_runs: Sequence[Run]) -> bool:
-        """Take what another process noted; whether a run is in another state now."""
+        """Read what another process recorded; return whether a run changed its state."""
         moved = False
         for run in open_runs:
             before = self._last.get(run.id)
@@ -264,7 +264,7 @@ class _Watch:
         return moved
 
     def _send(self, host: RemoteHost, run: Run) -> bool:
-        """Submit what waits for room, if there is some by now; whether a single run was."""
+        """Submit runs that wait for a place in the queue, if there is one; return whether a run was submitted."""
         if run.waits:
             after = send_waiting(
                 host, self._scheduler, self._run_store, run, self._limits, self._on_event, look=False
@@ -276,10 +276,10 @@ class _Watch:
         return False
 
     def _take_run(self, host: RemoteHost, run: Run, found: Observation, step: float) -> bool:
-        """Note what was seen of a run; whether its state is another one now."""
+        """Record the observation of a run; return whether its state changed."""
         if found.state is State.LOST and found.record is None and self._may_turn_up(host, run, step):
             return False
-        after = note_seen(self._run_store, run, {0: found})
+        after = record_observations(self._run_store, run, {0: found})
         if after.state is not run.state:
             self._changed(after)
         if after.state.ended:
@@ -287,7 +287,7 @@ class _Watch:
         return after.state is not run.state
 
     def _may_turn_up(self, host: RemoteHost, run: Run, step: float) -> bool:
-        """Whether to look again before a run is called LOST: the record may be late, or another job has the turn."""
+        """Whether to query again before a run is called LOST: its record may be late, or another job may execute it."""
         job = find_job(host, run.folder)
         if job is not None and job != run.job:
             self._run_store.note(run.id, "submitted", {"job": job})
@@ -297,9 +297,11 @@ class _Watch:
         return waited < self._grace
 
     def _take_sweep(self, host: RemoteHost, run: Run, found: Mapping[int, Observation], step: float) -> None:
-        """Note what was seen of the tasks."""
+        """Record the observations of the tasks."""
         doubtful = self._doubtful(host, run, found, step)
-        after = note_seen(self._run_store, run, {n: each for n, each in found.items() if n not in doubtful})
+        after = record_observations(
+            self._run_store, run, {n: each for n, each in found.items() if n not in doubtful}
+        )
         if after is not run:
             self._changed(after)
         if after.state.ended:
@@ -308,7 +310,7 @@ class _Watch:
     def _doubtful(
         self, host: RemoteHost, run: Run, found: Mapping[int, Observation], step: float
     ) -> set[int]:
-        """The tasks that seem lost, and may yet turn up: their record may be late, or another job of the chunk has their turn."""
+        """Return the tasks that seem lost and may reappear: their record may be late, or another job of the chunk may execute them."""
         sweep = sweep_of(run)
         lost = {
             number
@@ -323,7 +325,7 @@ class _Watch:
         return young | self._run_by_others(host, run, sorted(lost - young))
 
     def _run_by_others(self, host: RemoteHost, run: Run, numbers: Sequence[int]) -> set[int]:
-        """Of these tasks, those that a job has begun which we did not know."""
+        """Return those of the tasks that a job started which the ledger does not know."""
         places = sweep_of(run).positions()
         contents = host.get_all(
             [task_folder(run, number) + b"/started/job" for number in numbers], maximum=256
@@ -341,18 +343,18 @@ class _Watch:
 def _unclear(run: Run, found: Unclear) -> TryLaterError:
     return TryLaterError(
         "submission-unclear",
-        f"it is not known yet whether the scheduler took the job: {found.reason}",
+        f"hibali does not know yet whether the scheduler accepted the job: {found.reason}",
         subject=run.id,
-        hint="Its `hibali run` line, typed again, finds out.",
+        hint="Run its `hibali run` command again to find out.",
     )
 
 
 def _not_submitted(run: Run) -> TryLaterError:
     return TryLaterError(
         _NOT_SUBMITTED,
-        "this run was never submitted: what launched it ended before",
+        "this run was never submitted: the process that launched it ended before",
         subject=run.id,
-        hint="Type its `hibali run` line again; it goes on from there.",
+        hint="Run its `hibali run` command again to resume.",
         transient=False,
     )
 
@@ -361,13 +363,13 @@ Follow = Callable[[], object]
 
 
 class Watching:
-    """Runs that are followed in the background, and how they are now.
+    """Runs that are followed in background threads, and their present states.
 
-    Whoever else notes something of them in the ledger (a `runs wait` in another window) is seen, too.
+    Records of other processes are seen, too, such as those of `runs wait` in another window.
     """
 
     def __init__(self, run_store: RunStore, run_ids: Sequence[str], follow: Iterable[Follow]) -> None:
-        """Start all of `follow`, each of which returns when the runs of one site are over."""
+        """Start all functions in `follow`, each of which returns when the runs of one site have ended."""
         self._run_store = run_store
         self._lengths = dict.fromkeys(run_ids, -1)
         self._problems: list[BaseException] = []
@@ -385,19 +387,19 @@ class Watching:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is followed any more."""
+        """Whether no run is followed any more."""
         return not any(thread.is_alive() for thread in self._threads)
 
     @property
     def problems(self) -> list[HibaliError]:
-        """Why some are not followed any more before they are over; raises what is no error of ours."""
+        """The errors that ended the following of some runs early; raises errors that are bugs."""
         for problem in list(self._problems):
             if not isinstance(problem, HibaliError):
                 raise problem
         return [problem for problem in self._problems if isinstance(problem, HibaliError)]
 
     def changed(self) -> list[Run]:
-        """The runs of which something was noted since the last call, at first all of them."""
+        """Return the runs with new records since the last call, all of them at first."""
         found = []
         for run_id, before in self._lengths.items():
             length = self._run_store.length(run_id)

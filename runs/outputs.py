@@ -14,9 +14,9 @@ from hibali.locations import Location
 from hibali.text import printable
 from runs.collect import choose_outputs, work_of
 from runs.model import Output, Run
-from runs.store import Named, RunStore, find_output
+from runs.store import OutputIdentity, RunStore, find_output
 from transfers.entry import Entry, Kind
-from transfers.journal import DigestBook, moved_by
+from transfers.recorded_digests import DigestBook, moved_by
 from transfers.stores.base import Problem, Store
 from transfers.stores.open_store import open_store
 
@@ -26,9 +26,9 @@ _SLACK_NS = 2_000_000_000  # the nodes of one job may tell the time a little dif
 
 @dataclass(slots=True)
 class RunOutputs:
-    """What stands of outputs in a run's work folder: files and folders by their paths there, and what is wrong (S12).
+    """The outputs in a run's work folder: files and folders by their paths there, and problems (S12).
 
-    `changed` are the files and folders that are not as the run left them; `digests` is of the files, if they were hashed.
+    `changed` are the files and folders that changed since the run ended; `digests` are those of the files, if they were hashed.
     """
 
     files: dict[bytes, Entry] = field(default_factory=dict)
@@ -40,27 +40,27 @@ class RunOutputs:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A file or folder by what it holds: `digest` of the file, or of the tree; `files` as in `runs.inputs.Identity`."""
+    """The content of a file or folder: `digest` of the file, or of the tree; `files` as in `runs.inputs.Identity`."""
 
     digest: str
     files: dict[bytes, str]
 
     @property
     def text(self) -> str:
-        """The same for the same content wherever it lies (`runs.inputs.identify_local`)."""
+        """The identity of the content, the same at every site (`runs.inputs.identify_local`)."""
         return f"{'sha256' if b'' in self.files else 'tree'}:{self.digest}"
 
 
 def work_location(run: Run, site: Site) -> Location:
-    """The work folder of a run at its site."""
+    """Return the work folder of a run at its site."""
     folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
     return Location(site, folder, f"{site.name}:{folder}")
 
 
-def look_at(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) -> RunOutputs:
-    """List these outputs of a run that has ended, and hash them unless an earlier call did and nothing changed.
+def inspect_outputs(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) -> RunOutputs:
+    """List outputs of a run that has ended, and hash them unless that was done before and nothing changed.
 
-    Raises `NotFoundError` where the run's folder is gone, and the errors of reaching its site.
+    Raises `NotFoundError` if the run's folder was removed, and the errors of connecting to the site.
     """
     folder = run.folder.decode("utf-8", "surrogateescape")
     with contextlib.closing(open_store(Location(site, folder, f"{site.name}:{folder}"))) as store:
@@ -68,7 +68,7 @@ def look_at(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) ->
         if record is None:
             raise NotFoundError(
                 "outputs-gone",
-                "what the run left is not at its site any more",
+                "the outputs of the run are not at its site any more",
                 subject=f"{site.name}:{printable(run.folder)}",
                 hint="Run it again.",
             )
@@ -87,7 +87,7 @@ def look_at(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) ->
 
 
 def _noting(entries: Iterable[Entry], standing: RunOutputs) -> Iterator[Entry]:
-    """What is in the work folder, by its path there."""
+    """List the work folder by path."""
     for entry in entries:
         if entry.path + b"/" == _WORK:
             standing.folders[b""] = entry._replace(path=b"")
@@ -102,19 +102,19 @@ def _noting(entries: Iterable[Entry], standing: RunOutputs) -> Iterator[Entry]:
 
 
 def _holding(outputs: Sequence[Output], chosen: Sequence[bytes], folders: Iterable[bytes]) -> list[bytes]:
-    """The folders from which nothing of the outputs can be taken away unseen: those of outputs, and those where patterns match."""
+    """Return the folders whose change times reveal that an output was removed: those of outputs, and those in which patterns match."""
     depths = {each.path.count("/") for each in outputs if each.is_pattern}
     around = [path for path in folders if (path.count(b"/") + 1 if path else 0) in depths]
     return list(dict.fromkeys([*chosen, *around]))
 
 
 def _moment(entry: Entry) -> int:
-    """The last change of content or name; what a tool sets as a file's time says nothing, where more is told."""
+    """Return the time of the last change of content or name; a file's mtime, which a tool can set, is used only if there is no ctime."""
     return entry.ctime_ns or entry.mtime_ns
 
 
 def _hash(store: Store, subject: Sequence[str | None], standing: RunOutputs, below: bytes = b"") -> None:
-    """Hash what was listed `below` a store's root; `subject` names what the digests are kept of."""
+    """Hash the files that were listed `below` a store's root; `subject` names the record of their digests."""
     with contextlib.closing(DigestBook("contents", list(subject), keep=True)) as run_store:
         unknown = []
         for path, entry in standing.files.items():
@@ -134,10 +134,10 @@ def _hash(store: Store, subject: Sequence[str | None], standing: RunOutputs, bel
 
 
 def content_of_place(place: Location) -> Content | None:
-    """A file or folder at a site with a filesystem, hashed there unless it was and has not changed since.
+    """Hash a file or folder at a site with a filesystem, unless that was done before and it did not change.
 
-    None where it holds symlinks or special files: nobody could say whether another one is the same. Raises `NotFoundError`, and the
-    errors of reaching the site.
+    Returns None if it contains symlinks or special files, which cannot be compared. Raises `NotFoundError`, and the errors of
+    connecting to the site.
     """
     with contextlib.closing(open_store(place)) as store:
         found = store.stat()
@@ -151,7 +151,7 @@ def content_of_place(place: Location) -> Content | None:
     with contextlib.closing(open_store(place.parent)) as store:
         found = store.stat(place.name)
         if found is None:
-            raise NotFoundError("no-such-input", "there is no such input at the site", subject=place.text)
+            raise NotFoundError("no-such-input", "the input does not exist at the site", subject=place.text)
         return _content(store, place, RunOutputs({place.name: found}), place.name)
 
 
@@ -163,13 +163,13 @@ def _content(store: Store, place: Location, standing: RunOutputs, path: bytes) -
     return None if standing.problems else content_at(path, standing)
 
 
-def find_content(run: Run, site: Site, named: Named) -> Content | None:
-    """What an input's identity names, hashed at the site of the run; None where it is not as the run left it.
+def find_content(run: Run, site: Site, named: OutputIdentity) -> Content | None:
+    """Hash the output that an input's identity names, at the site of the run; None if it changed since the run ended.
 
-    Raises what `look_at` does, and `NotFoundError` for an output that the run never declared.
+    Raises what `inspect_outputs` does, and `NotFoundError` for an output that the run never declared.
     """
     output = find_output(run, named.reference)
-    standing = look_at(run, site, [output], hashed=True)
+    standing = inspect_outputs(run, site, [output], hashed=True)
     if standing.problems or standing.changed:
         return None
     paths = matched_paths(output, standing)
@@ -178,7 +178,7 @@ def find_content(run: Run, site: Site, named: Named) -> Content | None:
 
 
 def require_whole(standing: RunOutputs, subject: str) -> None:
-    """Raise `IncompleteError` for what is missing, no regular file, or could not be read."""
+    """Raise `IncompleteError` for outputs that are missing, no regular files, or unreadable."""
     if standing.problems:
         first = standing.problems[0]
         more = f" (and {len(standing.problems) - 1} more)" if len(standing.problems) > 1 else ""
@@ -188,7 +188,7 @@ def require_whole(standing: RunOutputs, subject: str) -> None:
 
 
 def matched_paths(output: Output, standing: RunOutputs) -> list[bytes]:
-    """What an output stands for: its one path, or each that a pattern takes, in the order of their bytes; pure."""
+    """Return the paths of an output: its own, or each that a pattern matches, sorted in byte order."""
     path = output.path.encode("utf-8", "surrogateescape")
     if not output.is_pattern:
         return [b"" if path == b"." else path]
@@ -199,7 +199,7 @@ def matched_paths(output: Output, standing: RunOutputs) -> list[bytes]:
 
 
 def content_at(path: bytes, standing: RunOutputs) -> Content:
-    """The content of one file or folder among what was hashed; pure."""
+    """Return the content of one file or folder that was hashed."""
     if path in standing.digests:
         return Content(standing.digests[path], {b"": standing.digests[path]})
     below = path + b"/" if path else b""
@@ -209,13 +209,13 @@ def content_at(path: bytes, standing: RunOutputs) -> Content:
 
 
 def size_at(path: bytes, standing: RunOutputs) -> int:
-    """The bytes of one file or folder among what was listed; pure."""
+    """Return the size of one file or folder that was listed, in bytes."""
     below = path + b"/" if path else b""
     return sum(each.size for name, each in standing.files.items() if name == path or name.startswith(below))
 
 
 def tree_digest(files: Mapping[bytes, str], folders: Iterable[bytes]) -> str:
-    """The digest of a folder of regular files: the same as `runs.inputs.identify_local` finds for an equal one here."""
+    """Return the digest of a folder of regular files, the same as `runs.inputs.identify_local` finds for an equal one here."""
     what = {**dict.fromkeys(folders, b"d"), **{path: b"f " + d.encode("ascii") for path, d in files.items()}}
     whole = hashlib.sha256()
     for path in sorted(what, key=lambda each: each.split(b"/")):
@@ -224,25 +224,25 @@ def tree_digest(files: Mapping[bytes, str], folders: Iterable[bytes]) -> str:
 
 
 @dataclass(slots=True)
-class Left:
-    """sha256 and size by path, relative to the work folder, and what is wrong with the rest (S12)."""
+class OutputDigests:
+    """sha256 and size by path, relative to the work folder, and problems with the other outputs (S12)."""
 
     files: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     problems: list[Failed] = field(default_factory=list)
 
     @property
     def size(self) -> int:
-        """Of all files together."""
+        """The size of all files together, in bytes."""
         return sum(size for _, size in self.files.values())
 
     @property
     def digests(self) -> dict[bytes, str]:
-        """The sha256 of each file alone."""
+        """The sha256 of each file."""
         return {path: digest for path, (digest, _) in self.files.items()}
 
 
-def recorded_outputs(run: Run, run_store: RunStore) -> Left | None:
-    """What one `runs collect` moved whole, with the digests that both ends had then; None where no call did by itself."""
+def recorded_outputs(run: Run, run_store: RunStore) -> OutputDigests | None:
+    """Return the outputs that one `runs collect` moved completely, with the digests at both ends; None if no single call did."""
     for record in reversed(run_store.records(run.id)):
         if record.get("kind") != "collected":
             continue
@@ -251,12 +251,12 @@ def recorded_outputs(run: Run, run_store: RunStore) -> Left | None:
             entries = [Entry(path, Kind.FILE, each.size) for path, each in moved.items()]
             chosen = choose_outputs(run.spec.outputs, entries)
             files = {path: (moved[path].digest, moved[path].size) for path in chosen.files}
-            return Left(files, chosen.problems)
+            return OutputDigests(files, chosen.problems)
     return None
 
 
-def hash_outputs(run: Run, site: Site) -> Left:
-    """List the work folder and hash every output there, now. Raises `NotFoundError` where the folder is gone."""
+def hash_outputs(run: Run, site: Site) -> OutputDigests:
+    """List the work folder and hash every output there. Raises `NotFoundError` if the folder was removed."""
     store = open_store(work_of(run, site))
     try:
         if store.stat() is None:
@@ -271,10 +271,10 @@ def hash_outputs(run: Run, site: Site) -> Left:
         store.close()
 
 
-def _hash_at_site(run: Run, store: Store) -> Left:
+def _hash_at_site(run: Run, store: Store) -> OutputDigests:
     listed: dict[bytes, Entry] = {}
     chosen = choose_outputs(run.spec.outputs, _noting_recorded(store.list(), listed))
-    left = Left(problems=chosen.problems)
+    left = OutputDigests(problems=chosen.problems)
     for entry, digest, problem in store.digest([listed[path] for path in chosen.files]):
         if digest is None:
             code, message = (problem.code, problem.message) if problem else ("unreadable", "no digest came")

@@ -15,8 +15,8 @@ from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, one_task, sweep_of, task_folder
 from runs.schedulers.base import GONE, Phase, Scheduler, Status
 from runs.script import EXIT_NOT_RUN
-from runs.status import ASKED, ExitRecord, Observation, read_exit_record, resolve_status
-from runs.store import Queued, RunStore, holder_of
+from runs.status import CANCEL_REQUESTED, ExitRecord, Observation, read_exit_record, resolve_status
+from runs.store import QueuePlaces, RunStore, holder_of
 from runs.submit import find_job, remove_proxies
 from transfers.remote.host import RemoteHost
 
@@ -59,7 +59,7 @@ def _numbers(found: Any) -> Iterable[int]:
     return [each for each in found if type(each) is int] if isinstance(found, list) else ()
 
 
-def status_of(number: int, job: Status, told: PilotProgress) -> Status:
+def task_status(number: int, job: Status, told: PilotProgress) -> Status:
     """A task of an allocation, as a scheduler would speak of a task of a job array."""
     if number in told.broken:
         return Status(Phase.ENDED, _BROKEN)
@@ -70,7 +70,7 @@ def status_of(number: int, job: Status, told: PilotProgress) -> Status:
     return job
 
 
-def judge_in_allocation(
+def resolve_in_allocation(
     seen: Observation,
     status: Status,
     record: ExitRecord | None,
@@ -84,7 +84,7 @@ def judge_in_allocation(
     A task ends with a record of its own end and no signal, and only then (or when its script is killed while the others go on): one that was cut off is not
     FAILED but STAGED again, as long as an allocation may follow.
     """
-    if record is not None and record.signal in {"", ASKED}:
+    if record is not None and record.signal in {"", CANCEL_REQUESTED}:
         return seen
     if status.native == _BROKEN and record is None:
         return Observation(State.FAILED, "", "its script was killed, and left no exit record")
@@ -166,7 +166,7 @@ class Subject:
         return self.status.phase is Phase.WAITING and self.state is State.RUNNING
 
 
-def ask(
+def query_runs(
     host: RemoteHost,
     scheduler: Scheduler,
     runs: Sequence[Run],
@@ -191,18 +191,22 @@ def ask(
         record = read_exit_record(content, each.word)
         if record is not None:
             records[each.key] = record
-    stopped = [each for each in wanted if each.key in records and records[each.key].signal not in {"", ASKED}]
+    stopped = [
+        each
+        for each in wanted
+        if each.key in records and records[each.key].signal not in {"", CANCEL_REQUESTED}
+    ]
     started = host.get_all([each.folder + b"/again" for each in stopped], maximum=1) if stopped else []
     again = {each.key for each, content in zip(stopped, started, strict=True) if content is not None}
     unclear = [each for each in subjects if each.key not in records and _is_unclear(each)]
-    accounted = _ask_accounts(host, scheduler, unclear)
+    accounted = _query_accounting(host, scheduler, unclear)
     return {
-        each.key: _judge(each, records.get(each.key), accounted.get(each.key), again=each.key in again)
+        each.key: _resolve(each, records.get(each.key), accounted.get(each.key), again=each.key in again)
         for each in subjects
     }
 
 
-def _judge(
+def _resolve(
     subject: Subject, record: ExitRecord | None, accounted: Status | None, *, again: bool
 ) -> Observation:
     run = subject.run
@@ -217,7 +221,7 @@ def _judge(
     )
     if run.sweep is None or run.sweep.pilot is None:
         return seen
-    return judge_in_allocation(
+    return resolve_in_allocation(
         seen,
         subject.status,
         record,
@@ -245,7 +249,7 @@ def _find_subjects(
     told = dict(scheduler.read_tasks(finished, sorted(arrays))) if arrays else {}
     for run, sweep, _ in sweeps:
         if sweep.pilot is not None:
-            told |= _told_by_pilot(host, run, sweep, statuses)
+            told |= _query_pilot(host, run, sweep, statuses)
     subjects = [
         Subject(
             (run.id, 0),
@@ -271,7 +275,7 @@ def _is_open(sweep: Sweep, number: int, *, thorough: bool) -> bool:
     return not (state.final if thorough else state.ended)
 
 
-def _told_by_pilot(
+def _query_pilot(
     host: RemoteHost, run: Run, sweep: Sweep, statuses: Mapping[str, Status]
 ) -> dict[str, dict[int, Status]]:
     """The tasks of the last allocation, from its own journal, in the form of `Scheduler.read_tasks`."""
@@ -282,7 +286,8 @@ def _told_by_pilot(
     told = read_journal(_read_whole(host, chunk_folder(run, chunk) + b"/journal.jsonl"))
     return {
         job: {
-            index: status_of(number, statuses[job], told) for index, number in enumerate(chunk.tasks, start=1)
+            index: task_status(number, statuses[job], told)
+            for index, number in enumerate(chunk.tasks, start=1)
         }
         for job in jobs
     }
@@ -342,7 +347,9 @@ def _is_unclear(subject: Subject) -> bool:
     return subject.status.phase is Phase.GONE if subject.key[1] else not subject.queued
 
 
-def _ask_accounts(host: RemoteHost, scheduler: Scheduler, unclear: Sequence[Subject]) -> Mapping[Key, Status]:
+def _query_accounting(
+    host: RemoteHost, scheduler: Scheduler, unclear: Sequence[Subject]
+) -> Mapping[Key, Status]:
     if not unclear:
         return {}
     since = min(each.run.created for each in unclear)[:10]
@@ -355,7 +362,7 @@ def _ask_accounts(host: RemoteHost, scheduler: Scheduler, unclear: Sequence[Subj
 _FAILED = {State.FAILED: "failed", State.CANCELLED: "was cancelled"}
 
 
-def explain_all(
+def add_reasons(
     runs: Sequence[Run],
     seen: Mapping[Key, Observation],
     host: RemoteHost,
@@ -364,10 +371,12 @@ def explain_all(
 ) -> dict[Key, Observation]:
     """The same of each of these runs that was seen, but for sweeps."""
     keys = {(run.id, 0): run for run in runs if run.sweep is None}
-    return {key: explain(run, seen[key], host, run_store, look) for key, run in keys.items() if key in seen}
+    return {
+        key: add_reason(run, seen[key], host, run_store, look) for key, run in keys.items() if key in seen
+    }
 
 
-def explain(
+def add_reason(
     run: Run,
     seen: Observation,
     host: RemoteHost,
@@ -435,31 +444,33 @@ def update(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs: Se
     asked = [run for run in runs if run.job]
     if not asked:
         return list(runs)
-    seen = ask(host, scheduler, asked)
-    seen |= explain_all(asked, seen, host, run_store, partial(update, host, scheduler, run_store))
+    seen = query_runs(host, scheduler, asked)
+    seen |= add_reasons(asked, seen, host, run_store, partial(update, host, scheduler, run_store))
     remove_proxies(host, asked, seen)
-    return [note_seen(run_store, run, seen_of(run, seen)) if run.job else run for run in runs]
+    return [
+        record_observations(run_store, run, observations_of(run, seen)) if run.job else run for run in runs
+    ]
 
 
-def seen_of(run: Run, seen: Mapping[Key, Observation]) -> dict[int, Observation]:
+def observations_of(run: Run, seen: Mapping[Key, Observation]) -> dict[int, Observation]:
     """What was seen of one run, by task."""
     return {number: found for (run_id, number), found in seen.items() if run_id == run.id}
 
 
-def note_seen(run_store: RunStore, run: Run, found: Mapping[int, Observation]) -> Run:
+def record_observations(run_store: RunStore, run: Run, found: Mapping[int, Observation]) -> Run:
     """The run after what was seen of it is in the ledger, if it is news."""
     if run.sweep is not None:
         fields = change_fields(run.sweep, found)
-        return run if fields is None else _with_places(run_store.note(run.id, "tasks", fields))
+        return run if fields is None else _release_queue_places(run_store.note(run.id, "tasks", fields))
     seen = found[0]
     if (run.state, run.status.native, run.status.reason) == (seen.state, seen.native, seen.reason):
         return run
     return run_store.note(run.id, "seen", seen.to_fields())
 
 
-def _with_places(run: Run) -> Run:
+def _release_queue_places(run: Run) -> Run:
     """The sweep, holding places in the queue only for tasks that are not over."""
-    queued = Queued(run.site)
+    queued = QueuePlaces(run.site)
     held = queued.held()
     sweep = sweep_of(run)
     for chunk in sweep.chunks:

@@ -1,4 +1,4 @@
-"""Prepare a run: job script, command file, inputs, outputs and submission; pure."""
+"""Prepare a run without contacting its site: job script, command file, inputs, outputs and submission."""
 
 from __future__ import annotations
 
@@ -6,27 +6,37 @@ import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from hibali.config.model import Gpus, SchedulerSettings
 from hibali.errors import UsageError
+from hibali.locations import work_path
 from registry.command_line import CommandLine, build_command_line
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
-from runs.containers.base import Bind, Container, Started, Task, check_environment, quoted, read_options
-from runs.fast_storage import NOTHING_FAST, Fast, check_fast
+from runs.containers.base import Bind, Started, Task, check_environment, quoted, read_options
+from runs.fast_storage import check_fast
 from runs.model import Input, Output
-from runs.resources import DecidedResources, check_gpus, decide_resources, find_launcher
-from runs.schedulers.base import Job, Resources, Scheduler
-from runs.script import Inside, Waiting, guard_lines, job_script, required_script, start_script, with_proxy
+from runs.request import Request
+from runs.resources import DecidedResources, find_launcher
+from runs.schedulers.base import Job, Resources
+from runs.script import (
+    REQUIRED_SCRIPT,
+    ContainerPaths,
+    guard_lines,
+    job_script,
+    required_script,
+    start_script,
+    with_proxy,
+)
+
+_NO_IMAGE = Started("")
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Everything that is put at the site, and what is then said to the scheduler; paths there as text.
+    """The files that a run needs at its site, and the command that submits it; paths at the site as text.
 
-    `command_path` is where the text `command` goes, `asked` what the job asks for, `directives` are how the job script says so to
-    the scheduler; `fast` is what copies inputs to fast storage in the job, "" for nothing, `required` what looks for outputs after it.
+    The text `command` is written to `command_path`. `directives` are the comment lines of the job script for the scheduler. `fast` is the
+    script that copies inputs to fast storage, `required` the one that looks for outputs after the tool; both may be "".
     """
 
     run: str
@@ -41,127 +51,167 @@ class Prepared:
     copies: tuple[Bind, ...]
     outputs: tuple[Output, ...]
     submit: tuple[str, ...]
-    asked: DecidedResources
+    resources: DecidedResources
     directives: tuple[str, ...]
+
+    def files(self) -> dict[str, str]:
+        """Return the files that the job script needs, by path below the folder; `start` comes last."""
+        found = self.shown_files()
+        found[self.command_path.removeprefix(f"{self.folder}/")] = found.pop("command")
+        return {**found, "start": found.pop("start")}
+
+    def shown_files(self) -> dict[str, str]:
+        """Return the same files as a dry run shows them: the command file has the same name with every container."""
+        found = {"start": self.start, "command": self.command}
+        if self.fast:
+            found["fast.sh"] = self.fast
+        if self.required:
+            found[REQUIRED_SCRIPT] = self.required
+        return found | {f"work/{path}": text for path, text in self.configuration_files.items()}
 
 
 def prepare(
-    pipeline: Pipeline,
-    invocation: Invocation,
+    request: Request,
     inputs: Sequence[Input],
-    *,
-    run: str,
+    run_id: str,
     folder: str,
-    settings: SchedulerSettings,
-    scheduler: Scheduler,
-    container: Container,
-    image: Started | None = None,
-    wanted: Resources | None = None,
-    gpus: Gpus | None = None,
-    site: str = "",
+    *,
+    image: Started = _NO_IMAGE,
     number: int = 0,
-    fast: Fast = NOTHING_FAST,
-    waiting: Waiting | None = None,
-    proxy: bool = False,
-    own: Any = None,
 ) -> Prepared:
-    """Decide all of it.
+    """Decide everything about a run that its site need not be asked for.
 
-    `folder` is the run's folder at the site, absolute, or that of the task of this `number`; `image` the one to start. `wanted` is
-    what the command line asks for, `gpus` what the site called `site` has of them, `waiting` what the job waits for; `proxy` says that it
-    finds one for GSI in its folder, and `own` are the settings of the container alone. Raises
-    `UsageError` or `RefusedError` for what a descriptor or the configuration may not ask.
+    Args:
+        request: The request of a single run, or of one task of a sweep.
+        inputs: The inputs with their paths at the site.
+        run_id: The id of the run.
+        folder: The absolute folder of the run, or of the task, at the site.
+        image: The image to start.
+        number: The number of the task, 0 for a single run.
+
+    Raises:
+        UsageError: The descriptor or the configuration asks for something that is not possible.
+        RefusedError: The site does not have the resources.
     """
-    waiting = waiting or Waiting()
-    image = image or Started("")
-    asked = decide_resources(pipeline.resources, settings, wanted)
-    check_gpus(asked.resources, gpus, container, site)
-    if fast.is_used:
+    workload, compute, job = request.workload, request.compute, request.job
+    scheduler, container = compute.scheduler, compute.container
+    decided = request.decide_resources()
+    resources = decided.resources
+    if job.fast.is_used:
         check_fast(container)
-    copying = fast.script(inputs)
-    work, inputs = fast.work_in(folder), fast.inputs_in(folder, inputs)
-    inside = Inside(folder, container)
-    sees_work = _seen_work(pipeline, inside.work) if container.isolates else work
-    seen = {each.number: inside.input(each) for each in inputs}
+    fast_script = job.fast.script(inputs)
+    inputs = job.fast.inputs_in(folder, inputs)
+    paths = ContainerPaths(folder, container)
+    work = job.fast.work_in(folder)
+    sees_work = _seen_work(workload.pipeline, paths.work) if container.isolates else work
     line = build_command_line(
-        pipeline, invocation, paths=_paths(invocation, inputs, seen), work_folder=sees_work
+        workload.pipeline,
+        workload.invocation,
+        paths=_input_paths(workload.invocation, inputs, paths),
+        work_folder=sees_work,
     )
-    directives = (*scheduler.directives(asked.resources), *fast.lines(scheduler, asked.resources.seconds))
+    gpus = compute.site.gpus
     task = Task(
-        run=f"{run}-{number}" if number else run,
-        command=inside.command,
-        sees_command=inside.sees_command,
+        run=f"{run_id}-{number}" if number else run_id,
+        command=paths.command,
+        sees_command=paths.sees_command,
         shell=line.shell,
         work=work,
         sees_work=sees_work,
         environment=line.environment,
-        binds=inside.binds(inputs),
+        binds=paths.binds(inputs),
         image=image.image,
         entrypoint=image.entrypoint,
         image_environment=image.environment,
-        tasks=asked.resources.tasks or 1,
-        gpus=gpus.kind if gpus is not None and asked.resources.gpus else "",
-        own=own,
+        tasks=resources.tasks or 1,
+        gpus=gpus.kind if gpus is not None and resources.gpus else "",
+        own=compute.site.container.own,
     )
-    task = _with_image_options(pipeline, line, task) if container.isolates else task
+    if container.isolates:
+        task = _with_image_options(workload.pipeline, line, task)
     check_environment(task.environment)
-    if proxy:
-        task = with_proxy(task, inside, container)
+    if job.proxy:
+        task = with_proxy(task, paths, container)
+    start = _with_launcher(
+        find_launcher(resources, compute.settings.mpi or compute.scheduler.launcher), container.start(task)
+    )
+    guard = guard_lines(folder, job.dependencies.needs)
     outputs = tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs)
+    directives = (*scheduler.directives(resources), *job.fast.lines(scheduler, resources.seconds))
     return Prepared(
-        run=run,
+        run=run_id,
         folder=folder,
-        job_script=job_script(run, directives, scheduler.variables),
-        start=start_script(
-            settings.prologue,
-            guard_lines(folder, waiting.needs)
-            + _launched(
-                find_launcher(asked.resources, settings.mpi or scheduler.launcher), container.start(task)
-            ),
-        ),
+        job_script=job_script(run_id, directives, compute.scheduler.variables),
+        start=start_script(compute.settings.prologue, guard + start),
         command=line.script if line.script.endswith("\n") else line.script + "\n",
-        command_path=inside.command,
-        fast=copying,
-        required=required_script(outputs, several_nodes=(asked.resources.tasks or 1) > 1),
+        command_path=paths.command,
+        fast=fast_script,
+        required=required_script(outputs, several_nodes=(resources.tasks or 1) > 1),
         configuration_files={each.path: each.content for each in line.configuration_files},
-        copies=() if container.binds_inputs else inside.copies(inputs),
+        copies=() if container.binds_inputs else paths.copies(inputs),
         outputs=outputs,
-        submit=scheduler.submit_words(
-            Job(
-                run,
-                f"{folder}/job.sh",
-                after=waiting.jobs,
-                hold=waiting.hold,
-                comment=_comment(run, asked.resources),
-            )
-        ),
-        asked=asked,
+        submit=_submit_argv(request, run_id, folder, resources),
+        resources=decided,
         directives=directives,
     )
 
 
-def _comment(run: str, resources: Resources) -> str:
-    """The run's id once more, for whoever renames jobs; none where the site or the line says something there."""
-    return "" if any(text.startswith("--comment") for text in resources.directives) else run
+def prepare_dry_run(request: Request, run_id: str) -> Prepared:
+    """Prepare a run without contacting the site; paths there are as configured."""
+    folder = f"{work_path(request.compute.site)}/runs/{run_id}"
+    return prepare(request, known_inputs(request), run_id, folder, image=image_placeholder(request))
 
 
-def _launched(launcher: Sequence[str], start: str) -> str:
-    """The line that starts each of several tasks as `start` would start the only one."""
+def known_inputs(request: Request) -> list[Input]:
+    """Return the inputs with their paths, as far as they are known without contacting the site."""
+    workload = request.workload
+    return [
+        each
+        if each.in_place
+        else replace(each, in_place=identity is None, source=location.path if identity is None else "")
+        for each, location, identity in zip(
+            workload.inputs, workload.locations, workload.identities, strict=True
+        )
+    ]
+
+
+def image_placeholder(request: Request) -> Started:
+    """Return the image that a dry run shows."""
+    return Started("IMAGE" if request.compute.container.isolates else "")
+
+
+def _submit_argv(request: Request, run_id: str, folder: str, resources: Resources) -> tuple[str, ...]:
+    # the id once more, for users who rename jobs; a comment of the site or of the command line wins
+    commented = any(text.startswith("--comment") for text in resources.directives)
+    dependencies = request.job.dependencies
+    job = Job(
+        run_id,
+        f"{folder}/job.sh",
+        after=dependencies.jobs,
+        hold=dependencies.hold,
+        comment="" if commented else run_id,
+    )
+    return request.compute.scheduler.submit_words(job)
+
+
+def _with_launcher(launcher: Sequence[str], start: str) -> str:
+    """Return the line that starts each of several MPI tasks as `start` would start the only one."""
     return f"exec {quoted([*launcher, '/bin/sh', '-c', start])}" if launcher else start
 
 
-def _paths(
-    invocation: Invocation, inputs: Sequence[Input], seen: Mapping[int, str]
+def _input_paths(
+    invocation: Invocation, inputs: Sequence[Input], paths: ContainerPaths
 ) -> dict[str, str | list[str]]:
+    """Return the paths that the tool sees, by the id of the input."""
     found: dict[str, str | list[str]] = {}
     for identifier, answer in invocation.file_inputs():
-        paths = [seen[each.number] for each in inputs if each.id == identifier]
-        found[identifier] = paths[0] if isinstance(answer, str) else paths
+        seen = [paths.input(each) for each in inputs if each.id == identifier]
+        found[identifier] = seen[0] if isinstance(answer, str) else seen
     return found
 
 
 def _seen_work(pipeline: Pipeline, work: str) -> str:
-    """The folder of the image where the author wants the tool to start, else the same as outside."""
+    """Return the folder of the image in which the tool starts, by default `work`."""
     wanted = pipeline.container.working_directory if pipeline.container else ""
     if not wanted:
         return work
@@ -181,28 +231,28 @@ def _seen_work(pipeline: Pipeline, work: str) -> str:
 
 
 def _with_image_options(pipeline: Pipeline, line: CommandLine, task: Task) -> Task:
-    """What the descriptor says of its container: variables, shared memory, its own entry point."""
+    """Apply the descriptor's container options: variables, shared memory, the image's entry point."""
     environment, memory = read_options(pipeline.container, task.sees_work)
-    words = None
+    argv = None
     if pipeline.container is not None and pipeline.container.entrypoint:
-        words = _plain_words(line.script, pipeline.reference)
-    return replace(task, environment={**environment, **line.environment}, memory=memory, words=words)
+        argv = _split_command(line.script, pipeline.reference)
+    return replace(task, environment={**environment, **line.environment}, memory=memory, words=argv)
 
 
-def _plain_words(script: str, subject: str) -> tuple[str, ...]:
-    """The words of a command without any shell; raises `UsageError` where it needs one."""
+def _split_command(script: str, reference: str) -> tuple[str, ...]:
+    """Split a command line into arguments for an entry point; raises `UsageError` if it needs a shell."""
     lexer = shlex.shlex(script, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = ""
     try:
-        words = tuple(lexer)
+        argv = tuple(lexer)
     except ValueError:
-        words = (";",)
-    if any(set(word) <= set("();<>|&") for word in words if word):
+        argv = (";",)
+    if any(set(word) <= set("();<>|&") for word in argv if word):
         raise UsageError(
             "bad-entrypoint",
-            "an image with an entry point takes plain words, and this command line needs a shell",
-            subject=subject,
+            "the image's entry point takes plain arguments, but this command line needs a shell",
+            subject=reference,
             hint="Set `entrypoint` to false in the descriptor.",
         )
-    return words
+    return argv

@@ -20,28 +20,28 @@ from hibali.ledger import ledger_folder
 from hibali.rate_limits import Refusals, Refused, note_use, read_uses
 from hibali.ssh.sessions import login_name, login_refusals
 from runs.model import Run
-from runs.store import Queued, RunStore, count_queued
+from runs.store import QueuePlaces, RunStore, count_queued
 from transfers.remote.host import Finished, Once, RemoteHost
 
 # The codes with which schedulers refuse (runs.schedulers).
 _REFUSALS = frozenset({"scheduler-busy", "scheduler-silent"})
 
 
-def reach(site: Site, on_event: Listener = ignore) -> RemoteHost:
-    """The machine at a site, with each command there counted; close it."""
+def open_limited_host(site: Site, on_event: Listener = ignore) -> RemoteHost:
+    """Connect to a site's machine, and count each command there; the caller closes it."""
     from transfers.stores.open_store import open_host
 
     return counted(open_host(site, on_event=on_event), site.name)
 
 
 def counted(host: RemoteHost, site: str) -> RemoteHost:
-    """The same machine, with each command there counted."""
+    """Return the machine with each command counted."""
     return cast("RemoteHost", _Counted(host, site))
 
 
 @contextlib.contextmanager
 def rate_limited(site: str) -> Iterator[None]:
-    """While a site's scheduler is asked. Raises `TryLaterError` where it refused too often, and remembers what comes."""
+    """Limit queries of a site's scheduler. Raises `TryLaterError` if it refused too often; refusals are recorded."""
     refusals = scheduler_refusals(site)
     refusals.check()
     try:
@@ -54,12 +54,12 @@ def rate_limited(site: str) -> Iterator[None]:
 
 
 def scheduler_refusals(site: str) -> Refusals:
-    """What is remembered of a site's scheduler."""
+    """Return the recorded refusals of a site's scheduler."""
     return Refusals("sites", site, subject=f"the scheduler of {site}")
 
 
 def start_afresh(site: Site) -> None:
-    """Forget all refusals of a site: somebody wants to see for himself."""
+    """Forget all refusals of a site, because the user wants to try again."""
     scheduler_refusals(site.name).answered()
     if site.ssh is not None:
         for host in {site.ssh.host, site.ssh.data_host or site.ssh.host}:
@@ -82,7 +82,7 @@ class _Counted:
         return self._host.run(argv, **how)
 
     def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
-        """See RemoteHost; only who really ran it has asked for anything."""
+        """See RemoteHost; only a command that was executed is counted."""
         once = self._host.run_once(marker, argv, folder=folder)
         if once.fresh:
             self._count(argv)
@@ -94,7 +94,7 @@ class _Counted:
 
 
 class SharedPolling:
-    """What the processes of this account know of each other's questions to one scheduler of a site."""
+    """The queries of all processes of this account to one scheduler of a site."""
 
     def __init__(self, site: str, scheduler: str) -> None:
         self._site = site
@@ -102,20 +102,20 @@ class SharedPolling:
         self._stamp = ledger_folder("sites", site) / f"asked-{scheduler}"
 
     def seconds_ago(self) -> float:
-        """When the last question was answered, by whomever; infinite where none was, or nobody knows."""
+        """Return how long ago any process got an answer; infinite if none did."""
         with contextlib.suppress(OSError):
             return abs(time.time() - self._stamp.stat().st_mtime)
         return math.inf
 
     def note(self) -> None:
-        """It was answered just now, for all that is under way."""
+        """Record that the scheduler answered for all unfinished runs."""
         with contextlib.suppress(OSError):
             self._stamp.touch(mode=0o600)
 
     def others(self, run_store: RunStore, known: Collection[str]) -> list[Run]:
-        """The runs that have jobs there, but for those that are `known`."""
+        """Return the runs that have jobs there, without those in `known`."""
         found = []
-        for run_id in Queued(self._site).runs():
+        for run_id in QueuePlaces(self._site).runs():
             if run_id not in known:
                 with contextlib.suppress(NotFoundError):
                     found.append(run_store.load(run_id))
@@ -130,7 +130,7 @@ _TAIL = 64 * 1024  # a receipt is the last line of its journal, and shorter than
 
 
 def bytes_carried(site: str, since: datetime) -> int:
-    """The bytes that the receipts since then say were put on the wire to or from that site."""
+    """Return the bytes transferred to or from a site since then, by the receipts."""
     start = since.astimezone(UTC).timestamp()
     total = 0
     for entry in os.scandir(ledger_folder("operations")):
@@ -143,7 +143,7 @@ def bytes_carried(site: str, since: datetime) -> int:
 
 
 def _receipt(path: Path) -> dict[str, Any]:
-    """The last line; empty for an operation that has not ended, or was killed."""
+    """Return the last line; empty for an operation that has not ended, or was killed."""
     with path.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, size - _TAIL))
@@ -178,9 +178,9 @@ Carried = Callable[[str, datetime], int]
 
 
 def site_usage(site: Site, carried: Carried = bytes_carried) -> dict[str, Any]:
-    """The fields of the JSON line of kind `site-usage`; `carried` says how many bytes went to or from a site since then."""
+    """Return the fields of the JSON line of kind `site-usage`; `carried` are the bytes to or from a site."""
     now = datetime.now(UTC)
-    held = Queued(site.name).held() if site.kind in {"ssh", "local"} else {}
+    held = QueuePlaces(site.name).held() if site.kind in {"ssh", "local"} else {}
     limits = site.limits
     return {
         "name": site.name,

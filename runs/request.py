@@ -1,4 +1,4 @@
-"""Model the request of a run, and prepare it."""
+"""Model the request of a run: what to run, at which site, and with which job options."""
 
 from __future__ import annotations
 
@@ -9,55 +9,165 @@ from typing import Any
 from hibali.config.model import ProxySettings, SchedulerSettings, Site
 from hibali.documents import canonical_digest
 from hibali.errors import UsageError
-from hibali.locations import Location, work_path
+from hibali.locations import Location
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
-from runs.containers.base import Container, Started
+from runs.containers.base import Container, load_container
 from runs.fast_storage import NO_FAST_OPTIONS, NOTHING_FAST, Fast, FastOptions
 from runs.images import Pinned
 from runs.inputs import Identity
 from runs.model import Input
-from runs.prepare import Prepared, prepare
 from runs.resources import DecidedResources, check_gpus, decide_resources, find_launcher
-from runs.schedulers.base import Resources, Scheduler
-from runs.script import Waiting
+from runs.schedulers.base import Resources, Scheduler, load_scheduler
+from runs.script import Dependencies
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRequest:
+    """One task of a sweep: its number, the answers that only it has, and its whole invocation, checked."""
+
+    number: int
+    values: Mapping[str, Any]
+    invocation: Invocation
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What to run: a pipeline, its invocation and input files, checked.
+
+    `locations` and `identities` belong to `inputs`, in their order; an identity is None for an input at the run's site, which is only
+    identified there. `after` are the ids of runs that must succeed before. `origin` is the run that is repeated. A sweep has `tasks`:
+    `inputs` are then the files of all of them, and `invocation` has the answers that all of them share, not checked by itself.
+    """
+
+    pipeline: Pipeline
+    invocation: Invocation
+    inputs: tuple[Input, ...] = ()
+    locations: tuple[Location, ...] = ()
+    identities: tuple[Identity | None, ...] = ()
+    name: str = ""
+    after: tuple[str, ...] = ()
+    origin: str = ""
+    tasks: tuple[TaskRequest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeSite:
+    """A site that runs jobs, with its scheduler and container."""
+
+    site: Site
+    scheduler: Scheduler
+    container: Container
+
+    @property
+    def name(self) -> str:
+        """The site's name."""
+        return self.site.name
+
+    @property
+    def settings(self) -> SchedulerSettings:
+        """The site's defaults for jobs."""
+        return self.site.scheduler or SchedulerSettings()
+
+
+def compute_site(site: Site) -> ComputeSite:
+    """Load the scheduler and the container of a site."""
+    name = site.scheduler.name if site.scheduler else "direct"
+    return ComputeSite(site, load_scheduler(name), load_container(site.container.name))
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """The options of a job: its resources, dependencies, fast storage and proxy.
+
+    `resources` are those of the command line, which win over those of the pipeline and the site. `fast` is the fast storage of a single
+    run; a sweep decides it for each task from `fast_options`. With `allocations` a pilot runs the tasks, in so many jobs at most.
+    `proxy_content` is made by `with_job_proxy`.
+    """
+
+    resources: Resources = field(default_factory=Resources)
+    dependencies: Dependencies = field(default_factory=Dependencies)
+    fast: Fast = NOTHING_FAST
+    fast_options: FastOptions = NO_FAST_OPTIONS
+    allocations: int = 0
+    proxy: bool = False
+    proxy_content: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked request for a run.
+
+    `image` is the value of `--image`, `pinned` the image that the catalogue pins. `new` starts a new run although one of the same
+    command is unfinished. `line_key` is the key of the command for any site, if one of several sites was chosen. `typed` is the command
+    line as it was typed, for `datalad rerun` (runs.dataset).
+    """
+
+    workload: Workload
+    compute: ComputeSite
+    job: JobOptions = field(default_factory=JobOptions)
+    image: str = ""
+    pinned: Pinned | None = None
+    new: bool = False
+    line_key: str = ""
+    typed: Mapping[str, Any] = field(default_factory=dict)
+
+    def decide_resources(self) -> DecidedResources:
+        """Decide the resources of the job; raises `RefusedError` and `UsageError` if the site does not have them."""
+        settings, site = self.compute.settings, self.compute.site
+        decided = decide_resources(self.workload.pipeline.resources, settings, self.job.resources)
+        check_gpus(decided.resources, site.gpus, self.compute.container, site.name)
+        find_launcher(decided.resources, settings.mpi or self.compute.scheduler.launcher)
+        return decided
+
+    def with_workload(self, **changes: Any) -> Request:
+        """Return the request with other fields of its workload."""
+        return replace(self, workload=replace(self.workload, **changes))
+
+    def with_job(self, **changes: Any) -> Request:
+        """Return the request with other job options."""
+        return replace(self, job=replace(self.job, **changes))
 
 
 def with_job_proxy(request: Request) -> Request:
-    """The same, with the proxy of its job, where it is to have one: whoever calls has not gone to the site yet.
+    """Make the job's proxy, if it is to have one, before the site is contacted.
 
-    It lasts as long as the job may take and its time in the queue, and as long as the user's own at most. Raises `AccessError`
-    where that is shorter than the job may take, and `UsageError` for the tasks of a pilot.
+    The proxy is valid for the job's time limit and its time in the queue, but not longer than the user's own.
+
+    Raises:
+        AccessError: The user's proxy ends before the job may.
+        UsageError: A pilot runs the tasks.
     """
-    if not request.proxy:
+    if not request.job.proxy:
         return request
-    if request.allocations:
+    if request.job.allocations:
         raise UsageError(
             "not-in-a-pilot",
-            "the tasks of a pilot, which go from one job to the next, cannot have a proxy",
+            "tasks that a pilot runs cannot have a proxy, because they move from one job to the next",
             subject="--pilot",
-            hint="Leave out --pilot: job arrays give each task its own. --no-proxy goes without.",
+            hint="Leave out --pilot: each task of a job array has its own proxy. Or run without one: --no-proxy.",
         )
-    return replace(request, proxy_content=_make(request))
+    return request.with_job(proxy_content=_make_proxy(request))
 
 
 def job_proxy(request: Request) -> bytes:
-    """The content of a job's proxy; b"" for none. A run that was begun with one has one, however its line was typed again."""
-    return (request.proxy_content or _make(request)) if request.proxy else b""
+    """Return the content of the job's proxy, b"" for none; it is made now if the request does not have it yet."""
+    return (request.job.proxy_content or _make_proxy(request)) if request.job.proxy else b""
 
 
-def _make(request: Request) -> bytes:
+def _make_proxy(request: Request) -> bytes:
+    # local: most runs have no proxy, and the module is slow to load
     from hibali.ssh.gsi import derive_proxy, make_proxy, ready_proxy
 
-    settings = request.site.proxy or ProxySettings()
-    asked = request.ask().resources.seconds
-    needed = settings.least_seconds if asked is None else float(asked)
+    settings = request.compute.site.proxy or ProxySettings()
+    limit = request.decide_resources().resources.seconds
+    needed = settings.least_seconds if limit is None else float(limit)
     life = max(needed, settings.life_seconds) + settings.queue_seconds
-    subject = request.site.name
+    site = request.compute.name
     if settings.make != "no":
-        return make_proxy(settings, life, needed, subject=subject)
-    users = ready_proxy(settings, subject=subject, seconds=needed)
-    return derive_proxy(users.path, life, needed, subject=subject)
+        return make_proxy(settings, life, needed, subject=site)
+    users = ready_proxy(settings, subject=site, seconds=needed)
+    return derive_proxy(users.path, life, needed, subject=site)
 
 
 def run_key(
@@ -68,10 +178,7 @@ def run_key(
     name: str,
     after: Sequence[str] = (),
 ) -> str:
-    """What makes two typed lines the same line, as a sha256 (contracts.md, "The same line again").
-
-    `after` are the runs that have to come first.
-    """
+    """Return the sha256 by which the same command finds the run that it started (contracts.md)."""
     return canonical_digest(
         {
             "pipeline": pipeline.digest,
@@ -82,111 +189,3 @@ def run_key(
             **({"after": list(after)} if after else {}),
         }
     )
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRequest:
-    """One task of a sweep: its number, what it answers beside the others, and all of its answers, checked."""
-
-    number: int
-    values: Mapping[str, Any]
-    invocation: Invocation
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What was asked for, checked: the pipeline, its answers, and where to run it.
-
-    `places` has for each of `inputs` where it lies, and `identities` what is known of it without asking the
-    site (None for one that is at the site itself). `image` is what `--image` said, `pinned` the catalogue's own,
-    `wanted` what a job is to ask for whatever the author and the site say. `line` is the key of the same line for whichever site,
-    where one of several was chosen. `asked` is how the line was typed on this machine, for whoever is to type it again (runs.dataset).
-    `after` are the runs that were named to come first, `waiting` is what the job waits for. With `tasks` it is a sweep: `inputs` are
-    then the files of all of them, and `invocation` has what all of them answer, not checked by itself; what goes to fast storage is
-    said by `marks`, in the place of `fast`. `origin` is the run that is to be run again, all of it or these tasks. With `allocations`
-    the tasks go by a pilot, in so many one after the other at most. With `proxy` the job has one for GSI, whose content was made before
-    the site was asked anything (runs.submit).
-    """
-
-    pipeline: Pipeline
-    invocation: Invocation
-    inputs: tuple[Input, ...]
-    places: tuple[Location, ...]
-    identities: tuple[Identity | None, ...]
-    site: Site
-    scheduler: Scheduler
-    container: Container
-    name: str = ""
-    image: str = ""
-    pinned: Pinned | None = None
-    new: bool = False
-    fast: Fast = NOTHING_FAST
-    marks: FastOptions = NO_FAST_OPTIONS
-    line: str = ""
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    wanted: Resources = field(default_factory=Resources)
-    after: tuple[str, ...] = ()
-    waiting: Waiting = field(default_factory=Waiting)
-    tasks: tuple[TaskRequest, ...] = ()
-    origin: str = ""
-    allocations: int = 0
-    proxy: bool = False
-    proxy_content: bytes = field(default=b"", repr=False)
-
-    @property
-    def settings(self) -> SchedulerSettings:
-        """The site's defaults for jobs."""
-        return self.site.scheduler or SchedulerSettings()
-
-    def ask(self) -> DecidedResources:
-        """What the job asks for; raises `RefusedError` and `UsageError` for what the site cannot give."""
-        asked = decide_resources(self.pipeline.resources, self.settings, self.wanted)
-        check_gpus(asked.resources, self.site.gpus, self.container, self.site.name)
-        find_launcher(asked.resources, self.settings.mpi or self.scheduler.launcher)
-        return asked
-
-
-def prepare_request(
-    request: Request, inputs: Sequence[Input], run_id: str, folder: str, *, image: Started, number: int = 0
-) -> Prepared:
-    """See `prepare`; what is asked for comes from the request."""
-    return prepare(
-        request.pipeline,
-        request.invocation,
-        inputs,
-        run=run_id,
-        folder=folder,
-        settings=request.settings,
-        scheduler=request.scheduler,
-        container=request.container,
-        image=image,
-        waiting=request.waiting,
-        number=number,
-        fast=request.fast,
-        wanted=request.wanted,
-        gpus=request.site.gpus,
-        site=request.site.name,
-        proxy=request.proxy,
-        own=request.site.container.own,
-    )
-
-
-def show_prepared(request: Request, run_id: str) -> Prepared:
-    """What a run would put at the site, without asking the site anything: paths there stand as configured."""
-    folder = f"{work_path(request.site)}/runs/{run_id}"
-    return prepare_request(request, shown_inputs(request), run_id, folder, image=shown_image(request))
-
-
-def shown_inputs(request: Request) -> list[Input]:
-    """The inputs as far as they are known without asking the site."""
-    return [
-        each
-        if each.in_place
-        else replace(each, in_place=known is None, source=place.path if known is None else "")
-        for each, place, known in zip(request.inputs, request.places, request.identities, strict=True)
-    ]
-
-
-def shown_image(request: Request) -> Started:
-    """What stands for the image where none was looked for."""
-    return Started("IMAGE" if request.container.isolates else "")

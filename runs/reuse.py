@@ -17,9 +17,9 @@ from registry.pipeline import Pipeline
 from runs.containers.base import load_container
 from runs.inputs import Identity, find_collected_copy
 from runs.model import FROM_RUN, Run, State
-from runs.outputs import content_of_place, find_content, look_at
+from runs.outputs import content_of_place, find_content, inspect_outputs
 from runs.records import part_of
-from runs.store import RunStore, read_named
+from runs.store import RunStore, read_output_identity
 
 if TYPE_CHECKING:
     from runs.request import Request
@@ -28,14 +28,14 @@ _Answer = TypeVar("_Answer")
 
 
 def known_content(identity: Identity) -> str:
-    """The content that an identity names, without asking anybody; "" where it names a place."""
+    """Return the content that an identity names; "" if it names a location."""
     if identity.files is None:
         return ""
     return f"{'sha256' if b'' in identity.files else 'tree'}:{identity.digest}"
 
 
 class Reuse:
-    """One look through the ledger. Whoever cannot be asked now is told of and passed over."""
+    """Searches the ledger for a run to reuse. Sites that cannot be queried are reported and skipped."""
 
     def __init__(self, settings: Settings, run_store: RunStore, on_event: Listener = ignore) -> None:
         self._settings = settings
@@ -44,7 +44,7 @@ class Reuse:
         self._contents: dict[str, str] = {}
 
     def find(self, request: Request, identities: Sequence[Identity]) -> Run | None:
-        """The latest run that succeeded with the same pipeline, values and content of inputs, and left what still stands."""
+        """Return the latest successful run with the same pipeline, values and contents of inputs, whose outputs still exist."""
         for run, record in self._alike(request):
             same = self._same_inputs(request, identities, record)
             if same and self._same_tool(request, run, record):
@@ -55,29 +55,29 @@ class Reuse:
         return None
 
     def contents(self, request: Request, identities: Sequence[Identity]) -> list[str]:
-        """What is in each input, hashed where it lies unless that is known; "" where nobody can tell."""
+        """Return the content of each input, hashed where it is unless it is known; "" if it cannot be known."""
         return [self._content_now(request, number, each) for number, each in enumerate(identities)]
 
     def _alike(self, request: Request) -> Iterator[tuple[Run, dict[str, Any]]]:
-        """By the ledger alone, the latest first."""
-        values = _values_digest(request.invocation)
-        names = [[each.id, each.name] for each in request.inputs]
+        """Yield the candidates by the ledger alone, the latest first."""
+        values = _values_digest(request.workload.invocation)
+        names = [[each.id, each.name] for each in request.workload.inputs]
         for run in reversed(self._run_store.all()):
             if run.sweep is not None or run.state is not State.SUCCEEDED:
                 continue
-            if run.spec.pipeline_digest != request.pipeline.digest:
+            if run.spec.pipeline_digest != request.workload.pipeline.digest:
                 continue
             record = self._run_store.records(run.id)[0]
             inputs = record.get("inputs", ())
             if [[each["id"], each["name"]] for each in inputs] != names:
                 continue
-            if _values_before(request.pipeline, record) == values:
+            if _values_before(request.workload.pipeline, record) == values:
                 yield run, record
 
     def _same_inputs(
         self, request: Request, identities: Sequence[Identity], record: Mapping[str, Any]
     ) -> bool:
-        """An identity is of one content for ever; where they differ, contents decide."""
+        """Compare identities, which always mean the same content; if they differ, compare contents."""
         for number, (identity, known) in enumerate(zip(identities, record["inputs"], strict=True)):
             if identity.text == known["identity"]:
                 continue
@@ -100,7 +100,7 @@ class Reuse:
             return known
         if identity.text.startswith(FROM_RUN):
             return self._content_of_output(identity.text)
-        place = request.places[number]
+        place = request.workload.locations[number]
         if place.site.kind not in {"ssh", "local"}:
             return ""  # whole objects would have to come here to be hashed
         if identity.text not in self._contents:
@@ -114,8 +114,8 @@ class Reuse:
         return self._contents[text]
 
     def _hash_output(self, text: str) -> str:
-        """What is in an output of a run now, if that is as the run left it."""
-        named = read_named(text)
+        """Return the content of an output now, if it did not change since the run ended."""
+        named = read_output_identity(text)
         run = part_of(self._run_store.load(named.reference.run), named.reference.task) if named else None
         if named is None or run is None or run.state is not State.SUCCEEDED:
             return ""
@@ -123,10 +123,13 @@ class Reuse:
         return content.text if content else ""
 
     def _same_tool(self, request: Request, run: Run, record: Mapping[str, Any]) -> bool:
-        """The image, where one is known; what runs bare is known by its site and prologue alone, and reused only there."""
-        if not request.container.isolates:
-            same_place = (run.site, run.placement.container) == (request.site.name, request.container.name)
-            return same_place and record.get("prologue", []) == list(request.settings.prologue)
+        """Compare images; a tool without a container is known by its site and prologue alone, and reused only there."""
+        if not request.compute.container.isolates:
+            same_place = (run.site, run.placement.container) == (
+                request.compute.site.name,
+                request.compute.container.name,
+            )
+            return same_place and record.get("prologue", []) == list(request.compute.settings.prologue)
         if not load_container(run.placement.container).isolates:
             return False
         from runs.bundles.create import image_of
@@ -135,9 +138,10 @@ class Reuse:
         return not wanted or wanted == image_of(run, self._run_store)
 
     def _stands(self, run: Run) -> bool:
-        """Whether all outputs are at the site of the run, as it left them."""
+        """Whether all outputs are at the run's site, unmodified."""
         standing = self._try(
-            run.id, lambda: look_at(run, self._settings.site(run.site), run.spec.outputs, hashed=False)
+            run.id,
+            lambda: inspect_outputs(run, self._settings.site(run.site), run.spec.outputs, hashed=False),
         )
         return standing is not None and not standing.problems and not standing.changed
 
@@ -152,7 +156,7 @@ class Reuse:
 
 
 def _values_digest(invocation: Invocation) -> str:
-    """All answers but files, which count by their contents."""
+    """Return a digest of all answers but files, which are compared by content."""
     values = {name: each for name, each in invocation.values.items() if name not in invocation.file_ids}
     return canonical_digest({"values": values, "files": sorted(invocation.file_ids)})
 
@@ -165,14 +169,14 @@ def _values_before(pipeline: Pipeline, record: Mapping[str, Any]) -> str:
 
 
 def _wanted_image(request: Request) -> str:
-    """The id of the image that would be started, 64 hexadecimal digits; "" where only the site could tell."""
+    """Return the id of the image to start, 64 hexadecimal digits; "" if only the site knows it."""
     from registry.images.archive import read_archive
     from runs.images import first_image, read_image_id
 
-    name = request.container.image_name(request.pipeline.container)
+    name = request.compute.container.image_name(request.workload.pipeline.container)
     if request.image:
         given = read_image_id(request.image)
         return given or read_archive(Path(request.image), name).record.id.removeprefix("sha256:")
     if request.pinned is not None:
         return request.pinned.record.id.removeprefix("sha256:")
-    return first_image(request.pipeline, request.site.name, name) or ""
+    return first_image(request.workload.pipeline, request.compute.site.name, name) or ""

@@ -75,7 +75,7 @@ run=$run/$task
 runs=../../..
 wish=../../cancel
 """
-TURN = r"""
+TAKE_TURN = r"""
 if ! mkdir started; then
   printf '%s\n' "$job" >>again
   echo "hibali: run $run was started before; this job does nothing" >&2
@@ -147,7 +147,7 @@ exit "$code"
 # Some schedulers let a job begin whatever became of those before it (runs.schedulers.sge, oar, direct): their ids are in
 # HIBALI_AFTER or the third word then, and the job looks for their records, which lie in the folders beside its run's: of a job array, those of
 # all its tasks. A shared filesystem may show them late.
-THOSE_BEFORE = r"""
+CHECK_EARLIER_JOBS = r"""
 before=${HIBALI_AFTER:-${3:-}}
 unset HIBALI_AFTER
 runs=..
@@ -179,24 +179,24 @@ check_those_before() {
 
 
 def job_script(run: str, directives: Sequence[str], variables: JobVariables) -> str:
-    """The script that the scheduler starts in the run's folder (S9); `directives` are checked comment lines."""
-    return script_head(run, directives) + read_variables(variables) + _JOB + TURN
+    """Return the script that the scheduler starts in the run's folder (S9); `directives` are checked comment lines."""
+    return script_head(run, directives) + read_variables(variables) + _JOB + TAKE_TURN
 
 
 def array_script(run: str, chunk: int, directives: Sequence[str], variables: JobVariables) -> str:
-    """The script that the scheduler starts in a chunk's folder, for each line of the file `tasks` there; see `job_script`."""
-    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{_ARRAY}{TURN}"
+    """Return the script that the scheduler starts in a chunk's folder, for each line of the file `tasks` there; see `job_script`."""
+    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{_ARRAY}{TAKE_TURN}"
 
 
 def read_variables(variables: JobVariables) -> str:
-    """Shell lines that read what the scheduler tells a job into `native_job`, `native_array`, `native_index` and `native_folder`."""
+    """Return shell lines that read what the scheduler tells a job: `native_job`, `native_array`, `native_index`, `native_folder`."""
     values = [
         ("job", variables.job),
         ("array", variables.array),
         ("index", variables.index),
         ("folder", variables.folder),
     ]
-    return "".join(f"native_{word}={_first_set(names)}\n" for word, names in values)
+    return "".join(f"native_{name}={_first_set(names)}\n" for name, names in values)
 
 
 def _first_set(names: Sequence[str]) -> str:
@@ -204,14 +204,14 @@ def _first_set(names: Sequence[str]) -> str:
 
 
 def script_head(run: str, directives: Sequence[str]) -> str:
-    """How each script of a job begins, up to the run's id and a function that looks for those before."""
+    """Return the head of each job script: directives, the run's id, and a function that checks the jobs it depends on."""
     if not _RUN.fullmatch(run):
         raise UsageError("bad-run-id", "this is not the identifier of a run", subject=ascii(run))
-    return "\n".join(["#!/bin/sh", *directives, f"run={run}"]) + THOSE_BEFORE
+    return "\n".join(["#!/bin/sh", *directives, f"run={run}"]) + CHECK_EARLIER_JOBS
 
 
 def start_script(prologue: Sequence[str], start: str) -> str:
-    """What becomes the tool, in the work folder: the site's own prologue, then `start` (a container's line)."""
+    """Return the script that starts the tool in the work folder: the site's prologue, then `start` (a container's line)."""
     for line in prologue:
         if "\n" in line or "\0" in line:
             raise UsageError(
@@ -232,8 +232,8 @@ def start_script(prologue: Sequence[str], start: str) -> str:
     return "\n".join(["#!/bin/sh", *head, *prologue, start]) + "\n"
 
 
-class Inside:
-    """Where what a run has in its folder lies, and where a tool in a container sees it."""
+class ContainerPaths:
+    """The paths of a run's files in its folder, and the paths at which a tool in a container sees them."""
 
     def __init__(self, folder: str, container: Container) -> None:
         self._inputs = f"{folder}/inputs"
@@ -247,7 +247,7 @@ class Inside:
         self.sees_proxy = f"{self._place}/1/proxy" if self._place else self.proxy
 
     def input(self, each: Input) -> str:
-        """Where the tool sees it."""
+        """Return the path at which the tool sees an input."""
         if self._place:
             return f"{self._place}/1/{each.number}/{each.name}"
         copied = self._container.isolates and not self._container.binds_inputs
@@ -257,7 +257,7 @@ class Inside:
         return f"{self._inputs}/{each.number}/{each.name}"
 
     def binds(self, inputs: Sequence[Input]) -> tuple[Bind, ...]:
-        """What the runtime is to show of them."""
+        """Return the binds for inputs."""
         if not self._container.isolates:
             return ()
         if not self._container.binds_inputs:
@@ -265,7 +265,7 @@ class Inside:
         return tuple(Bind(each.source, self.input(each)) for each in inputs)
 
     def copies(self, inputs: Sequence[Input]) -> tuple[Bind, ...]:
-        """What is to be copied into the run's folder; without a container the user's own files stay where they are."""
+        """Return the inputs to copy into the run's folder; without a container the user's own files are used in place."""
         if self._container.isolates:
             return tuple(Bind(each.source, self._inside(each)) for each in inputs)
         return tuple(Bind(each.source, self._inside(each)) for each in inputs if not each.in_place)
@@ -311,10 +311,10 @@ hibali_left() {
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """A run of the same site, or with a number a task of a sweep, that has to have succeeded: its folder, and what is taken of its work folder.
+class Dependency:
+    """A run at the same site, or a task of a sweep, that must have succeeded: its folder, and its outputs that are read.
 
-    Each of `paths` is relative to the work folder; without any it only comes first. Of `all_tasks` of a sweep every one has to have
+    Each of `paths` is relative to the work folder; without any the run only comes first. With `all_tasks` every task of a sweep must have
     succeeded, and the folder is that of the run.
     """
 
@@ -325,21 +325,21 @@ class Need:
     all_tasks: bool = False
 
     @property
-    def word(self) -> str:
-        """How it is called in a reference."""
+    def reference(self) -> str:
+        """The id as references to outputs have it: `ID`, or `ID.NUMBER` for a task of a sweep."""
         return f"{self.run}.{self.task}" if self.task else self.run
 
 
-def guard_lines(folder: str, needs: Sequence[Need]) -> str:
-    """Shell lines for `start` of the run whose folder this is; "" where there is nothing to look after.
+def guard_lines(folder: str, needs: Sequence[Dependency]) -> str:
+    """Return the shell lines that check dependencies before the tool starts; "" if there are none.
 
-    Where something is wrong they say so in `FOLDER/unmet` and end with 75 (`runs.script.EXIT_NOT_RUN`), the tool unstarted.
+    A failed check writes its reason to `FOLDER/unmet` and exits with 75 (`EXIT_NOT_RUN`) without starting the tool.
     """
     if not needs:
         return ""
     lines = [f"hibali_folder={shlex.quote(folder)}{_CHECKS}"]
     for need in needs:
-        of = f"{shlex.quote(need.word)} {shlex.quote(need.folder)}"
+        of = f"{shlex.quote(need.reference)} {shlex.quote(need.folder)}"
         if need.all_tasks:
             every = f'hibali_succeeded {shlex.quote(need.run)}."${{hibali_task##*/}}" "$hibali_task"'
             lines.append(f"for hibali_task in {shlex.quote(need.folder)}/tasks/*; do {every}; done\n")
@@ -349,7 +349,7 @@ def guard_lines(folder: str, needs: Sequence[Need]) -> str:
     return "".join(lines)
 
 
-FILE = "outputs.sh"
+REQUIRED_SCRIPT = "outputs.sh"
 ID = re.compile(
     r"[A-Za-z0-9_,.-]{1,200}"
 )  # more than the schema allows, and nothing that a shell or JSON reads
@@ -391,14 +391,14 @@ def required_script(outputs: Sequence[Output], *, several_nodes: bool = False) -
 
 
 def _words(output: Output) -> str:
-    """The path below the folder of the run as one shell word, with its wildcards active."""
+    """Return the path below the folder of the run as one shell word, with its wildcards active."""
     if not output.is_pattern:
         return shlex.quote(f"work/{output.path}")
     return "work/" + "".join(_piece(piece) for piece in re.split(r"([*?]|\[!?\]?[^]]*\])", output.path))
 
 
 def _piece(piece: str) -> str:
-    """Shells count characters and read `[...]` differently; at least one character is what they agree on."""
+    """Return a piece of a pattern for the shell; shells differ for `[...]`, so it is widened to "at least one character"."""
     if piece in {"", "*"}:
         return piece
     if piece == "?" or (piece.startswith("[") and piece.endswith("]") and len(piece) > 1):
@@ -410,8 +410,8 @@ PROXY = b"/proxy"  # in the run's folder; the job script knows it, too
 _VARIABLE = "X509_USER_PROXY"
 
 
-def with_proxy(task: Task, inside: Inside, container: Container) -> Task:
-    """The task, whose tool sees the proxy in the run's folder. Raises `UsageError` where its container can show it no single file."""
+def with_proxy(task: Task, inside: ContainerPaths, container: Container) -> Task:
+    """Return the task with the proxy in the run's folder. Raises `UsageError` if its container cannot bind a single file."""
     if container.isolates and not container.binds_inputs:
         raise UsageError(
             "no-proxy-inside",
@@ -424,9 +424,9 @@ def with_proxy(task: Task, inside: Inside, container: Container) -> Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """What a run waits for: `needs` are runs of its site, `jobs` those of them that have not ended, as the scheduler calls them."""
+class Dependencies:
+    """The runs at its site that a run depends on, the jobs of those that have not ended, and whether it is on hold."""
 
-    needs: tuple[Need, ...] = ()
+    needs: tuple[Dependency, ...] = ()
     jobs: tuple[str, ...] = ()
     hold: bool = False

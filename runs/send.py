@@ -13,7 +13,7 @@ from runs.model import Run
 from runs.poll import update
 from runs.rate_limits import rate_limited
 from runs.schedulers.base import NotSubmitted, Scheduler, Submitted
-from runs.store import Queued, RunStore, count_queued, format_queue_full, holder_of
+from runs.store import QueuePlaces, RunStore, count_queued, format_queue_full, holder_of
 from runs.submit import SubmitRequest, cancel_begun, cancel_unsubmitted, find_submission, submit_once
 from transfers.remote.host import RemoteHost
 
@@ -30,12 +30,20 @@ def reserve_queue_places(
     note: Callable[[], object],
     look: bool = True,
 ) -> bool:
-    """Whether a run, or the job array of a chunk, has its places in the queue now.
+    """Reserve places in the site's queue for a run, or for the job array of a chunk; return whether there were enough.
 
-    `note` puts into the ledger that it is going to be submitted, before anybody else counts. Without room, and unless `look` says
-    that this was done just now, the site is asked once how far the others are: nobody may have looked since they ended.
+    Args:
+        host: The site's machine.
+        scheduler: The site's scheduler.
+        run_store: The ledger's runs.
+        run: The run to submit.
+        limit: How many of our jobs may be in the queue.
+        chunk: The number of the chunk, 0 for a single run.
+        places: How many places are needed.
+        note: Records the submission in the ledger, before another process may count the places.
+        look: Query the site once if the queue is full, because nobody may have done so since jobs ended there.
     """
-    queued = Queued(run.site)
+    queued = QueuePlaces(run.site)
     holder = holder_of(run.id, chunk)
     if queued.take(holder, places, limit, taken=note):
         return True
@@ -51,7 +59,7 @@ def reserve_queue_places(
     return queued.take(holder, places, limit, taken=note)
 
 
-def _load(run_store: RunStore, queued: Queued) -> list[Run]:
+def _load(run_store: RunStore, queued: QueuePlaces) -> list[Run]:
     holders = []
     for run_id in queued.runs():
         with contextlib.suppress(NotFoundError):
@@ -68,10 +76,10 @@ def _holds(run_store: RunStore, run_id: str) -> bool:
 
 
 def _settle_begun(
-    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, queued: Queued, run_id: str
+    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, queued: QueuePlaces, run_id: str
 ) -> None:
-    """Find out what became of a submission whose process is gone; one that is at work keeps its place."""
-    with contextlib.suppress(TryLaterError), run_store.claim(run_store.load(run_id).key, longest_wait=0.0):
+    """Find out what became of a submission whose process died; one that is still at work keeps its place."""
+    with contextlib.suppress(TryLaterError), run_store.lock(run_store.load(run_id).key, longest_wait=0.0):
         run = run_store.load(run_id)
         if run.job or run.state.ended:
             return
@@ -88,16 +96,30 @@ def send(
     run_store: RunStore,
     run: Run,
     *,
-    words: Sequence[str],
-    put: Callable[[], None],
+    argv: Sequence[str],
+    write_files: Callable[[], None],
     limits: Limits,
     on_event: Listener = ignore,
     look: bool = True,
 ) -> Run:
-    """The run with its job; or still waiting where there is no room (`Run.waits`), or CANCELLED where that was wished.
+    """Submit a run if the queue has a place for it; whoever calls has the run's lock (RunStore.lock).
 
-    `words` submit it, `put` lays everything ready; `look` as `take_room` has it. Whoever calls has the run's turn
-    (Book.claim). Raises what the scheduler refuses with.
+    Args:
+        host: The site's machine.
+        scheduler: The site's scheduler.
+        run_store: The ledger's runs.
+        run: The run to submit.
+        argv: The command that submits it.
+        write_files: Writes the files of the run.
+        limits: The site's limits.
+        on_event: Called with each event.
+        look: Query the site if the queue is full, as in `reserve_queue_places`.
+
+    Returns:
+        The run with its job; waiting if the queue is full (`Run.waits`); CANCELLED if that was requested.
+
+    Raises:
+        HibaliError: The scheduler refuses the job.
     """
     run = run_store.load(run.id)
     if run.job or run.state.ended:
@@ -110,24 +132,24 @@ def send(
         )
     begin = partial(run_store.note, run.id, "submitting")
     if not reserve_queue_places(host, scheduler, run_store, run, limits.queued_jobs, note=begin, look=look):
-        put()
-        return _wait(run_store, run, words, limits.queued_jobs)
+        write_files()
+        return _wait(run_store, run, argv, limits.queued_jobs)
     submission = SubmitRequest(
-        run.id, run.folder, tuple(words), run.created[:10], put, begun=run.submission.begun
+        run.id, run.folder, tuple(argv), run.created[:10], write_files, begun=run.submission.begun
     )
     with rate_limited(run.site):
         answer = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
         if isinstance(answer, NotSubmitted):
-            Queued(run.site).release(run.id)
+            QueuePlaces(run.site).release(run.id)
             raise answer.error
     return run_store.note(run.id, "submitted", {"job": answer.job})
 
 
-def _wait(run_store: RunStore, run: Run, words: Sequence[str], limit: int) -> Run:
-    reason = format_queue_full(limit, count_queued(Queued(run.site).held()))
+def _wait(run_store: RunStore, run: Run, argv: Sequence[str], limit: int) -> Run:
+    reason = format_queue_full(limit, count_queued(QueuePlaces(run.site).held()))
     if run.waits and run.status.reason == reason:
         return run
-    return run_store.note(run.id, "waits", {"reason": reason, "words": list(words)})
+    return run_store.note(run.id, "waits", {"reason": reason, "words": list(argv)})
 
 
 def send_waiting(
@@ -140,8 +162,8 @@ def send_waiting(
     *,
     look: bool = True,
 ) -> Run:
-    """The same for a run that waited for room: everything lies ready at the site."""
-    with run_store.claim(run.key, on_event=on_event):
+    """Submit a run that waited for a place in the queue; its files are at the site."""
+    with run_store.lock(run.key, on_event=on_event):
         run = run_store.load(run.id)
         if not run.waits:
             return run
@@ -150,8 +172,8 @@ def send_waiting(
             scheduler,
             run_store,
             run,
-            words=run.submission.argv,
-            put=_nothing,
+            argv=run.submission.argv,
+            write_files=_nothing,
             limits=limits,
             on_event=on_event,
             look=look,
@@ -159,14 +181,14 @@ def send_waiting(
 
 
 def _nothing() -> None:
-    """It lies ready."""
+    """Write no files: they are at the site."""
 
 
 def queue_full_error(run: Run) -> TryLaterError:
-    """What a caller is told who does not wait."""
+    """Return the error for a caller who does not wait for a place in the queue."""
     return TryLaterError(
         "no-room",
         run.status.reason,
         subject=run.id,
-        hint=f"The same line again, or `hibali runs wait {run.id}`, sends it when there is room.",
+        hint=f"Run the same command again, or `hibali runs wait {run.id}`, to submit it when the queue has a place.",
     )

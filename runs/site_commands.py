@@ -35,21 +35,20 @@ def programs_of(site: Site) -> list[str]:
 
 
 class SiteCommands:
-    """Words to a site's login node, which say what went wrong when they end badly."""
+    """Commands on a site's login node; a failure is reported with what the command printed."""
 
     def __init__(self, host: RemoteHost, site: Site) -> None:
         self._host = host
         self._site = site
 
     def ask(self, words: Sequence[str]) -> Finished:
-        """How a question ended, whichever way."""
+        """Run a query and return how it ended, whatever its exit code."""
         return self._host.run(self._after_prologue(words))
 
     def run(self, words: Sequence[str], stdin: bytes = b"") -> Finished:
-        """One step of a conversion, done. In the C locale, so that its complaints are known.
+        """Run one step of a conversion, in the C locale, so that its error messages are known.
 
-        Raises `UsageError` where there is no such program, `IncompleteError` where it fails or there is no room,
-        `TryLaterError` where it was ended.
+        Raises `UsageError` if there is no such program, `IncompleteError` if it fails or there is no space, `TryLaterError` if it was killed.
         """
         finished = self._host.run(
             self._after_prologue(("env", "LC_ALL=C", *words)), stdin=stdin, timeout=_CONVERT_SECONDS
@@ -64,7 +63,7 @@ class SiteCommands:
                 "no-space",
                 f"there is no room to convert the image: {said}",
                 subject=f"{self._site.name}:{self._site.work}",
-                hint="Make room there, or move `work` of the site, and type the same line again.",
+                hint="Free some space there, or move `work` of the site, and run the same command again.",
             )
         if finished.exit_code < 0:
             raise TryLaterError(
@@ -83,7 +82,7 @@ class SiteCommands:
 
 
 def not_staged(said: str) -> IncompleteError:
-    """The error for an image of which nothing came."""
+    """Return the error for an image that could not be staged."""
     return IncompleteError("image-not-staged", f"the image could not be converted: {said}")
 
 
@@ -93,11 +92,11 @@ _LONGEST_WAIT = 5.0
 _PATIENCE = 2 * 3600.0
 
 
-class Turn:
-    """Held from `wait` to the end of its `with`; a holder that is gone gives way as with any target (S6)."""
+class SiteLock:
+    """A lock from `wait` to the end of its `with`; the lock of a process that died is broken as for any target (S6)."""
 
     def __init__(self, host: RemoteHost, location: Location, on_event: Listener = ignore) -> None:
-        """`location` is a folder of the site that `far` reaches; it is made when the turn is taken."""
+        """`location` is a folder of the site, which is created when the lock is taken."""
         self._host = host
         self._lock_file = location.path.encode("utf-8", "surrogateescape") + b"/.hibali/lock"
         self._subject = location.text
@@ -107,7 +106,7 @@ class Turn:
         self._token: object = None
 
     def wait(self, operation: str, look: Callable[[], Found | None]) -> Found | None:
-        """None when the turn is ours; or what `look` finds of another's work while it is not."""
+        """Wait for the lock; return None when it is taken, or what `look` finds of another process's work."""
         intervals = growing_intervals(0.2, _LONGEST_WAIT)
         waited = 0.0
         while True:
@@ -129,10 +128,10 @@ class Turn:
                 return found
 
     def check(self) -> None:
-        """Raise `TryLaterError` unless the turn is still ours."""
+        """Raise `TryLaterError` if the lock was lost."""
         if self._token is None or self._read() != self._token:
             raise TryLaterError(
-                "lock-lost",
+                "lease-lost",
                 "the lock was lost; nothing more is written",
                 subject=self._subject,
                 hint="Type the same line again.",

@@ -11,9 +11,9 @@ from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, Tr
 from hibali.events import Listener, ignore
 from hibali.locations import Location, check_writable, parse_location
 from registry.catalogue_folder import DESCRIPTOR
-from registry.exchange import check_standing, not_there, shelf_place
+from registry.exchange import check_existing_file, image_path, not_there
 from registry.images.record import ImageRecord
-from registry.remotes.base import LARGEST_FILE, Offer, Parcel, Reference, gather
+from registry.remotes.base import LARGEST_FILE, Offer, Reference, Upload, gather
 from transfers.entry import Entry, Kind
 from transfers.operation import synchronise
 from transfers.request import Request
@@ -26,7 +26,7 @@ _MOST_FILES = 1_000_000
 _REPOSITORY = {b"HEAD", b"config"}  # what every bare git repository has, and no catalogue
 
 
-class PlaceRemote:
+class SiteRemote:
     """The Remote protocol (registry.remotes.base.Remote). It has no history: what was there before is known by pins alone."""
 
     def __init__(self, location: Location, *, on_event: Listener = ignore) -> None:
@@ -34,12 +34,12 @@ class PlaceRemote:
         self._on_event = on_event
         self._files: SmallFiles | None = None
 
-    def look(self, *, accept_rewritten: bool = False, make: bool = False) -> PlaceLook:
+    def take_snapshot(self, *, accept_rewritten: bool = False, make: bool = False) -> SiteSnapshot:
         """See Remote; connects the first time."""
         del accept_rewritten, make
         if self._files is None:
             self._files = open_small_files(self._location, on_event=self._on_event)
-        return PlaceLook(self._files, self._location)
+        return SiteSnapshot(self._files, self._location)
 
     def close(self) -> None:
         """Let go of the connection; safe to call twice."""
@@ -48,7 +48,7 @@ class PlaceRemote:
             self._files = None
 
 
-class PlaceLook:
+class SiteSnapshot:
     """The Look protocol. Others may write there: what no catalogue would have written is passed over.
 
     A version is offered from the moment its descriptor stands, which is made when all beside it stands.
@@ -97,20 +97,20 @@ class PlaceLook:
             )
         return self._files.read(entries)
 
-    def publish(self, parcels: Sequence[Parcel], message: str) -> bool:
+    def publish(self, uploads: Sequence[Upload], message: str) -> bool:
         """See Look. Killed in the middle, the same parcels again complete it."""
         del message
         check_writable(self._location)
-        descriptors = {path: raw for path, name, raw in _contents(parcels) if name == DESCRIPTOR}
-        beside = {path: raw for path, name, raw in _contents(parcels) if name != DESCRIPTOR}
+        descriptors = {path: raw for path, name, raw in _contents(uploads) if name == DESCRIPTOR}
+        beside = {path: raw for path, name, raw in _contents(uploads) if name != DESCRIPTOR}
         try:
             with self._files.writing():
                 standing = self._files.create(beside)
-                for parcel in parcels:
-                    for name in parcel.files:
-                        if _path(parcel, name) in standing:
-                            there = standing[_path(parcel, name)]
-                            check_standing(parcel, name, there, self._location.text)
+                for upload in uploads:
+                    for name in upload.files:
+                        if _path(upload, name) in standing:
+                            there = standing[_path(upload, name)]
+                            check_existing_file(upload, name, there, self._location.text)
                 return not self._files.create(descriptors)
         except TryLaterError as problem:
             if problem.code != "locked":
@@ -118,14 +118,14 @@ class PlaceLook:
             return False
 
 
-def _contents(parcels: Iterable[Parcel]) -> Iterator[tuple[bytes, str, bytes]]:
-    for parcel in parcels:
-        for name, content in parcel.files.items():
-            yield _path(parcel, name), name, content
+def _contents(uploads: Iterable[Upload]) -> Iterator[tuple[bytes, str, bytes]]:
+    for upload in uploads:
+        for name, content in upload.files.items():
+            yield _path(upload, name), name, content
 
 
-def _path(parcel: Parcel, name: str) -> bytes:
-    return f"{parcel.name}/{parcel.version}/{name}".encode("ascii")
+def _path(upload: Upload, name: str) -> bytes:
+    return f"{upload.name}/{upload.version}/{name}".encode("ascii")
 
 
 _CORRUPT = "corrupt"  # a bucket's own record of digests tells before ours does
@@ -138,7 +138,7 @@ def quiet_listener(title: str) -> AbstractContextManager[Listener]:
     return nullcontext(ignore)
 
 
-class SiteFolder:
+class SiteImageStore:
     """The ImageShelf protocol (registry.exchange.ImageShelf) at a site of any kind.
 
     What was interrupted goes on inside the file, in both directions, as every transfer does.
@@ -179,7 +179,7 @@ class SiteFolder:
     def _sizes(self, records: Iterable[ImageRecord]) -> dict[ImageRecord, int | None]:
         store = open_store(self._location)
         try:
-            found = {record: store.stat(shelf_place(record).encode("ascii")) for record in records}
+            found = {record: store.stat(image_path(record).encode("ascii")) for record in records}
         finally:
             store.close()
         return {
@@ -189,7 +189,7 @@ class SiteFolder:
 
     def _place(self, record: ImageRecord) -> Location:
         place = self._location
-        for name in shelf_place(record).split("/"):
+        for name in image_path(record).split("/"):
             place = place.child(name.encode("ascii"))
         return place
 

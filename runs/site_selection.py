@@ -16,8 +16,8 @@ from runs.images import SiteImages
 from runs.inputs import Identity, identify_at_site
 from runs.launch import request_key
 from runs.model import Run
-from runs.prepare import Prepared
-from runs.request import Request, show_prepared
+from runs.prepare import Prepared, prepare_dry_run
+from runs.request import Request
 from runs.stage import Cache, Synchroniser, open_cache
 from runs.store import RunStore
 from runs.sweeps.launch import show_tasks
@@ -31,9 +31,9 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One site as it was looked at: bytes that are not there yet, seconds until a job would start (None: nobody can tell).
+    """One site with the bytes to move there and the expected seconds until a job starts (None if unknown).
 
-    `why_not` says in words why the run cannot be there, "" where it can; with `later` it may be another time.
+    `why_not` says why the run cannot be there, "" if it can; with `later` it may be possible another time.
     """
 
     site: str
@@ -54,7 +54,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The site that was chosen, why in words, and all that were looked at, the best first."""
+    """The chosen site, the reason, and all candidates, the best first."""
 
     site: str
     because: str
@@ -62,14 +62,14 @@ class Choice:
 
 
 def rank(candidate: Candidate) -> tuple[int, int, float, int, str]:
-    """What a site is judged by: whole MiB to move, whole minutes to wait (unknown is last), the bytes, its name."""
+    """Return the key by which sites are compared: whole MiB to move, whole minutes to wait (unknown is last), bytes, name."""
     moving = candidate.bytes_to_move or 0
     waiting = math.inf if candidate.waiting is None else candidate.waiting // _MINUTE
     return bool(candidate.why_not), moving // _TRIFLE, waiting, moving, candidate.site
 
 
 def choose(candidates: Sequence[Candidate]) -> Choice:
-    """The best of them, the same whenever it is asked. Raises `UsageError` where none can, `TryLaterError` where one may later."""
+    """Return the best candidate; equal input gives the same choice. Raises `UsageError` if no site can run it, `TryLaterError` if one may later."""
     ranked = tuple(sorted(candidates, key=rank))
     able = [each for each in ranked if not each.why_not]
     if not able:
@@ -89,7 +89,7 @@ def choose(candidates: Sequence[Candidate]) -> Choice:
 
 
 def no_site(candidates: Sequence[Candidate]) -> HibaliError:
-    """The error that names all of them."""
+    """Return the error that names all sites."""
     lines = [f"{each.site}: {each.why_not}" for each in candidates]
     message = "\n".join(["no site can run this", *(lines or ["no site is configured"])])
     if any(each.later for each in candidates):
@@ -105,12 +105,12 @@ _NO_RUN = "00000000-000000-00000000"  # of a script that nobody is going to star
 
 
 def can_choose(site: Site, ran_at: Collection[str] = ()) -> bool:
-    """Whether `--site auto` considers a site: one that says how jobs are run there, or one among those where this pipeline ran before."""
+    """Whether `--site auto` considers a site: one with settings for runs, or one where this pipeline ran before."""
     return not why_not_considered(site, ran_at)
 
 
 def why_not_considered(site: Site, ran_at: Collection[str] = ()) -> str:
-    """Why `--site auto` does not consider a site; "" where it does."""
+    """Return why `--site auto` does not consider a site; "" if it does."""
     if site.kind not in {"ssh", "local"}:
         return f"a site of kind {site.kind} has no machine to run anything"
     if site.scheduler is not None or site.container.name != "bare" or site.name in ran_at:
@@ -122,13 +122,13 @@ def why_not_considered(site: Site, ran_at: Collection[str] = ()) -> str:
 
 
 class Sizes:
-    """The bytes of inputs, each counted once however many sites are looked at."""
+    """The sizes of inputs, each determined once for all sites."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
 
     def of(self, place: Location, identity: Identity) -> int:
-        """Of a folder at a site or in a store all that its listing shows."""
+        """Return the size of a location; of a folder the sizes in its listing."""
         if identity.size is not None:
             return identity.size
         if identity.text not in self._known:
@@ -142,42 +142,44 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """A site that was looked at, and a run of the same line that is under way there."""
+class SiteAssessment:
+    """A site as a candidate, or the unfinished run of the same command there."""
 
     candidate: Candidate
     run: Run | None = None
 
 
-def look_at(
+def assess_site(
     request: Request,
     open_host: Callable[[], RemoteHost],
     sizes: Sizes,
     run_store: RunStore,
     on_event: Listener = ignore,
-) -> Looked:
-    """The site of a request as a candidate. What it cannot do is said in the candidate, never raised."""
-    site = request.site
+) -> SiteAssessment:
+    """Assess the site of a request as a candidate. Errors become part of the candidate and are never raised."""
+    site = request.compute.site
     try:
         _shown(request)  # refuses what can never be there, before anybody is asked
         host = open_host()
     except HibaliError as problem:
-        return Looked(_unable(site, problem))
+        return SiteAssessment(_unable(site, problem))
     try:
         run = None if request.new else run_store.find_unreported(request_key(request, host))
         if run is not None:
-            return Looked(Candidate(site.name), run)
+            return SiteAssessment(Candidate(site.name), run)
         moving = _bytes_to_move(request, host, sizes, on_event)
-        return Looked(Candidate(site.name, moving, _waiting(request, host)))
+        return SiteAssessment(Candidate(site.name, moving, _waiting(request, host)))
     except HibaliError as problem:
-        return Looked(_unable(site, problem))
+        return SiteAssessment(_unable(site, problem))
     finally:
         host.close()
 
 
 def _shown(request: Request) -> Prepared:
-    """What would be put there; of a sweep the first of its tasks, whose job is as any other's."""
-    return show_tasks(request, _NO_RUN).prepared if request.tasks else show_prepared(request, _NO_RUN)
+    """Prepare the run for the site; of a sweep the first task, because all of them have equal jobs."""
+    return (
+        show_tasks(request, _NO_RUN).prepared if request.workload.tasks else prepare_dry_run(request, _NO_RUN)
+    )
 
 
 def _unable(site: Site, problem: HibaliError) -> Candidate:
@@ -187,11 +189,13 @@ def _unable(site: Site, problem: HibaliError) -> Candidate:
 
 
 def _bytes_to_move(request: Request, host: RemoteHost, sizes: Sizes, on_event: Listener) -> int:
-    """Of inputs and image. Nothing is made there: a work folder that is not there holds nothing."""
-    work = host.expand(work_path(request.site))
-    cache = open_cache(host, request.site, work, Synchroniser(), on_event)
+    """Return the bytes of inputs and image that are missing at the site. Nothing is created there."""
+    work = host.expand(work_path(request.compute.site))
+    cache = open_cache(host, request.compute.site, work, Synchroniser(), on_event)
     total = 0
-    for each, place, identity in zip(request.inputs, request.places, request.identities, strict=True):
+    for each, place, identity in zip(
+        request.workload.inputs, request.workload.locations, request.workload.identities, strict=True
+    ):
         if each.in_place:
             continue  # what a run leaves there, perhaps later
         if identity is None:
@@ -203,11 +207,11 @@ def _bytes_to_move(request: Request, host: RemoteHost, sizes: Sizes, on_event: L
 
 
 def _image_bytes(request: Request, host: RemoteHost, work: bytes, cache: Cache, on_event: Listener) -> int:
-    """Of the image that the catalogue pins, where the site has not got it."""
+    """Return the size of the pinned image, if the site does not have it."""
     if request.pinned is None:
         return 0
     record = request.pinned.record
-    images = SiteImages(host, request.site, request.container, work, cache, on_event)
+    images = SiteImages(host, request.compute.site, request.compute.container, work, cache, on_event)
     if images.find(record) is not None:
         return 0
     archive = Identity(record.digest, record.hex, {b"": record.hex}, record.size)
@@ -215,8 +219,8 @@ def _image_bytes(request: Request, host: RemoteHost, work: bytes, cache: Cache, 
 
 
 def _waiting(request: Request, host: RemoteHost) -> float | None:
-    """Seconds until a job such as this would start, as the scheduler foretells it when it is asked once."""
-    scheduler = request.scheduler
+    """Return the seconds until such a job would start, as the scheduler predicts."""
+    scheduler = request.compute.scheduler
     words = scheduler.start_words()
     if not words:
         return None if words is None else 0.0

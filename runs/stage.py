@@ -24,17 +24,17 @@ _PATIENCE_SECONDS = 150.0  # a lease lasts 120, and a little more is left to loo
 
 
 class Carrier(Protocol):
-    """How files get from one location to another; `runs.stage.Synchroniser`, unless a test counts."""
+    """Copies files from one location to another: `Synchroniser`, or a double in tests."""
 
     def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
-        """Bring a file or folder there, verified, or raise; with `checksum` what stands there is hashed."""
+        """Copy a file or folder and verify it, or raise; with `checksum` an existing copy is hashed."""
 
     def entries(self, location: Location) -> Iterable[Entry]:
-        """Everything below a folder, in order."""
+        """List everything below a folder, in order."""
 
 
 def at_site(site: Site) -> Callable[[bytes], Location]:
-    """Makes locations of absolute paths at a site."""
+    """Return a function that makes locations of absolute paths at a site."""
 
     def place(path: bytes) -> Location:
         text = path.decode("utf-8", "surrogateescape")
@@ -44,7 +44,7 @@ def at_site(site: Site) -> Callable[[bytes], Location]:
 
 
 class Cache:
-    """The content-addressed cache of a site, and what is remembered of it here (S5)."""
+    """The content-addressed cache of a site, and its records in the ledger (S5)."""
 
     def __init__(
         self,
@@ -68,22 +68,22 @@ class Cache:
         self._hold: Hold | None = None
 
     def location(self, path: bytes) -> Location:
-        """A path at the site as others open it."""
+        """Return the location of a path at the site."""
         return self._target(path)
 
     def hold(self, run: str, identities: Iterable[Identity]) -> None:
-        """From now on whatever is used here is held for that run, and these before anybody looks whether they are there."""
+        """Hold these inputs for a run, and everything that is used from now on, so that no eviction removes it."""
         self._hold = Hold(self._host, self._work, run)
         self._hold.take(*(each.name for each in identities if each.digest))
 
     def use(self, name: Name) -> bytes:
-        """The absolute path of an entry, which is held by the run, if there is one."""
+        """Return the absolute path of an entry, and hold it for the run."""
         if self._hold is not None:
             self._hold.take(name)
         return self._work + b"/" + name.path
 
     def stage_with_retries(self, identity: Identity, source: Location, on_event: Listener = ignore) -> bytes:
-        """The same, where somebody else may be at it: whoever comes second waits until the lease of a dead one would be over."""
+        """Stage an input like `bring`; wait if another process stages it, at most until its lease would have expired."""
 
         def bring() -> bytes:
             return with_retries(
@@ -96,9 +96,9 @@ class Cache:
         return when_free(bring, subject=source.text, patience=_PATIENCE_SECONDS, on_event=on_event)
 
     def bring(self, identity: Identity, source: Location, on_event: Listener = ignore) -> bytes:
-        """The absolute path at the site of a verified copy of `source`; nothing moves where there is one.
+        """Return the absolute path at the site of a verified copy of `source`; nothing is copied if there is one.
 
-        Raises `IncompleteError` when the input is no longer what was identified.
+        Raises `IncompleteError` if the input changed since it was identified.
         """
         known = self._content_of(identity)
         if known is not None and self._stands(Name(CONTENT, known), known):
@@ -132,7 +132,7 @@ class Cache:
         return path
 
     def size_at_site(self, identity: Identity) -> int:
-        """How many bytes of an input need not move, as far as this account's own book and a look at the site tell."""
+        """Return how many bytes of an input are at the site already, by this account's records and one query of the site."""
         known = self._content_of(identity)
         name = identity.name if known is None else Name(CONTENT, known)
         path = self._work + b"/" + name.path
@@ -144,7 +144,7 @@ class Cache:
         return sum(each.size for each in self._carrier.entries(self._target(path)) if each.kind is Kind.FILE)
 
     def mark(self, path: bytes) -> str | None:
-        """What would change if anybody touched a file or tree there; None where there is nothing."""
+        """Return a digest of the metadata of a file or tree, which changes if anybody modifies it; None if there is nothing."""
         entry = self._host.stat(path)
         if entry is None or entry.kind is Kind.FILE:
             return None if entry is None else _mark(entry)
@@ -154,7 +154,7 @@ class Cache:
         return whole.hexdigest()
 
     def warn_of_purge(self, paths: Mapping[str, bytes], wait_seconds: float) -> None:
-        """Tell which of these inputs, by what they are called, the site itself may delete before a run starts."""
+        """Warn of inputs, by their names, that the site itself may delete before a run starts."""
         if self._times is None:
             return
         for what, path in paths.items():
@@ -162,7 +162,7 @@ class Cache:
                 self._times.warn(what, path, self._oldest(path), wait_seconds)
 
     def _stands(self, name: Name, digest: str | None) -> bool:
-        """Whether an entry is there as it was after our own look, or is of that digest now."""
+        """Whether an entry is there and unmodified since hibali hashed it, or has that digest now."""
         path, times = self.use(name), self._times
         if times is not None and times.may_refresh(path) and times.is_due(self._oldest(path)):
             times.refresh(path)  # and then it is looked at anew
@@ -181,7 +181,7 @@ class Cache:
         return found is not None and found.kind is Kind.FILE
 
     def _has_more(self, path: bytes, identity: Identity) -> bool:
-        """Whether something stands there that no copy would take away: of another kind, or more files than the input has."""
+        """Whether a copy would leave something behind: an entry of another type, or files that the input does not have."""
         found = self._host.stat(path)
         if found is None or identity.files is None:
             return False
@@ -192,7 +192,7 @@ class Cache:
         return any(each.kind is Kind.FILE and each.path not in identity.files for each in listed)
 
     def _content_of(self, identity: Identity) -> str | None:
-        """The content of a file from elsewhere, as it was when it was staged; None where nobody knows."""
+        """Return the digest of a remote file when it was staged; None if unknown."""
         if identity.files is not None:
             return None
         known = self._run_store.content_of(identity.digest)
@@ -203,14 +203,14 @@ class Cache:
         return known
 
     def _pointer(self, identity: Identity) -> bytes:
-        """Where the site keeps the content's digest of what came from elsewhere, for all who share the cache."""
+        """Return the path where the site records the content's digest of a remote input, for all users of a shared cache."""
         digest = identity.digest.encode("ascii")
         return self._work + b"/cache/names/" + digest[:2] + b"/" + digest
 
     def _file_by_content(self, identity: Identity, path: bytes, moved: _MovedDigests) -> bytes:
-        """A file from elsewhere goes where everything of its content goes; a tree stays under its origin.
+        """Move a remote file to the entry of its content; a tree stays under its origin.
 
-        What is written first is of use only with what comes after it, so that this can end anywhere.
+        Each step is useful only with the next one, so that this can be interrupted anywhere.
         """
         if not self._is_file(path):
             return path
@@ -227,7 +227,9 @@ class Cache:
             self._host.remove_tree(final)
             self._host.move(path, final)
         if not self._is_file(final):
-            raise IncompleteError("not-staged", "the input could not be put in place", subject=identity.text)
+            raise IncompleteError(
+                "not-staged", "the staged input could not be moved to its final name", subject=identity.text
+            )
         self._run_store.note_content(identity.digest, digest)
         return final
 
@@ -245,7 +247,7 @@ class Cache:
 
 
 class _MovedDigests:
-    """A listener that keeps the digests of what moved, and passes everything on."""
+    """A listener that records the digests of transferred files, and passes every event on."""
 
     def __init__(self, on_event: Listener) -> None:
         self.digests: dict[bytes, str] = {}
@@ -258,7 +260,7 @@ class _MovedDigests:
 
 
 def _mark(entry: Entry) -> str:
-    """A folder's own times change when hibali locks it, so only what it holds counts."""
+    """Return the metadata of one entry; a folder's own times change when hibali locks it, so only its content counts."""
     if entry.kind is Kind.FOLDER:
         return entry.kind
     parts = (entry.kind, entry.device, entry.inode, entry.size, entry.mtime_ns, entry.ctime_ns)
@@ -268,35 +270,35 @@ def _mark(entry: Entry) -> str:
 def open_cache(
     host: RemoteHost, site: Site, work: bytes, carrier: Carrier, on_event: Listener = ignore
 ) -> Cache:
-    """The cache in a site's work folder, which is there and ours alone."""
+    """Return the cache in a site's work folder, which exists and belongs to this account alone."""
     return Cache(host, site.name, work, at_site(site), carrier, times_at(host, site, on_event))
 
 
 def _changed(source: Location) -> IncompleteError:
     return IncompleteError(
         "input-changed",
-        "the input changed while it was staged",
+        "the input changed while hibali staged it",
         subject=source.text,
-        hint="Nothing was submitted. Let it come to rest and type the same line again.",
+        hint="Nothing was submitted. Run the same command again when the input no longer changes.",
     )
 
 
 class Synchroniser:
-    """A `runs.stage.Carrier` over stores."""
+    """A `Carrier` that synchronises stores."""
 
     def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
-        """Raises `IncompleteError` where anything of it did not arrive."""
+        """Copy with `synchronise`; raises `IncompleteError` if not everything arrived."""
         # a cache that lies in somebody's dataset is not part of it
         request = Request("stage", source, target, Rules(checksum=checksum), saving=Saving(save=False))
         receipt = synchronise(request, on_event)
         if receipt.exit is not Exit.DONE:
             said = "; ".join(failed.message for failed in receipt.failures[:3])
             raise IncompleteError(
-                "not-staged", f"the input could not be staged whole: {said}", subject=source.text
+                "not-staged", f"not all of the input could be staged: {said}", subject=source.text
             )
 
     def entries(self, location: Location) -> Iterator[Entry]:
-        """The listing of the store there."""
+        """List the store at a location."""
         store = open_store(location)
         try:
             yield from store.list()

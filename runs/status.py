@@ -15,7 +15,9 @@ from runs.model import Run, State
 from runs.schedulers.base import Phase, Status
 from runs.script import ID
 
-ASKED = "cancel"  # in place of a signal: none came, but somebody had wished the end before the tool ended
+CANCEL_REQUESTED = (
+    "cancel"  # in place of a signal: none came, but somebody had wished the end before the tool ended
+)
 _MOST_NAMED = 5
 _TIMES = re.compile(r"(\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s (\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s ?")
 
@@ -93,7 +95,7 @@ def resolve_status(
     """
     told = cancelled if told is None else told
     best = accounted if accounted is not None and _knows_more(accounted, status) else status
-    seen = _judge(status, best, record, cancelled=cancelled, marked=marked, told=told, again=again)
+    seen = _resolve(status, best, record, cancelled=cancelled, marked=marked, told=told, again=again)
     return seen if accounted is None else replace(seen, accounted=accounted)
 
 
@@ -106,7 +108,7 @@ def _knows_more(accounted: Status, status: Status) -> bool:
     return status.phase is Phase.GONE or not accounted.phase.queued
 
 
-def _judge(
+def _resolve(
     status: Status,
     best: Status,
     record: ExitRecord | None,
@@ -116,10 +118,10 @@ def _judge(
     told: bool,
     again: bool,
 ) -> Observation:
-    if record is not None and record.signal in {"", ASKED}:
-        return _judge_undisturbed(best, record, cancelled=cancelled, marked=marked, told=told)
+    if record is not None and record.signal in {"", CANCEL_REQUESTED}:
+        return _resolve_unsignalled(best, record, cancelled=cancelled, marked=marked, told=told)
     if record is not None:
-        return _judge_stopped(best, record, cancelled=cancelled, again=again)
+        return _resolve_signalled(best, record, cancelled=cancelled, again=again)
     if status.phase is Phase.WAITING:
         return Observation(State.WAITING, status.native, status.reason)
     if status.phase in {Phase.RUNNING, Phase.ELSEWHERE}:
@@ -131,16 +133,16 @@ def _judge(
     if best.phase is Phase.WAITING or best.phase is Phase.RUNNING:
         # accounting lags behind a queue that has forgotten the job
         return Observation(
-            State.LOST, best.native, "the queue does not know the job, accounting has not seen its end"
+            State.LOST, best.native, "the queue does not know the job, and accounting does not know its end"
         )
-    return Observation(State.LOST, best.native, best.reason or "the job is over and left no exit record")
+    return Observation(State.LOST, best.native, best.reason or "the job ended without an exit record")
 
 
-def _judge_undisturbed(
+def _resolve_unsignalled(
     best: Status, record: ExitRecord, *, cancelled: bool, marked: bool, told: bool
 ) -> Observation:
     """A record of which the job's own script saw no signal: the tool ended, but maybe because of what a signal did to its child."""
-    if record.signal == ASKED:
+    if record.signal == CANCEL_REQUESTED:
         if best.phase is Phase.RUNNING:
             return Observation(
                 State.RUNNING, best.native, best.reason
@@ -160,7 +162,7 @@ def _judge_undisturbed(
     return Observation(State.FAILED, best.native, _why(best), record)
 
 
-def _judge_stopped(best: Status, record: ExitRecord, *, cancelled: bool, again: bool) -> Observation:
+def _resolve_signalled(best: Status, record: ExitRecord, *, cancelled: bool, again: bool) -> Observation:
     """A record of a tool that was told to stop by a signal."""
     if best.phase is Phase.CANCELLED or (cancelled and best.phase is not Phase.KILLED):
         return Observation(State.CANCELLED, best.native, best.reason, record)
@@ -172,9 +174,9 @@ def _judge_stopped(best: Status, record: ExitRecord, *, cancelled: bool, again: 
         )
     reason = _why(best)
     if record.code == 0:
-        reason = reason or f"it was told to stop ({record.signal}) and ended with 0, which proves nothing"
+        reason = reason or f"a signal stopped it ({record.signal}) and ended with 0, which proves nothing"
     elif record.signal:
-        reason = reason or f"it was told to stop ({record.signal})"
+        reason = reason or f"a signal stopped it ({record.signal})"
     return Observation(State.FAILED, best.native, reason, record)
 
 
@@ -241,7 +243,7 @@ def timeline_of(records: Iterable[Mapping[str, Any]]) -> list[Span]:
         state, at = _state_of(record), read_moment(record.get("at"))
         if state is None or at is None or (spans and not _follows(spans[-1].state, state)):
             continue
-        told = _told_by_job(record, spans[0].since, at) if state.ended and spans else None
+        told = _times_of_job(record, spans[0].since, at) if state.ended and spans else None
         if told is not None:
             _run_from(spans, told[0])
             at = told[1]
@@ -275,7 +277,7 @@ def _as_one_job(records: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, A
             yield {"kind": "seen", "at": record["at"], "state": State.RUNNING if runs else State.WAITING}
 
 
-def _told_by_job(record: Mapping[str, Any], since: float, at: float) -> tuple[float, float] | None:
+def _times_of_job(record: Mapping[str, Any], since: float, at: float) -> tuple[float, float] | None:
     """When the tool began and ended; None where nobody says so, or what cannot be."""
     began, ended = read_moment(record.get("started")), read_moment(record.get("ended"))
     if began is None or ended is None:

@@ -16,7 +16,7 @@ from hibali.errors import IncompleteError, NotFoundError, UsageError
 from hibali.events import Listener, ignore
 from hibali.files import write_atomic
 from hibali.ledger import Journal, find_identifier, ledger_folder, now, read_records, scheduled_by
-from hibali.locks import Claim, wait_for_claim
+from hibali.locks import FolderLock, wait_for_lock
 from hibali.system_errors import reason_of
 from hibali.text import nearest, printable
 from runs.model import FROM_RUN, RUN_ID, Output, Run, State
@@ -24,30 +24,30 @@ from runs.records import check_run_id, fold_records, part_of, tasks_as_runs
 
 
 def count_queued(held: Mapping[str, int]) -> int:
-    """The places in the queue that are taken, from how many each holder has (runs.store)."""
+    """Return how many places in the queue are taken, from the places of each holder."""
     return sum(held.values())
 
 
-def room(limit: int, queued: int) -> int:
-    """How many more jobs may go in, where `queued` of ours are in the queue and `limit` may be; never less than 0."""
+def free_places(limit: int, queued: int) -> int:
+    """Return how many more jobs may be submitted; never less than 0."""
     return max(0, limit - queued)
 
 
 def format_queue_full(limit: int, queued: int) -> str:
-    """Why a run waits with us."""
-    return f"waits for room: {queued} of {limit} jobs in the queue"
+    """Return the reason of a run that waits because the queue is full."""
+    return f"the queue is full: {queued} of {limit} jobs"
 
 
 _HOLDER = re.compile(rf"({RUN_ID.pattern})(\.[0-9]{{1,6}})?")
 
 
 def holder_of(run: str, chunk: int = 0) -> str:
-    """Who has places there: a run by its id, or one chunk of a sweep."""
+    """Return the name of a holder of places: a run by its id, or one chunk of a sweep."""
     return f"{run}.{chunk}" if chunk else run
 
 
-class Queued:
-    """The places that runs of this ledger hold at one site, or are about to take; kept over the death of any process.
+class QueuePlaces:
+    """The places in a site's queue that runs of this ledger hold, or are about to take; kept over the death of any process.
 
     A holder is a run's id, or `RUNID.N` for the Nth of several jobs of one run.
     """
@@ -58,7 +58,7 @@ class Queued:
         self._turns = ledger_folder("sites", site, "turns")
 
     def held(self) -> dict[str, int]:
-        """How many places each holder has."""
+        """Return how many places each holder has."""
         found: dict[str, int] = {}
         for name in sorted(os.listdir(self._folder)):  # noqa: PTH208  # asked before each submission
             if _HOLDER.fullmatch(name):
@@ -69,23 +69,23 @@ class Queued:
     def take(
         self, holder: str, places: int, limit: int, *, taken: Callable[[], object] = lambda: None
     ) -> bool:
-        """Whether a holder has that many places of a budget of `limit` now, or has some from an earlier call.
+        """Reserve places for a holder within a limit; return whether it has them now or had some before.
 
-        All or none; who wants more than all of them goes in when nobody else is there. One process at a time: `taken` is
-        called before the next one may count, and writes into the ledger what is going to be submitted.
+        It gets all of them or none; a holder that needs more than the limit gets them when nobody else has any. One process at a time:
+        `taken` is called before the next one may count, and records the submission in the ledger.
         """
-        with wait_for_claim(self._turns):
+        with wait_for_lock(self._turns):
             held = self.held()
             queued = count_queued(held)
             if holder not in held:
-                if queued and room(limit, queued) < places:
+                if queued and free_places(limit, queued) < places:
                     return False
                 self.keep(holder, places)
             taken()
             return True
 
     def keep(self, holder: str, places: int) -> None:
-        """Hold exactly so many from now on: none for what is over, or never went in."""
+        """Set how many places a holder has; 0 for one that has ended or was never submitted."""
         path = self._folder / holder
         assert _HOLDER.fullmatch(holder)
         if places > 0:
@@ -94,21 +94,21 @@ class Queued:
             path.unlink(missing_ok=True)
 
     def release(self, run_id: str) -> None:
-        """Free all places of a run that is over."""
+        """Free all places of a run that has ended."""
         for holder in self.held():
             if holder.partition(".")[0] == run_id:
                 self.keep(holder, 0)
 
     def forget_dead(self, is_alive: Callable[[str], bool]) -> None:
-        """Free the places of runs, by their id, for which `is_alive` is false; nobody takes any meanwhile."""
-        with wait_for_claim(self._turns):
+        """Free the places of all runs for whose id `is_alive` returns false; no place is taken meanwhile."""
+        with wait_for_lock(self._turns):
             for holder in self.held():
                 found = _HOLDER.fullmatch(holder)
                 if found is not None and not is_alive(found[1]):
                     self.keep(holder, 0)
 
     def runs(self) -> list[str]:
-        """The ids of the runs that hold places, oldest first."""
+        """Return the ids of the runs that hold places, oldest first."""
         return sorted({holder.partition(".")[0] for holder in self.held()})
 
 
@@ -120,7 +120,7 @@ class RunStore:
         self._folder = ledger_folder("runs")
 
     def begin(self, run_id: str, key: str, fields: Mapping[str, Any], *, line: str = "") -> Run:
-        """A new run, on disk before anything else of it happens; it is found by its key, and by that of a `line` for many sites."""
+        """Record a new run, before anything else of it happens; it is found by its key, and by the `line` of a command for several sites."""
         for each in (key, line) if line else (key,):
             with Journal(ledger_folder("runs", "keys", each) / "runs.jsonl") as index:
                 index.append({"schema": 1, "kind": "begun", "id": run_id, "at": now()}, durable=True)
@@ -128,21 +128,21 @@ class RunStore:
         return self.load(run_id)
 
     def note(self, run_id: str, kind: str, fields: Mapping[str, Any] | None = None) -> Run:
-        """One more record of a run, durable; returns the run as it is now. Whose end is noted holds no place in the queue."""
+        """Append a record to a run, durably, and return the run as it is then. A run that has ended frees its places in the queue."""
         with Journal(self._path(run_id)) as journal:
             journal.append({"schema": 1, "kind": kind, "at": now(), **(fields or {})}, durable=True)
         run = self.load(run_id)
         if kind in {"seen", "tasks"} and run.state.ended:
-            Queued(run.site).release(run_id)
+            QueuePlaces(run.site).release(run_id)
         return run
 
     def knows(self, run_id: str) -> bool:
-        """Whether the ledger has anything of that run."""
+        """Whether the ledger has records of this run."""
         return self._path(run_id).exists()
 
     def adopt(self, run_id: str, key: str, records: Iterable[Mapping[str, Any]]) -> Run:
-        """A run that another ledger began, with what is known of it, whole or not at all; one that is known stays as it is."""
-        with self.claim(key):
+        """Record a run that another ledger began, with what is known of it, whole or not at all; a known run stays as it is."""
+        with self.lock(key):
             if not self.knows(run_id):
                 with Journal(ledger_folder("runs", "keys", key) / "runs.jsonl") as index:
                     index.append({"schema": 1, "kind": "begun", "id": run_id, "at": now()}, durable=True)
@@ -159,29 +159,29 @@ class RunStore:
         return self.load(run_id)
 
     def find_id(self, typed: str) -> str:
-        """The id of the run that `typed` is, or is the beginning of.
+        """Return the id of the run that the text is, or is the beginning of.
 
-        Raises `NotFoundError` where there is none, `UsageError` where several ids begin so.
+        Raises `NotFoundError` if there is none, `UsageError` if several ids begin with it.
         """
         return find_identifier(self._folder, typed) or check_run_id(typed)
 
     def load(self, run_id: str) -> Run:
-        """The run as the ledger knows it; raises `NotFoundError`."""
+        """Return the run as the ledger knows it; raises `NotFoundError`."""
         return fold_records(run_id, read_records(self._path(run_id)))
 
     def records(self, run_id: str) -> list[dict[str, Any]]:
-        """Everything that was noted of a run, oldest first."""
+        """Return all records of a run, oldest first."""
         return list(read_records(self._path(run_id)))
 
     def length(self, run_id: str) -> int:
-        """How many bytes were noted of a run: what is noted is never taken back. 0 for one that is not there."""
+        """Return the size of a run's records in bytes, which only grows; 0 for an unknown run."""
         try:
             return self._path(run_id).stat().st_size
         except FileNotFoundError:
             return 0
 
     def all(self) -> list[Run]:
-        """Every run, oldest first."""
+        """Return every run, oldest first."""
         runs = []
         for path in self._folder.glob("*.jsonl"):
             if RUN_ID.fullmatch(path.stem):
@@ -191,7 +191,7 @@ class RunStore:
         return sorted(runs, key=lambda run: (run.created, run.id))
 
     def find_unreported(self, key: str) -> Run | None:
-        """The latest run of that key, if nobody has been told how it ended."""
+        """Return the latest run of a key, if its end was not reported yet."""
         index = list(read_records(ledger_folder("runs", "keys", key) / "runs.jsonl"))
         for record in reversed(index):
             with contextlib.suppress(NotFoundError):
@@ -199,10 +199,10 @@ class RunStore:
                 return None if run.results.reported else run
         return None
 
-    def claim(self, key: str, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> Claim:
-        """The turn of a key: two same lines typed at once are one run. Waits while another one launches it."""
+    def lock(self, key: str, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> FolderLock:
+        """Lock a key, so that the same command typed twice at once starts one run; wait while another process launches it."""
         folder = ledger_folder("runs", "keys", key, "turns")
-        return wait_for_claim(folder, on_event=on_event, longest_wait=longest_wait)
+        return wait_for_lock(folder, on_event=on_event, longest_wait=longest_wait)
 
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{check_run_id(run_id)}.jsonl"
@@ -215,9 +215,9 @@ _IDENTITY = re.compile(rf"{_RUN}/([^/:]+)(?:/(.*)|:(.*))?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An output of a run, by its id; `below` is a path in a folder that is an output, "" for all of it.
+    """An output of a run, by its id; `below` is a path in an output folder, "" for all of it.
 
-    Of a sweep `task` is the number of the task that is meant, 0 for all of them in their order.
+    Of a sweep `task` is the number of a task, 0 for all of them in their order.
     """
 
     run: str
@@ -227,37 +227,37 @@ class Reference:
 
     @property
     def text(self) -> str:
-        """As users write it: it stands for one content for ever, because a run leaves its outputs once."""
+        """The reference as users write it. Its content never changes, because a run writes its outputs once."""
         of = f"{FROM_RUN}{self.run}{f'.{self.task}' if self.task else ''}"
         return "/".join(part for part in (of, self.output, self.below) if part)
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """What an input's identity says of an output: `path` is that of one file of a pattern, printable; "" for all of it."""
+class OutputIdentity:
+    """The identity of an input that is an output; `path` is that of one file of a pattern, printable, "" for all of it."""
 
     reference: Reference
     path: str = ""
 
     @property
     def text(self) -> str:
-        """The identity."""
+        """The identity as the ledger has it."""
         return f"{self.reference.text}:{self.path}" if self.path else self.reference.text
 
 
-def read_named(identity: str) -> Named | None:
-    """What `Named.text` wrote; None for an identity of another kind."""
+def read_output_identity(identity: str) -> OutputIdentity | None:
+    """Read an identity that `OutputIdentity.text` wrote; None for an identity of another kind."""
     found = _IDENTITY.fullmatch(identity)
     if found is None:
         return None
-    return Named(Reference(found[1], found[3], found[4] or "", int(found[2] or 0)), found[5] or "")
+    return OutputIdentity(Reference(found[1], found[3], found[4] or "", int(found[2] or 0)), found[5] or "")
 
 
 def read_reference(text: str, sites: Container[str]) -> Reference | None:
-    """What an answer refers to; None where it is a path.
+    """Read the reference to an output in an answer; None if the answer is a path.
 
-    A site may be called `run`: what does not begin with a run's id is a path there. Raises `UsageError` for what is
-    neither, or climbs.
+    A site may be named `run`: text after `run:` that does not begin with a run's id is then a path there. Raises `UsageError` for a malformed
+    reference, and for a path that contains `..`.
     """
     if not text.startswith(FROM_RUN):
         return None
@@ -274,14 +274,16 @@ def read_reference(text: str, sites: Container[str]) -> Reference | None:
         )
     below = (found[4] or "").removesuffix("/")
     if (below and not {"", ".", ".."}.isdisjoint(below.split("/"))) or "\0" in below:
-        raise UsageError("bad-reference", "a path below an output cannot climb", subject=printable(text))
+        raise UsageError(
+            "bad-reference", "a path below an output must not contain `..`", subject=printable(text)
+        )
     return Reference(found[1], found[3], below, int(found[2] or 0))
 
 
-def parts_meant(run: Run, reference: Reference) -> list[Run]:
-    """The run itself, or of a sweep the tasks that are meant, as runs by themselves, in their order.
+def referenced_runs(run: Run, reference: Reference) -> list[Run]:
+    """Return the run itself, or of a sweep the referenced tasks, as runs by themselves, in their order.
 
-    Raises `UsageError` for a task of a run that is no sweep, `NotFoundError` for one that is not there.
+    Raises `UsageError` for a task of a run that is no sweep, `NotFoundError` for an unknown task.
     """
     if run.sweep is None or reference.task:
         return [part_of(run, reference.task)]
@@ -289,9 +291,9 @@ def parts_meant(run: Run, reference: Reference) -> list[Run]:
 
 
 def find_output(run: Run, reference: Reference) -> Output:
-    """What is meant of what the run, or one task of a sweep, declares: its path is that of the reference.
+    """Return the declared output that a reference names, with the path of the reference; it is required then.
 
-    It has to be there, optional or not. Raises `NotFoundError` where there is no such output, `UsageError` for a path below a pattern.
+    Raises `NotFoundError` for an unknown output, `UsageError` for a path below a pattern.
     """
     found = next((each for each in run.spec.outputs if each.id == reference.output), None)
     if found is None:
@@ -299,7 +301,7 @@ def find_output(run: Run, reference: Reference) -> Output:
         near = nearest(reference.output, known)
         raise NotFoundError(
             "no-such-output",
-            "the run has no output of this id",
+            "the run has no output with this id",
             subject=printable(reference.text),
             hint=f"Is it {near}?" if near else f"It has: {', '.join(known) or 'none'}",
         )
@@ -308,7 +310,7 @@ def find_output(run: Run, reference: Reference) -> Output:
     if found.is_pattern:
         raise UsageError(
             "bad-reference",
-            "this output is a pattern, and all that it matches is taken together",
+            "this output is a pattern; all matching files are used together",
             subject=printable(reference.text),
             hint=f"Write {replace(reference, below='').text} as an item of a list.",
         )
@@ -321,14 +323,14 @@ _FORMAT = ".jsonl"
 
 @dataclass(frozen=True, slots=True)
 class SiteRuns:
-    """The runs of one pipeline at one site: how many there are in each state, as last heard of, and the last one begun."""
+    """The runs of one pipeline at one site: how many are in each state according to the ledger, and the last one."""
 
     site: str
     states: Mapping[State, int]
     last: Run
 
     def to_record(self) -> dict[str, Any]:
-        """The fields that `pipelines show --json` has for each site."""
+        """Return the fields that `pipelines show --json` has for each site."""
         last = {"id": self.last.id, "state": self.last.state, "created": self.last.created}
         return {
             "site": self.site,
@@ -339,7 +341,7 @@ class SiteRuns:
 
 
 def runs_of(digest: str) -> list[Run]:
-    """The runs of this account whose descriptor had that digest, oldest first. Records of others are not parsed."""
+    """Return the runs of this account with a descriptor of this digest, oldest first. Records of other runs are not parsed."""
     folder = ledger_folder("runs")
     told = digest.encode("ascii")
     runs = []
@@ -353,8 +355,8 @@ def runs_of(digest: str) -> list[Run]:
     return runs
 
 
-def by_site(runs: Iterable[Run]) -> list[SiteRuns]:
-    """What became of them at each site, where the last one was begun first."""
+def runs_by_site(runs: Iterable[Run]) -> list[SiteRuns]:
+    """Group runs by site, the site with the latest run first."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(run.site, []).append(run)

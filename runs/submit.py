@@ -17,7 +17,7 @@ from runs.records import sweep_of, task_folder
 from runs.schedulers.base import Answer, NotSubmitted, Scheduler, Submitted, Unclear, check_job_id
 from runs.script import PROXY
 from runs.status import Observation
-from runs.store import Queued, RunStore, holder_of
+from runs.store import QueuePlaces, RunStore, holder_of
 from transfers.remote.host import Once, RemoteHost, read_answer
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ _MARKER = re.compile(rb"submit(?:-([0-9]{1,4}))?")
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """What is to be submitted once: the run, its folder, the words for it, the date it was made, and how it is laid ready.
+    """A run to submit once: its folder, the command that submits it, the date it was created, and a function that writes its files.
 
-    `begun` says that an earlier call had begun to submit it.
+    `begun`: an earlier call began to submit it.
     """
 
     run: str
@@ -57,11 +57,10 @@ def submit_once(
     settling: float = SETTLING_SECONDS,
     on_event: Listener = ignore,
 ) -> Submitted | NotSubmitted:
-    """The one job of this run, or why the scheduler refuses it.
+    """Submit the one job of a run, or return why the scheduler refuses it.
 
-    Each attempt has a marker of its own, and the next one is made only when the last certainly came to
-    nothing. The job's own exclusive mkdir guards execution beyond that. Raises `TryLaterError` where it cannot
-    be found out now.
+    Each attempt has a marker of its own, and the next one is made only if the last one certainly failed. The job's own exclusive mkdir
+    ensures that only one job executes the tool. Raises `TryLaterError` if the outcome cannot be found out now.
     """
     folder = submission.folder
     if submission.begun and host.stat(_marker(folder, 1)) is None:
@@ -91,7 +90,7 @@ def submit_once(
 
 
 def find_submission(host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str) -> Answer:
-    """What became of a submission that somebody began, as far as it can be known without submitting anything."""
+    """Find out what became of a submission that was begun, without submitting anything."""
     numbers = _attempts(host, folder)
     answer: Answer | None = None
     if numbers:
@@ -112,14 +111,14 @@ def find_submission(host: RemoteHost, scheduler: Scheduler, run: str, folder: by
 
 @dataclass(frozen=True, slots=True)
 class BegunSubmission:
-    """The last submission that was begun: how many seconds ago by the site's clock, and whether it was answered."""
+    """The last submission that was begun: its age in seconds by the site's clock, and whether it was answered."""
 
     age: float
     answered: bool
 
 
 def submitted_at(host: RemoteHost, folder: bytes) -> BegunSubmission:
-    """When a run's submission was last begun; where the site tells no time, it was now."""
+    """Return when a run's submission was last begun; if the site has no clock, it counts as begun now."""
     numbers = _attempts(host, folder)
     if not numbers:
         return BegunSubmission(math.inf, answered=False)
@@ -133,13 +132,13 @@ def submitted_at(host: RemoteHost, folder: bytes) -> BegunSubmission:
 
 
 def find_job(host: RemoteHost, folder: bytes) -> str | None:
-    """The job that took the run's one turn, as it wrote itself; None where none has started."""
+    """Return the job that started the run, as the job recorded it; None if no job has started."""
     found = host.get(folder + b"/started/job", maximum=256)
     return check_job_id(found.decode("ascii", "replace").strip()) if found else None
 
 
 def has_started(host: RemoteHost, folder: bytes) -> bool:
-    """Whether the run's one turn is taken: then no other job of it will ever run the tool."""
+    """Whether a job has started the run: then no other job executes the tool."""
     return host.stat(folder + b"/started") is not None
 
 
@@ -166,9 +165,9 @@ def _look_up(
     settling: float,
     on_event: Listener,
 ) -> Answer | None:
-    """Where the job is, or that it was refused after all; None when it certainly left no trace.
+    """Search for the job of an unclear submission; return it or a refusal, None if it certainly left no trace.
 
-    Raises `TryLaterError` where a job has begun that does not come to say which it is: then no other one is of any use.
+    Raises `TryLaterError` if a job has started and does not record its id: then another one would be of no use.
     """
     patience = settling if scheduler.lookup_words(submission.run) else min(settling, _START_SECONDS)
     on_event(
@@ -201,34 +200,34 @@ def _look_up(
 def _unclear(submission: SubmitRequest) -> TryLaterError:
     return TryLaterError(
         "submission-unclear",
-        "it cannot be found out whether the scheduler took the job",
+        "hibali cannot find out whether the scheduler accepted the job",
         subject=submission.run,
-        hint="The same line again goes on from here.",
+        hint="Run the same command again to resume.",
     )
 
 
 def _find(host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str) -> str | None:
-    """A job of this run, wherever there is a trace of one."""
+    """Search for a job of this run in its folder, in the queue and in the accounting."""
     return (
         find_job(host, folder)
-        or _ask_queue(host, scheduler, run)
-        or _ask_accounts(host, scheduler, run, since)
+        or _query_queue(host, scheduler, run)
+        or _query_accounting(host, scheduler, run, since)
     )
 
 
-def _ask_queue(host: RemoteHost, scheduler: Scheduler, run: str) -> str | None:
+def _query_queue(host: RemoteHost, scheduler: Scheduler, run: str) -> str | None:
     words = scheduler.lookup_words(run)
     return scheduler.read_lookup(host.run(words), host.facts()["user"]) if words else None
 
 
-def _ask_accounts(host: RemoteHost, scheduler: Scheduler, run: str, since: str) -> str | None:
+def _query_accounting(host: RemoteHost, scheduler: Scheduler, run: str, since: str) -> str | None:
     words = scheduler.accounting_words((), run, since)
     found = scheduler.read_accounting(host.run(words)) if words else None
     return next(iter(found), None) if found else None
 
 
 def remove_proxies(host: RemoteHost, runs: Iterable[Run], seen: Mapping[Key, Observation]) -> None:
-    """Remove what a job left that was killed: before its end is noted, so that a lost line does not forget it."""
+    """Remove the proxies of jobs that were killed, before their end is recorded, so that a lost connection does not forget them."""
     known = {run.id: run for run in runs if run.submission.proxy and not run.state.final}
     for (run_id, number), found in seen.items():
         run = known.get(run_id)
@@ -242,7 +241,7 @@ def _is_news(run: Run, number: int, found: Observation) -> bool:
 
 
 def remove_proxy(host: RemoteHost, run: Run, number: int = 0) -> None:
-    """Remove the proxy of a run or task that is over, if it is there still. Raises `TryLaterError`; other problems are left to `runs clean`."""
+    """Remove the proxy of a run or task that has ended. Raises `TryLaterError`; other problems are left to `runs clean`."""
     if not (run.submission.proxy and run.folder):
         return
     try:
@@ -254,7 +253,7 @@ def remove_proxy(host: RemoteHost, run: Run, number: int = 0) -> None:
 
 
 def cancel_tasks(run_store: RunStore, run: Run, numbers: Iterable[int]) -> Run:
-    """The sweep after these tasks of it were never submitted."""
+    """Record that these tasks of a sweep are never submitted."""
     doomed = sorted(numbers)
     if not doomed:
         return run
@@ -267,7 +266,7 @@ def cancel_tasks(run_store: RunStore, run: Run, numbers: Iterable[int]) -> Run:
     run = run_store.note(run.id, "tasks", {"changes": [change], "ends": []})
     for chunk in sweep_of(run).chunks:
         if not chunk.jobs:
-            Queued(run.site).keep(holder_of(run.id, chunk.number), 0)
+            QueuePlaces(run.site).keep(holder_of(run.id, chunk.number), 0)
     return run
 
 
@@ -275,7 +274,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 def cancel_unsubmitted(run_store: RunStore, run: Run) -> Run:
-    """The run, CANCELLED: nobody had begun to submit it. Whoever calls has its turn (Book.claim)."""
+    """Record that a run is CANCELLED that was never submitted; whoever calls has its lock (RunStore.lock)."""
     if run.sweep is not None:
         return cancel_tasks(run_store, run, run.sweep.tasks)
     seen = Observation(State.CANCELLED, "", "cancelled before it was submitted")
@@ -283,24 +282,26 @@ def cancel_unsubmitted(run_store: RunStore, run: Run) -> Run:
 
 
 def cancel_begun(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run) -> Run:
-    """The run whose submission was begun and not answered: with its job, where it has one, else CANCELLED.
+    """Cancel a run whose submission was begun and not answered; return it with its job if it has one, else CANCELLED.
 
-    A job may still turn up: so its one turn is taken from here, and it will do nothing. Raises `TryLaterError` where a job
-    took the turn first and does not say which it is. Whoever calls has the run's turn (Book.claim).
+    A job may still appear: the run is marked as started, so that such a job does nothing. Raises `TryLaterError` if a job has started and does
+    not record its id. Whoever calls has the run's lock (RunStore.lock).
     """
     found = find_submission(host, scheduler, run.id, run.folder, run.created[:10])
     if isinstance(found, Submitted):
         return run_store.note(run.id, "submitted", {"job": found.job})
     if host.make_folder(run.folder + b"/started", exclusive=True):
         remove_proxy(host, run)
-        seen = Observation(State.CANCELLED, "", "cancelled before a job of it began")
+        seen = Observation(State.CANCELLED, "", "cancelled before its job started")
         return run_store.note(run.id, "seen", seen.to_fields())
     intervals = growing_intervals(0.1, 1.0)
     waited = 0.0
     while (job := find_job(host, run.folder)) is None:
         if waited >= _PATIENCE_SECONDS:
             raise TryLaterError(
-                "submission-unclear", "a job of this run began, and does not say which it is", subject=run.id
+                "submission-unclear",
+                "a job of this run has started, but has not recorded its id",
+                subject=run.id,
             )
         seconds = intervals.next_pause()
         pause(seconds)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A check against Globus itself by somebody with an account: docs/globus.md, "Five minutes with an account".
+# A check against Globus itself by somebody with an account: docs/globus.md, "Testing with your account".
 # CLIENT_ID: a native app of yours. SOURCE and TARGET: COLLECTION:PATH, a small folder to read and a folder to write in.
 # HTTPS=no: one of them cannot be read over HTTPS (Globus Connect Personal), and the copy is not verified by hibali.
 set -eu

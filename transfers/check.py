@@ -26,7 +26,7 @@ from transfers.remote.host import RemoteHost
 from transfers.remote.transport import open_either
 from transfers.stores import ssh
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore
-from transfers.stores.base import PACK_BYTES, Item, Landed, Leftover, Payload, Problem, Source, Store, Unit
+from transfers.stores.base import PACK_BYTES, Item, Landed, Leftover, Payload, Problem, Source, Unit
 from transfers.stores.sftp.client import Client
 
 
@@ -88,10 +88,12 @@ def check_store(site: Site, facts: dict[str, str | int | bool], *, on_event: Lis
     if hasattr(module, "check"):
         module.check(site, facts, on_event=on_event)
         return
-    store: Store = module.open_store(root_location(site), on_event=on_event)
-    with closing(store):
+    store = module.open_store(root_location(site), on_event=on_event)
+    try:
         facts["writable"] = store.facts.writable
         store.stat()
+    finally:
+        store.close()
 
 
 def _check_collection(site: Site, report: SiteReport, on_event: Listener) -> None:
@@ -104,9 +106,9 @@ def _check_collection(site: Site, report: SiteReport, on_event: Listener) -> Non
 
 def _look_at_proxy(site: Site, settings: SshSettings) -> str:
     """How long it is valid; looked at even where a kept login needs none."""
-    from hibali.ssh.gsi import ready_proxy, seconds_left, show_time
+    from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 
-    return f"valid for {show_time(seconds_left(ready_proxy(settings.proxy, subject=site.name).path))}"
+    return f"valid for {format_time_left(seconds_left(ready_proxy(settings.proxy, subject=site.name).path))}"
 
 
 def reach_machine(site: Site, report: SiteReport, on_event: Listener) -> tuple[RemoteHost, int]:

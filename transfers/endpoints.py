@@ -1,30 +1,20 @@
-"""Open both endpoints of a transfer, refuse impossible combinations, and list both sides."""
+"""Open the source and the target of a transfer, and refuse what they cannot do together."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from hibali.errors import Exit, RefusedError, UsageError
-from hibali.events import Ended, Event, Listener, Listing, Noted
-from hibali.ledger import new_identifier, now, scheduled_by
-from hibali.locations import Location
-from hibali.system_errors import hint_of, words_of
+from hibali.errors import RefusedError, UsageError
+from hibali.events import Event, Listener, Noted
+from hibali.ledger import now, scheduled_by
+from hibali.locations import Location, check_writable
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.datasets.view import DatasetStore, see_dataset
 from transfers.entry import Kind, Proof, weakest
-from transfers.journal import (
-    Receipt,
-    end_journal,
-    exit_after,
-    journal_line,
-    open_journal,
-    origin_line,
-    place_line,
-    recorded_digests,
-)
+from transfers.journal import Recorder
 from transfers.movers.direct import DirectMover, Way, agent_store, check_direct, open_way
 from transfers.movers.globus import GlobusMover
 from transfers.movers.globus_route import globus_between, open_globus
@@ -38,475 +28,422 @@ from transfers.overlap import (
 )
 from transfers.packs.view import PackedStore, Seeing, refuse_packed
 from transfers.packs.writing import PackMover, open_target
-from transfers.pipeline.batches import Answered
 from transfers.plan import unholdable
 from transfers.plan_file import Header, PlanEndpoint, typed_anywhere
-from transfers.planner import RememberingSide, TransferPlan, UnprovenSide, missing_source, survey
-from transfers.protected_roots import check_guarded
-from transfers.recheck import check_same_ends, drift, recheck
-from transfers.reconnect import Reconnection
-from transfers.record_repair import MissingRecords, find_cut_off
-from transfers.request import Request, check_backup, check_fidelity, take_attributes
+from transfers.planner import missing_source
+from transfers.protected_roots import check_guarded, lies
+from transfers.recheck import drift
+from transfers.request import Request
+from transfers.rules import Rules
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Side, Source, Store
+from transfers.stores.base import Facts, Origin, Side, Source, Store
 from transfers.stores.globus.paths import identity_at
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 
-
-class Call:
-    """Both ends of it, once they are found, and what became of it so far."""
-
-    def __init__(self, request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False) -> None:
-        self._request = request
-        self._on_event = on_event
-        self._stack = stack
-        self._began = time.monotonic()
-        self.receipt = Receipt(new_identifier(), request.operation, request.source.text, request.target.text)
-        self._journal = None if dry else open_journal(self.receipt, stack)
-        self._stores: list[Store] = []
-        self._answered = Answered()
-        self._going_on = Reconnection(self._stores, self._done, self.record_event)
-        self._stream = _stream_of(request, on_event)
-        self._way: Way | None = None
-        self._globus: GlobusMover | None = None
-        self._source: Source
-        self._target: Store
-        self._proof_kept = Proof.SIZE  # what is kept was compared by size and time, and no more is said of it
-
-    def _forget(self) -> None:
-        """Be as before anything was opened; what is in the receipt stays."""
-        self._stores.clear()  # others hold this very list
-        self._answered.clear()
-        self._stream = _stream_of(self._request, self._on_event)
-        self._way = self._globus = None
-
-    def record_event(self, event: Event) -> None:
-        """Fold, record and pass on one event."""
-        self.receipt.take(event)
-        line = journal_line(event)
-        if self._journal is not None and line is not None:
-            self._journal.append(line)
-        self._on_event(event)
-
-    def _done(self) -> object:
-        """Differs whenever the call got on."""
-        receipt = self.receipt
-        return (
-            receipt.files_moved,
-            receipt.files_linked,
-            receipt.files_deleted,
-            receipt.files_adjusted,
-            len(self._answered),
-        )
-
-    def end(self, problem: BaseException | None) -> Receipt:
-        """Judge and write the receipt; every call that began has one."""
-        self._on_event(Ended())
-        receipt = self.receipt
-        receipt.seconds = time.monotonic() - self._began
-        self._count_stores()
-        receipt.bytes_sent += self._globus.bytes_sent if self._globus is not None else 0
-        held = [self._request.lowest_setting if self._stream.slowed else None]
-        held += [store.limited_by for store in self._stores]
-        receipt.limited_by = next((setting for setting in held if setting), None)
-        receipt.proof_tree = _of_tree(receipt, self._proof_kept)
-        receipt.exit = self._judge(problem)
-        if self._journal is not None:
-            end_journal(self._journal, receipt, problem)
-        return receipt
-
-    def _count_stores(self) -> None:
-        """Add what went over the connections of the stores to the receipt; once for each store."""
-        receipt = self.receipt
-        receipt.bytes_sent += sum(store.wire_bytes for store in self._stores)
-        receipt.logins += sum(store.logins for store in self._stores)
-        receipt.logins += self._way.logins if self._way is not None else 0
-        receipt.reconnects += sum(store.reconnects for store in self._stores)
-
-    def _judge(self, problem: BaseException | None) -> Exit:
-        code = exit_after(problem, self.receipt)
-        if code is not Exit.DONE:
-            return code
-        moved = self.receipt.proof_moved
-        if moved is not None and moved.strength < self._wanted().strength:
-            return Exit.INCOMPLETE
-        return Exit.DONE
-
-    def _wanted(self) -> Proof:
-        """The weakest proof that is good enough for what moves."""
-        best = weakest(self._source.facts.proof_read, self._target.facts.proof_write)
-        return self._request.rules.require_proof or best
-
-
-def _stream_of(request: Request, on_event: Listener) -> StreamMover | PackMover:
-    """Bytes through us; into packs where so asked."""
-    if request.pack_bytes:
-        return PackMover(request.pack_bytes, request.lowest_rate, on_event)
-    return StreamMover(request.lowest_rate, on_event)
-
-
-def _of_tree(receipt: Receipt, kept: Proof) -> Proof | None:
-    """What was kept was compared in this call, and `kept` is all that is said of it."""
-    if receipt.files_kept:
-        return weakest(receipt.proof_moved or kept, kept)
-    return receipt.proof_moved
-
-
 _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
 
-class Ends(Call):
-    """A call that knows its source and its target."""
+@dataclass(slots=True)
+class Endpoints:
+    """Source and target as one attempt opened them, and the ways to carry bytes between them.
 
-    def __init__(self, request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False) -> None:
-        super().__init__(request, on_event, stack, dry=dry)
-        self._seeing = Seeing(self._open_plain)
-        self._dataset: DatasetStore | None = None  # the target, where it is in one
-        self._plain: Store | None = None  # what was opened last, without what looks through it
-        # the target, where a schedule writes to it
-        self._target_root: tuple[KnownRoots, Store, bytes] | None = None
-        self._placed = False  # the journal knows where it all is
+    Attributes:
+        request: what they were opened for.
+        root: the store at the location of the source.
+        source: what is read: `root`, or one file of the folder that holds it.
+        target: the store that is written.
+        plain_target: the same without the view that writes packs; a `DatasetStore` in a dataset.
+        stack: closes everything that the attempt opens.
+        stream: carries bytes through this machine, or straight from site to site.
+        direct: the connection from site to site, where there is one.
+        globus: carries bytes by Globus, where both ends have a collection.
+    """
 
-    def _forget(self) -> None:
-        """Be as before anything was opened."""
-        super()._forget()
-        self._seeing = Seeing(self._open_plain)
-        self._dataset = self._plain = self._target_root = None
+    request: Request
+    root: Store
+    source: Source
+    target: Store
+    plain_target: Store
+    stack: ExitStack
+    stream: StreamMover | PackMover
+    direct: Way | None = None
+    globus: GlobusMover | None = None
 
-    def _open_plain(self, location: Location) -> Store:
-        """As it is, but for what git-annex makes of a file."""
+    @property
+    def single(self) -> SingleSource | None:
+        """The source, where it is one file."""
+        return self.source if isinstance(self.source, SingleSource) else None
+
+    @property
+    def origin(self) -> Origin:
+        """The store that is read, and the name of the file in it where it is one file."""
+        return Origin(self.single.store, self.single.name) if self.single else Origin(self.root)
+
+    @property
+    def target_side(self) -> Side:
+        """What is listed and compared at the target."""
+        return SingleTarget(self.target, self.single.shown) if self.single else self.target
+
+    @property
+    def source_path(self) -> bytes:
+        """The path of the source as its site knows it: of the root, or of the one file."""
+        if self.single is None:
+            return self.root.where
+        above, name = self.single.store.where.rstrip(b"/"), self.single.name
+        # a bucket's keys begin without a slash
+        return name if not above and self.request.source.bucket is not None else above + b"/" + name
+
+    @property
+    def target_path(self) -> bytes:
+        """The path of the target as its site knows it: of the root, or of the one file."""
+        return self.target.where + (b"/" + self.single.shown if self.single else b"")
+
+    @property
+    def required_proof(self) -> Proof:
+        """The weakest proof that is good enough for a moved file."""
+        best = weakest(self.source.facts.proof_read, self.target.facts.proof_write)
+        return self.request.rules.require_proof or best
+
+    def header(self) -> Header:
+        """Return what a saved plan says of its endpoints."""
+        request = self.request
+        return Header(
+            PlanEndpoint(typed_anywhere(request.source), self.root.where),
+            PlanEndpoint(typed_anywhere(request.target), self.target.where),
+            request.rules,
+            now(),
+            single=self.single is not None,
+        )
+
+
+def open_endpoints(
+    request: Request,
+    recorder: Recorder,
+    stores: list[Store],
+    stack: ExitStack,
+    not_by_globus: tuple[str, ...] = (),
+) -> Endpoints:
+    """Open both endpoints and check them.
+
+    Args:
+        request: what is to be transferred.
+        recorder: of the operation.
+        stores: gets every store as soon as it is open, also where this raises.
+        stack: closes them.
+        not_by_globus: options of the call that Globus cannot serve.
+
+    Raises:
+        UsageError: a combination that makes no sense, or `RefusedError` for it where a saved plan is executed.
+        RefusedError: what these endpoints can never do together.
+        HibaliError: an endpoint cannot be reached.
+    """
+    if request.direct:
+        check_direct(request.source, request.target)
+    try:
+        endpoints = _open_both(_Opener(request, recorder.on_event, stores, stack))
+    except UsageError as problem:
+        if request.saved is None:
+            raise
+        raise drift(problem.message, problem.subject) from None
+    if request.direct:
+        agent_stores(endpoints)
+    check_facts(request, endpoints.source.facts, endpoints.target.facts)
+    check_overlap(endpoints)
+    check_guarded(request.target, endpoints.target_path, recorder.on_event)
+    subjects = (request.source.text, request.target.text)
+    check_fidelity(request.rules, endpoints.source.facts, endpoints.target.facts, subjects)
+    if request.rules.xattrs:
+        _take_attributes(request, endpoints.target, stores)
+    if request.backup is not None:
+        check_backup(request.backup, request.target, endpoints.target.facts)
+        _check_backup_overlap(endpoints, request.backup)
+    endpoints.globus = _open_globus(endpoints, recorder, not_by_globus)
+    return endpoints
+
+
+class _Opener:
+    """Opens the stores of one attempt."""
+
+    def __init__(self, request: Request, on_event: Listener, stores: list[Store], stack: ExitStack) -> None:
+        self.request = request
+        self.on_event = on_event
+        self.stack = stack
+        self.packs = Seeing(self.open)
+        self._stores = stores
+
+    def open(self, location: Location) -> Store:
+        """Open a location; in a dataset annexed files appear with their contents."""
 
         def opened(at: Location) -> Store:
-            return open_store(self._request.paced(at), on_event=self._on_event)
+            return open_store(self.request.paced(at), on_event=self.on_event)
 
-        self._plain = opened(location)
-        return see_dataset(self._plain, location, opened, self._on_event)
+        return see_dataset(opened(location), location, opened, self.on_event)
 
-    def _take(self, store: Store) -> Store:
-        self._stack.callback(store.close)
+    def take(self, store: Store) -> Store:
+        """Count a store as one of the attempt, which closes it."""
+        self.stack.callback(store.close)
         self._stores.append(store)
         return store
 
-    def _open_target(self, location: Location) -> Store:
-        """Packs go only where there are some or nothing else is, and nothing else where there are some."""
-        store = self._open_plain(location)
-        self._stack.callback(store.close)
-        self._check_target_root(location)
-        self._keeps_history(store)
-        if self._request.pack_bytes:
-            return self._take(open_target(store, location.text))
-        refuse_packed(store, location.text)
-        return self._take(store)
+    def open_target(self, location: Location) -> tuple[Store, Store]:
+        """Open a target, as it is written and as it is without packs.
 
-    def _check_target_root(self, location: Location) -> None:
-        """A schedule writes to the folder that it wrote to before. Raises `RefusedError`."""
-        schedule, store = scheduled_by().get("schedule"), self._plain
-        if schedule is None or self._request.operation not in _TYPED:
-            return
-        if store is not None and store.facts.root_identity:
-            known = KnownRoots(schedule)
-            self._target_root = known, store, store.where
-            known.check(location, store, store.where)
-
-    def remember_root(self) -> None:
-        """For the next run of the schedule."""
-        if self._target_root is not None:
-            known, store, where = self._target_root
-            known.remember(self._request.target, store, where)
-
-    def _keeps_history(self, store: Store) -> None:
-        """What comes into a dataset is saved there. Raises `UsageError` where something is to be pushed on from elsewhere."""
-        request = self._request
-        if isinstance(store, DatasetStore):
-            self._dataset = store
-            store.receive(request.saving)
+        Raises:
+            RefusedError: packs would be put beside other files, or files beside packs; or the root of a schedule was replaced.
+            UsageError: a push to siblings without a dataset.
+        """
+        request = self.request
+        plain = self.open(location)
+        self.stack.callback(plain.close)
+        _check_scheduled_root(request, location, plain)
+        if isinstance(plain, DatasetStore):
+            plain.receive(request.saving)
         elif request.saving.push_to:
             raise UsageError(
                 "no-dataset",
-                "--push-to is for a target in a dataset of this machine, and this is none",
+                "--push-to needs a target in a dataset on this machine, and this is not in one",
                 subject=request.target.text,
             )
+        if request.pack_bytes:
+            return self.take(open_target(plain, location.text)), plain
+        refuse_packed(plain, location.text)
+        return self.take(plain), plain
 
-    def _bring(self, found: TransferPlan) -> None:
-        """Content of the source that git-annex keeps elsewhere."""
-        source = self._source
-        origin = source.store if isinstance(source, SingleSource) else source
-        if isinstance(origin, DatasetStore):
-            entries = (action.entry for action in found.moves)
-            name = source.name if isinstance(source, SingleSource) else None
-            origin.bring(entry if name is None else entry._replace(path=name) for entry in entries)
 
-    def save(self) -> None:
-        """Commit what landed in a dataset. Raises `IncompleteError`."""
-        if self._dataset is not None:
-            self._dataset.save(self.receipt, self._request.saving)
+def _open_both(opener: _Opener) -> Endpoints:
+    """Open both ends; slashes mean what they mean to rclone.
 
-    def open_ends(self) -> None:
-        """Reach both sides."""
-        if self._request.direct:
-            check_direct(self._request.source, self._request.target)
-        try:
-            self._source, self._target = self._find_ends()
-        except UsageError as problem:
-            if self._request.saved is None:
-                raise
-            raise drift(problem.message, problem.subject) from None
-        where = self._target.where
-        if isinstance(self._source, SingleSource):
-            where += b"/" + self._source.entry().path
-        self._check_facts()
-        self._check_apart()
-        check_guarded(self._request.target, where, self._on_event)
-        ends = (self._request.source.text, self._request.target.text)
-        check_fidelity(self._request.rules, self._source.facts, self._target.facts, ends)
-        if self._request.rules.xattrs:
-            take_attributes(self._stores, self._target, ends)
-        if self._request.backup is not None:
-            check_backup(self._request.backup, self._request.target, self._target.facts)
-            self._check_backup_apart(self._request.backup)
-        self._look_for_globus()
-        if self._journal is not None and not self._placed:
-            self._placed = True
-            self._journal.append(origin_line(self._request.source, self._origin()))
-            self._journal.append(place_line(self._request.target, self._target.where))
+    The contents of a folder go into the target, and a file goes to exactly that name.
+    """
+    request = opener.request
+    source = request.source
+    store, found = opener.packs.find(source)
+    if request.chosen is not None:
+        store = ChosenStore(store, request.chosen)
+    opener.take(store)
+    if found is None:
+        raise missing_source(source.text)
+    if found.kind is Kind.FILE and source.slash:
+        raise UsageError("not-a-folder", "this is a file, and PATH ends in a slash", subject=source.text)
+    target = replace(request.target, confined=request.rules.delete)
+    if found.kind is not Kind.FOLDER:
+        return _open_file(opener, store, target)
+    # not where the source has to answer something else first
+    if request.saved is None and not request.rules.xattrs:
+        store.list_ahead()
+    opened, plain = opener.open_target(target)
+    existing = opened.stat()
+    if existing is not None and existing.kind is Kind.FILE:
+        raise UsageError(
+            "not-a-folder", "the source is a folder and the target is a file", subject=target.text
+        )
+    return _endpoints(opener, store, store, (opened, plain))
 
-    def _look_for_globus(self) -> None:
-        """Globus carries where both ends have a collection and nothing else is asked for."""
-        source = self._source.store if isinstance(self._source, SingleSource) else self._stores[0]
-        plain = source.facts.globus and self._target.facts.globus
-        ends = globus_between(self._request, source, self._target, self._against_globus(plain=plain))
-        if ends is not None and self._journal is not None:
-            otherwise = self._stream
-            self._globus = open_globus(self._request, ends, source, otherwise, self._hear, self._stack)
 
-    def _hear(self, event: Event) -> None:
-        """What comes from beside the events of the mover: told, and what is to be kept noted."""
-        if isinstance(event, Noted):
-            self.record_event(event)
-        else:
-            self._on_event(event)
+def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
+    """Open the folders around one file at the source and at the target."""
+    request, source = opener.request, opener.request.source
+    if request.pack_bytes:
+        raise UsageError("pack-one-file", "--pack has no meaning for a single file", subject=source.text)
+    name = source.name if target.slash else target.name
+    opened, plain = opener.open_target(target if target.slash else target.parent)
+    reason = unholdable(name, opened.facts)
+    if reason:
+        raise RefusedError(
+            "unsafe-name",
+            f"the target cannot hold the name {printable(name)}: {reason}",
+            subject=target.text,
+            hint="Choose another name. Nothing was moved.",
+        )
+    existing = opened.stat(name)
+    if existing is not None and existing.kind is Kind.FOLDER:
+        raise UsageError(
+            "is-a-folder",
+            "a folder with that name already exists",
+            subject=target.text,
+            hint=f"To put the file into it: {target.text}/",
+        )
+    if request.rules.delete:
+        raise UsageError("delete-one-file", "--delete has no meaning for a single file", subject=source.text)
+    folder = opener.take(opener.packs.parent(store, source))
+    return _endpoints(opener, store, SingleSource(folder, source.name, name), (opened, plain))
 
-    def _against_globus(self, *, plain: bool) -> tuple[str, ...]:
-        """Why Globus does not carry this, whatever its ends are."""
-        return () if plain else ("a dataset, a place with packs or a choice of files",)
 
-    def _origin(self) -> bytes:
-        """The root that is read, or the one file."""
-        if isinstance(self._source, SingleSource):
-            above, name = self._source.store.where.rstrip(b"/"), self._source.name
-            # a bucket's keys begin without a slash
-            return name if not above and self._request.source.bucket is not None else above + b"/" + name
-        return self._stores[0].where
+def _endpoints(opener: _Opener, root: Store, source: Source, targets: tuple[Store, Store]) -> Endpoints:
+    request = opener.request
+    stream: StreamMover | PackMover
+    if request.pack_bytes:
+        stream = PackMover(request.pack_bytes, request.lowest_rate, opener.on_event)
+    else:
+        stream = StreamMover(request.lowest_rate, opener.on_event)
+    return Endpoints(request, root, source, *targets, opener.stack, stream)
 
-    def _check_facts(self) -> None:
-        """Raise `RefusedError` or `UsageError` for what these stores can never do together."""
-        if self._request.direct:
-            self._direct_ends()
-        if not self._target.facts.writable:
-            raise RefusedError(
-                "read-only-site", "this site can only be read", subject=self._request.target.text
-            )
-        if self._request.rules.delete and not self._source.facts.complete:
-            raise RefusedError(
-                "listing-unproven",
-                "nothing says that what the source lists is all it has, so nothing is deleted by it",
-                subject=self._request.source.text,
-                hint="Leave out --delete.",
-            )
 
-    def _check_apart(self) -> None:
-        """Raise `RefusedError` where both ends overlap. Files that were chosen by name are read one by one, whatever is around them."""
-        if self._request.chosen is not None:
-            return
-        target = self._request.target
-        ours, theirs = self._identities(self._stores[0]), self._identities(self._target)
-        if not isinstance(self._source, SingleSource):
-            check_apart(ours, theirs, target)
-        elif not isinstance(self._source.store, PackedStore):
-            name, folds = self._source.shown, self._target.facts.folds_case
-            above = self._identities(self._source.store)
-            check_another_file((above, self._source.name), (theirs, name), target, folds=folds)
-            check_real_file(ours, (theirs, name), target)
+def _scheduled_root(request: Request, target: Store) -> tuple[KnownRoots, Store] | None:
+    """Return what a schedule remembers of its targets, and the target's root; None without a schedule."""
+    schedule = scheduled_by().get("schedule")
+    store = target.store if isinstance(target, DatasetStore) else target
+    if schedule is None or request.operation not in _TYPED or not store.facts.root_identity:
+        return None
+    return KnownRoots(schedule), store
 
-    def _identities(self, store: Store) -> list[Identity]:
-        """What is worth comparing: a folder of a machine is never one of a service, but for a collection that shows it."""
-        sites = self._request.source.site, self._request.target.site
-        site = sites[store is self._target]
-        found = identity_at(site, store.where) if all(one.globus is not None for one in sites) else []
-        if self._stores[0].facts.machine is self._target.facts.machine:
-            found += store.identities()
-        return found
 
-    def _check_backup_apart(self, backup: Location) -> None:
-        """Raise `RefusedError` where what is kept would come into the target or the source, whatever names lead there."""
-        if self._target.facts.machine:
-            folders = [one for one in self._target.identify([backup.raw]) if one is not None]
-            check_backup_apart(
-                folders, [*self._identities(self._target), *self._identities(self._stores[0])], backup
-            )
+def _check_scheduled_root(request: Request, location: Location, target: Store) -> None:
+    """Raise `RefusedError` where the schedule wrote to another folder before."""
+    found = _scheduled_root(request, target)
+    if found is not None:
+        known, store = found
+        known.check(location, store, target.where)
 
-    def _direct_ends(self) -> tuple[PosixStore, PosixStore]:
-        source = self._source.store if isinstance(self._source, SingleSource) else self._stores[0]
-        return agent_store(source, self._request.source), agent_store(self._target, self._request.target)
 
-    def _find_way(self) -> None:
-        """Before anything is changed: there may be none."""
-        source, target = self._direct_ends()
-        self._way = open_way(self._request.source, self._request.target, source, target, self._on_event)
-        self._stack.callback(self._way.close)
-        self._stream = DirectMover(self._way.line, target, self._request.lowest_rate, self._on_event)
+def remember_root(endpoints: Endpoints) -> None:
+    """Remember the target's root for the next run of the schedule."""
+    found = _scheduled_root(endpoints.request, endpoints.plain_target)
+    if found is not None:
+        known, store = found
+        known.remember(endpoints.request.target, store, endpoints.plain_target.where)
 
-    def note_unknown(self) -> None:
-        """A dry run writes nothing, not even to ask the server what it can hold; say so where that matters."""
-        if not self._target.facts.known:
-            site = self._request.target.site.name
-            self.record_event(
-                Noted(
-                    f"{self._request.target.text}: it is not known yet which names and locks this server can hold,"
-                    f" and a dry run does not try. To find out: hibali sites check {site}"
-                )
-            )
 
-    def header(self) -> Header:
-        """What a saved plan says of its ends."""
-        request = self._request
-        return Header(
-            PlanEndpoint(typed_anywhere(request.source), self._stores[0].where),
-            PlanEndpoint(typed_anywhere(request.target), self._target.where),
-            request.rules,
-            now(),
-            single=isinstance(self._source, SingleSource),
+def check_facts(request: Request, source: Facts, target: Facts) -> None:
+    """Raise `RefusedError` for a target that cannot be written, and for deletions by a listing that may lack names."""
+    if not target.writable:
+        raise RefusedError("read-only-site", "this site can only be read", subject=request.target.text)
+    if request.rules.delete and not source.complete:
+        raise RefusedError(
+            "listing-unproven",
+            "the listing of the source may be incomplete, so it cannot decide what is deleted",
+            subject=request.source.text,
+            hint="Leave out --delete.",
         )
 
-    def _find_ends(self) -> tuple[Source, Store]:
-        """Slashes as rclone has them: a folder's contents go into the target, a file goes to exactly that name."""
-        source = self._request.source
-        target = replace(self._request.target, confined=self._request.rules.delete)
-        store, found = self._seeing.find(source)
-        if self._request.chosen is not None:
-            store = ChosenStore(store, self._request.chosen)
-        self._take(store)
-        if found is None:
-            raise missing_source(source.text)
-        if found.kind is Kind.FILE and source.slash:
-            raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", subject=source.text)
-        if found.kind is Kind.FOLDER:
-            # Not where something else is going to be asked of the source before.
-            plain = self._request.saved is None and not self._request.rules.xattrs
-            if plain:
-                store.list_ahead()
-            there = self._open_target(target)
-            standing = there.stat()
-            if standing is not None and standing.kind is Kind.FILE:
-                raise UsageError(
-                    "not-a-folder", "the source is a folder and the target is a file", subject=target.text
-                )
-            return store, there
-        return self._open_file_ends(source, target)
 
-    def _open_file_ends(self, source: Location, target: Location) -> tuple[Source, Store]:
-        if self._request.pack_bytes:
-            raise UsageError("pack-one-file", "--pack has no meaning for a single file", subject=source.text)
-        name = source.name if target.slash else target.name
-        folder = target if target.slash else target.parent
-        there = self._open_target(folder)
-        reason = unholdable(name, there.facts)
-        if reason:
+def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[str, str]) -> None:
+    """Raise `RefusedError` where an endpoint cannot keep permissions, attributes or hard links; `subjects` names both."""
+    for facts, subject in zip((source, target), subjects, strict=True):
+        if rules.modes == "keep" and not facts.modes:
             raise RefusedError(
-                "unsafe-name",
-                f"the target cannot hold the name {printable(name)}: {reason}",
-                subject=target.text,
-                hint="Give it another name. Nothing was moved.",
+                "cannot-keep-modes",
+                "this endpoint cannot keep permissions",
+                subject=subject,
+                hint="Leave out --modes keep. Nothing was changed.",
             )
-        standing = there.stat(name)
-        if standing is not None and standing.kind is Kind.FOLDER:
-            raise UsageError(
-                "is-a-folder",
-                "a folder of that name stands there",
-                subject=target.text,
-                hint=f"To put the file into it: {target.text}/",
-            )
-        if self._request.rules.delete:
-            raise UsageError(
-                "delete-one-file", "--delete has no meaning for a single file", subject=source.text
-            )
-        return SingleSource(
-            self._take(self._seeing.parent(self._stores[0], source)), source.name, name
-        ), there
-
-    def look(self) -> TransferPlan:
-        """List and plan."""
-        self.record_event(Listing())
-        exists = self._target.stat() is not None
-        if not exists and self._target.file_above():
+    for facts, subject in zip((source, target), subjects, strict=True):
+        if rules.xattrs and not facts.attributes:
+            raise _no_attributes(subject)
+        if rules.hard_links and not facts.hard_links:
             raise RefusedError(
-                "not-a-folder",
-                f"the target cannot be made: {words_of('not-a-folder')}",
-                subject=self._request.target.text,
-                hint=hint_of("not-a-folder"),
+                "cannot-keep-hard-links",
+                "this endpoint cannot keep hard links",
+                subject=subject,
+                hint="Leave out --hard-links; each name then becomes a separate file. Nothing was changed.",
             )
-        target: Side = self._target
-        if isinstance(self._source, SingleSource):
-            target = SingleTarget(self._target, self._source.entry().path)
-        rules, saved, subject = self._request.rules, self._request.saved, self._request.target.text
-        if saved is None:
-            found = self._survey(target, target_exists=exists)
+
+
+def _take_attributes(request: Request, target: Store, stores: Iterable[Store]) -> None:
+    """Have every store list attributes. Raises `RefusedError` where a filesystem has none: those of the other would be lost."""
+    for store in stores:
+        if not store.take_attributes():
+            raise _no_attributes((request.target if store is target else request.source).text)
+
+
+def _no_attributes(subject: str) -> RefusedError:
+    return RefusedError(
+        "cannot-keep-attributes",
+        "this endpoint cannot keep extended attributes",
+        subject=subject,
+        hint="Leave out --xattrs. Nothing was changed.",
+    )
+
+
+def check_backup(backup: Location, target: Location, facts: Facts) -> None:
+    """Raise `UsageError` for a backup that is not at the target's site, or overlaps with the target by its name."""
+    check_writable(backup)
+    if not facts.keeps:
+        raise UsageError("cannot-keep", "this kind of site cannot keep backups", subject=target.text)
+    if (backup.site.name, backup.bucket) != (target.site.name, target.bucket):
+        raise UsageError(
+            "backup-elsewhere",
+            "the backup has to be at the target's site",
+            subject=backup.text,
+            hint="Backups are moved, not copied. Name a folder at the target's site.",
+        )
+    # a bucket's own root is an empty key
+    if lies(b"/" + backup.raw, b"/" + target.raw) is not None:
+        raise UsageError(
+            "backup-overlaps", "one of the backup and the target is inside the other", subject=backup.text
+        )
+
+
+def _check_backup_overlap(endpoints: Endpoints, backup: Location) -> None:
+    """Raise `RefusedError` where the backup is in the target or the source, whatever names lead there."""
+    target = endpoints.target
+    if target.facts.machine:
+        folders = [one for one in target.identify([backup.raw]) if one is not None]
+        others = [*_identities(endpoints, target), *_identities(endpoints, endpoints.root)]
+        check_backup_apart(folders, others, backup)
+
+
+def check_overlap(endpoints: Endpoints) -> None:
+    """Raise `RefusedError` where source and target overlap (S20).
+
+    Files that were chosen by name are read one by one, whatever is around them.
+    """
+    request, single = endpoints.request, endpoints.single
+    if request.chosen is not None:
+        return
+    ours, theirs = _identities(endpoints, endpoints.root), _identities(endpoints, endpoints.target)
+    if single is None:
+        check_apart(ours, theirs, request.target)
+    elif not isinstance(single.store, PackedStore):
+        name, folds = single.shown, endpoints.target.facts.folds_case
+        above = _identities(endpoints, single.store)
+        check_another_file((above, single.name), (theirs, name), request.target, folds=folds)
+        check_real_file(ours, (theirs, name), request.target)
+
+
+def _identities(endpoints: Endpoints, store: Store) -> list[Identity]:
+    """Return what is worth comparing: a folder of a machine is never one of a service, except of a collection that shows it."""
+    sites = endpoints.request.source.site, endpoints.request.target.site
+    site = sites[store is endpoints.target]
+    found = identity_at(site, store.where) if all(one.globus is not None for one in sites) else []
+    if endpoints.root.facts.machine is endpoints.target.facts.machine:
+        found += store.identities()
+    return found
+
+
+def agent_stores(endpoints: Endpoints) -> tuple[PosixStore, PosixStore]:
+    """Return both ends as stores of agents, which --direct needs. Raises `UsageError`."""
+    request = endpoints.request
+    source = agent_store(endpoints.origin.store, request.source)
+    return source, agent_store(endpoints.target, request.target)
+
+
+def open_direct(endpoints: Endpoints, on_event: Listener) -> None:
+    """Connect the source's site to the target's; nothing is changed by that. Raises what `open_way` raises."""
+    request = endpoints.request
+    source, target = agent_stores(endpoints)
+    endpoints.direct = open_way(request.source, request.target, source, target, on_event)
+    endpoints.stack.callback(endpoints.direct.close)
+    endpoints.stream = DirectMover(endpoints.direct.line, target, request.lowest_rate, on_event)
+
+
+def _open_globus(
+    endpoints: Endpoints, recorder: Recorder, not_by_globus: tuple[str, ...]
+) -> GlobusMover | None:
+    """Log in to Globus where both ends have a collection and nothing else is asked for; a dry run only checks."""
+    source, target, request = endpoints.origin.store, endpoints.target, endpoints.request
+    plain = source.facts.globus and target.facts.globus
+    reasons = () if plain else ("a dataset, a place with packs or a choice of files",)
+    pair = globus_between(request, source, target, (*reasons, *not_by_globus))
+    if pair is None or not recorder.journaled:
+        return None
+
+    def on_event(event: Event) -> None:
+        """Record notes; the mover yields all other events that are to be recorded."""
+        if isinstance(event, Noted):
+            recorder.record(event)
         else:
-            check_same_ends(saved.header, self.header(), subject)
-            found = recheck(saved.planned, self._source, target, rules, target_exists=exists, subject=subject)
-        self._stack.callback(found.close)
-        self.record_event(found.planned())
-        for failure in found.failures():
-            self.record_event(failure)
-        if found.annex_links and rules.links != "skip":
-            self.record_event(
-                Noted(
-                    f"{self._request.source.text}: {found.annex_links} symlinks lead to content that git-annex keeps; only in datasets"
-                    " of this machine are they looked through, so they are kept as symlinks"
-                )
-            )
-        return found
+            recorder.on_event(event)
 
-    def _survey(self, target: Side, *, target_exists: bool) -> TransferPlan:
-        """A plan of our own; where digests decide, they are those of this call or, if so asked, of the record."""
-        request, used = self._request, False
-        if self._globus is not None and not self._target.facts.external_writes:
-            target = UnprovenSide(target, self._globus.unproven())
-        missing = self._missing_records() if target_exists else None
-        if request.recorded:
-            ours = self._remembering(self._source, request.source, self._stores[0])
-            theirs = self._remembering(target, request.target, self._target)
-            found = survey(ours, theirs, request.rules, target_exists=target_exists, missing_records=missing)
-            used = ours.used or theirs.used
-        else:
-            found = survey(
-                self._source,
-                target,
-                request.rules,
-                target_exists=target_exists,
-                missing_records=missing,
-            )
-        if missing is not None and missing.message():
-            self.record_event(Noted(missing.message(), kept=True))
-        # a further name of a file is kept with that, whatever became of it
-        if request.rules.checksum and not request.rules.hard_links:
-            self._proof_kept = Proof.RECORDED if used else Proof.DIGEST
-        return found
-
-    def _missing_records(self) -> MissingRecords | None:
-        """What the record of the target lacks: looked for where digests decide anyhow, and after a record was cut off."""
-        request, where = self._request, self._target.where
-        if self._journal is None:
-            return None
-        cut_off = find_cut_off(request.target, where, self.receipt.id)
-        if cut_off is None and not request.rules.checksum:
-            return None
-        known = recorded_digests(request.target, where)
-        proof = Proof.RECORDED if request.recorded else Proof.DIGEST
-        return MissingRecords(known, cut_off, self.record_event, proof=proof)
-
-    def _remembering(self, side: Side, location: Location, store: Store) -> RememberingSide:
-        remembering = RememberingSide(side, location, store.where)
-        self._stack.callback(remembering.close)
-        return remembering
+    return open_globus(request, pair, source, endpoints.stream, on_event, endpoints.stack)

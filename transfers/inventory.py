@@ -14,8 +14,8 @@ from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
 from hibali.locations import Location
 from transfers.datasets.view import see_dataset
 from transfers.entry import Entry, Kind, Proof
-from transfers.journal import DigestBook
 from transfers.packs.view import Seeing
+from transfers.recorded_digests import DigestBook
 from transfers.rules import Rules, Selector, selector, unmet
 from transfers.spool import EntrySpool
 from transfers.stores.base import ListingIncompleteError, Problem, Side, Store

@@ -1,44 +1,40 @@
-"""Write the journal of an operation, build its receipt, and read the recorded digests of a place."""
+"""Record an operation: its receipt, and its journal in the ledger."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import re
-from collections.abc import Iterable, Iterator
+import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from hibali.documents import line_of_json
 from hibali.errors import Exit, HibaliError
 from hibali.events import (
     Adjusted,
-    Carried,
     Deleted,
     Event,
     Failed,
     Grown,
     Linked,
+    Listener,
     Moved,
     Noted,
     Packed,
     Planned,
     Recorded,
 )
-from hibali.files import write_atomic
-from hibali.ledger import Journal, ledger_folder, now, read_records, scheduled_by
+from hibali.ledger import Journal, ledger_folder, new_identifier, now, scheduled_by
 from hibali.locations import Location
-from hibali.text import path_fields, path_from_fields
-from transfers.entry import Entry, Proof, weakest
+from hibali.text import path_fields
+from transfers.entry import Proof, weakest
+
+_FAILURES_KEPT = 100
 
 
 @dataclass(slots=True)
 class Coverage:
-    """How much a verification looked at: hashed now, known from the call it went on from, or not looked at at all.
+    """Count what a verification hashed, took from the verification it resumed, and left unchecked.
 
-    Of the last, `files_unrecorded` are those that have no digest on record.
+    `files_unrecorded` counts the unchecked files without a digest on record.
     """
 
     files_hashed: int = 0
@@ -50,7 +46,7 @@ class Coverage:
 
 @dataclass(slots=True)
 class Receipt:
-    """`files` and `bytes` are the whole tree, `*_moved` what this call moved, proofs the weakest among them."""
+    """Summarize an operation: `files` and `bytes` of the whole tree, `*_moved` of what it moved, proofs the weakest of all."""
 
     id: str
     operation: str
@@ -74,13 +70,13 @@ class Receipt:
     logins: int = 0
     reconnects: int = 0
     limited_by: str | None = None
-    mover: str | None = None  # which way of carrying it was; None where nothing was carried
+    mover: str | None = None  # which mover carried the bytes; None where nothing was carried
     exit: Exit = Exit.DONE
     failures: list[Failed] = field(default_factory=list)
-    coverage: Coverage | None = None  # of a verification alone
+    coverage: Coverage | None = None  # only of a verification
 
     def take(self, event: Event) -> None:
-        """Fold one event in."""
+        """Count one event."""
         match event:
             case Planned():
                 self.files, self.bytes, self.files_kept = event.files, event.bytes, event.files_kept
@@ -102,11 +98,9 @@ class Receipt:
                 self.files_failed += 1
                 if len(self.failures) < _FAILURES_KEPT:
                     self.failures.append(event)
-            case Carried() | Moved() | Deleted() | Adjusted() | _:
-                pass
 
     def to_record(self) -> dict[str, Any]:
-        """The JSON line of the contract."""
+        """Return the JSON record of the receipt, as documented."""
         return {
             "schema": 1,
             "kind": "receipt",
@@ -138,312 +132,135 @@ class Receipt:
         }
 
 
+class Recorder:
+    """Count the events of one operation in its receipt, write them to its journal, and pass them on.
+
+    Without `start` (a dry run) nothing is written.
+    """
+
+    def __init__(self, operation: str, source: str, target: str, on_event: Listener) -> None:
+        """`on_event` is the listener of the caller; what is progress only goes there without being recorded."""
+        self.receipt = Receipt(new_identifier(), operation, source, target)
+        self.on_event = on_event
+        self._journal: Journal | None = None
+        self._began = time.monotonic()
+
+    @property
+    def journaled(self) -> bool:
+        """Whether there is a journal."""
+        return self._journal is not None
+
+    def start(self, stack: ExitStack) -> None:
+        """Begin the journal, closed with `stack`. Raises `RefusedError` where the ledger cannot be written."""
+        receipt = self.receipt
+        self._journal = stack.enter_context(Journal(ledger_folder("operations") / f"{receipt.id}.jsonl"))
+        record = {
+            "schema": 1,
+            "kind": "operation",
+            "id": receipt.id,
+            "operation": receipt.operation,
+            "at": now(),
+            **scheduled_by(),
+        }
+        self.append({**record, "source": receipt.source, "target": receipt.target}, durable=True)
+
+    def record(self, event: Event) -> None:
+        """Count, write and pass on one event. Raises `IncompleteError` where the journal cannot be written."""
+        self.receipt.take(event)
+        line = _journal_line(event)
+        if line is not None:
+            self.append(line)
+        self.on_event(event)
+
+    def append(self, line: dict[str, Any], *, durable: bool = False) -> None:
+        """Write one line to the journal, if there is one. Raises `IncompleteError`."""
+        if self._journal is not None:
+            self._journal.append(line, durable=durable)
+
+    def end(self, problem: BaseException | None, code: Exit | None = None) -> Receipt:
+        """Write what stopped the operation, if anything did, and the receipt as the last line.
+
+        Args:
+            problem: the exception that ended it.
+            code: the exit code, instead of the one that follows from `problem` and the failures.
+
+        Raises:
+            IncompleteError: the journal cannot be written.
+        """
+        receipt = self.receipt
+        receipt.seconds = time.monotonic() - self._began
+        receipt.exit = exit_after(problem, receipt) if code is None else code
+        if self._journal is not None:
+            if isinstance(problem, HibaliError):
+                self._journal.append(_stopped_line(problem))
+            self._journal.append(receipt.to_record(), durable=True)
+            self._journal.close()
+        return receipt
+
+
 def exit_after(problem: BaseException | None, receipt: Receipt) -> Exit:
-    """The exit code of a call that `problem` stopped, or that reached its end."""
+    """Return the exit code of an operation that `problem` stopped, or that reached its end."""
     if isinstance(problem, HibaliError):
         return problem.exit
     if isinstance(problem, KeyboardInterrupt):
-        return getattr(
-            problem, "exit", Exit.INTERRUPTED
-        )  # the command line knows of more than one interruption
+        # the command line has several kinds of interruption
+        return getattr(problem, "exit", Exit.INTERRUPTED)
     if problem is not None:
         return Exit.BUG
     return Exit.INCOMPLETE if receipt.files_failed else Exit.DONE
 
 
-_FAILURES_KEPT = 100
-
-
-_SLACK = 10_000  # so many lines may be overtaken before the file is written anew
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-class DigestBook:
-    """One append-only file in the ledger, named by what it is about; whatever is wrong in it costs a hashing, never truth.
-
-    A line counts while the identity of every file it speaks of is the same (S5): size, mtime, ctime, device and
-    inode, or the ETag. Files of a store that tells neither are never in it.
-    """
-
-    def __init__(self, folder: str, question: Any, *, keep: bool) -> None:
-        """`question` is any JSON value that names the place and what was asked; without `keep` it begins anew."""
-        name = hashlib.sha256(line_of_json({"question": question}).encode("ascii")).hexdigest()[:32]
-        self._path = ledger_folder(folder) / f"{name}.jsonl"
-        self._known: dict[bytes, tuple[str, str]] = {}
-        self.header: dict[str, Any] = {}
-        if keep:
-            lines = 0
-            for record in read_records(self._path):
-                lines += 1
-                self._take(record)
-            if lines > 2 * len(self._known) + _SLACK:
-                self._compact()
-        else:
-            self._path.unlink(missing_ok=True)
-        self._journal = Journal(self._path)
-
-    def _compact(self) -> None:
-        """Leave out what later lines overtook."""
-        records = [self.header] if self.header else []
-        for path, (identity, digest) in self._known.items():
-            records.append({**path_fields(path), "identity": identity, "sha256": digest})
-        with contextlib.suppress(OSError):
-            write_atomic(self._path, "".join(f"{line_of_json(r)}\n" for r in records).encode("ascii"))
-
-    def begin(self, fields: dict[str, Any]) -> None:
-        """Write what a later call has to know to go on; it finds the last such line in `header`."""
-        self.header = {"kind": "begun", "at": now(), **fields}
-        self._journal.append(self.header)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is known."""
-        return not self._known
-
-    def _take(self, record: dict[str, Any]) -> None:
-        try:
-            if record.get("kind") == "begun":
-                self.header = record
-            elif _SHA256.fullmatch(record["sha256"]):
-                self._known[path_from_fields(record)] = (str(record["identity"]), record["sha256"])
-        except (KeyError, TypeError, ValueError):
-            return
-
-    def find(self, entries: Iterable[Entry]) -> str | None:
-        """The sha256 of these files of equal content (mostly one), if each is still what it was."""
-        listed = list(entries)
-        known = self._known.get(listed[0].path)
-        return known[1] if known is not None and known[0] == _identity(listed) else None
-
-    def add(self, entries: Iterable[Entry], digest: str) -> None:
-        """Keep what was computed now; `entries` are as they were listed before."""
-        listed = list(entries)
-        identity = _identity(listed)
-        if identity is not None:
-            self._journal.append({**path_fields(listed[0].path), "identity": identity, "sha256": digest})
-
-    def close(self) -> None:
-        """Keep it for the next call; safe to call twice."""
-        self._journal.close()
-
-    def discard(self) -> None:
-        """All is done: nothing is left to go on with."""
-        self._journal.close()
-        self._path.unlink(missing_ok=True)
-
-
-def _identity(entries: list[Entry]) -> str | None:
-    """The identities of all, as one word; None where a store tells too little."""
-    parts = list(_parts(entries))
-    if None in parts:
-        return None
-    return hashlib.sha256(line_of_json({"files": parts}).encode("ascii")).hexdigest()[:32]
-
-
-def _parts(entries: list[Entry]) -> Iterator[list[Any] | None]:
-    for entry in entries:
-        if not entry.etag and not (entry.inode and entry.ctime_ns):
-            yield None
-            continue
-        yield [entry.size, entry.mtime_ns, entry.ctime_ns, entry.device, entry.inode, entry.etag]
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What a file should be: its sha256 in hexadecimal, its size, and what else was recorded when it landed."""
-
-    digest: str
-    size: int
-    mtime_ns: int = 0
-    mode: int = -1
-    etag: str | None = None
-
-
-def recorded_digests(location: Location, where: bytes) -> dict[bytes, Expected]:
-    """Path to digest, folded over every operation that wrote at, above or below `where` there, oldest first.
-
-    Paths are relative to `where`, the root as its store knows it; b"" is a file of that very name.
-    """
-    known: dict[bytes, Expected] = {}
-    for journal in sorted(ledger_folder("operations").glob("*.jsonl"), key=_began):
-        records = read_records(journal)
-        prefix: tuple[bytes, bytes] | None = None
-        for record in records:
-            if record.get("kind") == "place":
-                same = record.get("site") == location.site.name and record.get("bucket") == location.bucket
-                prefix = relation(path_from_fields(record, "place"), where) if same else None
-                if prefix is None:
-                    break
-            elif prefix is not None and record.get("kind") == "empty":
-                _forget(known, *prefix)
-            elif prefix is not None:
-                _fold(known, record, *prefix)
-    return known
-
-
-def _began(journal: Path) -> tuple[str, str]:
-    """When an operation began, to the microsecond: names alone order to the second."""
-    first = next(read_records(journal), {})
-    return str(first.get("at", "")), journal.name
-
-
-def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
-    """What to put before and what to take from a recorded path to make it relative to `wanted`; None when apart."""
-    place, wanted = place.rstrip(b"/"), wanted.rstrip(b"/")
-    if place == wanted:
-        return b"", b""
-    if not wanted or place.startswith(wanted + b"/"):
-        return place[len(wanted) :].lstrip(b"/") + b"/", b""
-    if not place or wanted.startswith(place + b"/"):
-        return b"", wanted[len(place) :].lstrip(b"/")
-    return None
-
-
-def _forget(known: dict[bytes, Expected], before: bytes, below: bytes) -> None:
-    """The place was found empty: what was recorded there before is gone, and nobody's loss."""
-    for path in [path for path in known if below or path.startswith(before)]:
-        del known[path]
-
-
-def _relative(path: bytes, before: bytes, below: bytes) -> bytes | None:
-    """A recorded path relative to the root that is asked about; None for one that is not in it."""
-    if below:
-        if path == below:
-            path = b""
-        elif path.startswith(below + b"/"):
-            path = path[len(below) + 1 :]
-        else:
-            return None
-    return before + path
-
-
-def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, below: bytes) -> None:
-    kind = record.get("kind")
-    if kind not in {"moved", "recorded", "linked", "deleted"}:
-        return
-    path = _relative(path_from_fields(record), before, below)
-    if path is None:
-        return
-    if kind == "linked":
-        first = known.get(_relative(path_from_fields(record, "same_as"), before, below) or b"")
-        known.pop(path, None)
-        if first is not None:
-            known[path] = first
-    elif kind == "deleted" or not record.get("sha256"):
-        known.pop(path, None)
-    else:
-        details = (int(record.get("mtime_ns") or 0), int(record.get("mode", -1)), record.get("etag"))
-        known[path] = Expected(str(record["sha256"]), int(record["size"]), *details)
-
-
-def moved_by(operation: str) -> dict[bytes, Expected] | None:
-    """What one operation brought to its target; None for one that is not known, or that found a part of it there already."""
-    moved: dict[bytes, Expected] = {}
-    receipt: dict[str, Any] = {}
-    for record in read_records(ledger_folder("operations") / f"{operation}.jsonl"):
-        if record.get("kind") == "receipt":
-            receipt = record
-        _fold(moved, record, b"", b"")
-    return moved if receipt.get("files") == len(moved) and receipt.get("files_kept") == 0 else None
-
-
-def open_journal(receipt: Receipt, stack: ExitStack) -> Journal:
-    """The journal of a call that begins now, closed with `stack`. Raises `RefusedError`: no ledger, no start."""
-    journal = stack.enter_context(Journal(ledger_folder("operations") / f"{receipt.id}.jsonl"))
-    record = {
-        "schema": 1,
-        "kind": "operation",
-        "id": receipt.id,
-        "operation": receipt.operation,
-        "at": now(),
-        **scheduled_by(),
-    }
-    journal.append({**record, "source": receipt.source, "target": receipt.target}, durable=True)
-    return journal
-
-
-def place_line(location: Location, where: bytes) -> dict[str, Any]:
-    """The line that says where all paths behind it are."""
+def target_line(location: Location, where: bytes) -> dict[str, Any]:
+    """Return the journal line with the root below which all later paths are; `where` is as the store knows it."""
     place = path_fields(where, "place")
     return {"kind": "place", "site": location.site.name, "bucket": location.bucket, **place}
 
 
-def origin_line(location: Location, where: bytes) -> dict[str, Any]:
-    """The line that says where it all comes from: the same paths below another place, or one file."""
-    return {**place_line(location, where), "kind": "origin"}
+def source_line(location: Location, where: bytes) -> dict[str, Any]:
+    """Return the journal line with the source: the root of the same paths, or one file."""
+    return {**target_line(location, where), "kind": "origin"}
 
 
-def stopped_line(problem: BaseException | None) -> dict[str, Any] | None:
-    """The line that says what stopped a call, for those who ask later; None for what is no error that people are told."""
-    if not isinstance(problem, HibaliError):
-        return None
+def _stopped_line(problem: HibaliError) -> dict[str, Any]:
     record = problem.to_record()
-    return {
-        "kind": "stopped",
-        **{name: value for name, value in record.items() if name not in {"schema", "kind"}},
-    }
+    fields = {name: value for name, value in record.items() if name not in {"schema", "kind"}}
+    return {"kind": "stopped", **fields}
 
 
-def end_journal(journal: Journal, receipt: Receipt, problem: BaseException | None) -> None:
-    """Write what stopped the call, if anything did, and the receipt as the last line; raises `IncompleteError`."""
-    line = stopped_line(problem)
-    if line is not None:
-        journal.append(line)
-    journal.append(receipt.to_record(), durable=True)
-    journal.close()
-
-
-def journal_line(event: Event) -> dict[str, Any] | None:
-    """The line that remembers this event; None for one that is only told."""
+def _journal_line(event: Event) -> dict[str, Any] | None:
+    """Return the line that keeps this event; None for one that is not kept."""
     match event:
         case Moved():
-            return {
-                "kind": "moved",
-                **path_fields(event.path),
-                "entry": event.kind,
-                "size": event.size,
-                "mtime_ns": event.mtime_ns,
-                "mode": event.mode,
-                "sha256": event.digest,
-                "etag": event.etag,
-                "proof": event.proof,
-            }
+            return _file_line("moved", event, event.kind, event.etag)
         case Recorded():
-            return {
-                "kind": "recorded",
-                **path_fields(event.path),
-                "entry": "file",
-                "size": event.size,
-                "mtime_ns": event.mtime_ns,
-                "mode": event.mode,
-                "sha256": event.digest,
-                "etag": event.etag,
-                "proof": event.proof,
-            }
+            return _file_line("recorded", event, "file", event.etag)
+        case Grown():
+            # the whole file as it is now, which is all that a later reader wants to know
+            return _file_line("moved", event, "file", None)
         case Noted(kept=True):
             return {"kind": "noted", "message": event.message}
-        case Grown():
-            return {
-                "kind": "moved",  # what stands there by now, which is all that is asked of a place
-                **path_fields(event.path),
-                "entry": "file",
-                "size": event.size,
-                "mtime_ns": event.mtime_ns,
-                "mode": event.mode,
-                "sha256": event.digest,
-                "etag": None,
-                "proof": event.proof,
-            }
         case Deleted():
             return {"kind": "deleted", **path_fields(event.path), "entry": event.kind}
         case Linked():
             return {"kind": "linked", **path_fields(event.path), **path_fields(event.same_as, "same_as")}
         case Failed():
-            return {
-                "kind": "failed",
-                **path_fields(event.path),
-                "code": event.code,
-                "message": event.message,
-            }
+            fields = {"code": event.code, "message": event.message}
+            return {"kind": "failed", **path_fields(event.path), **fields}
         case _:
             return None
+
+
+def _file_line(
+    kind: str, event: Moved | Recorded | Grown, entry_kind: str, etag: str | None
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        **path_fields(event.path),
+        "entry": entry_kind,
+        "size": event.size,
+        "mtime_ns": event.mtime_ns,
+        "mode": event.mode,
+        "sha256": event.digest,
+        "etag": etag,
+        "proof": event.proof,
+    }

@@ -1,202 +1,108 @@
-"""Run a transfer: plan, execute, verify, delete, and write the receipt."""
+"""Run a transfer: open both endpoints, plan, execute the plan, and write the receipt.
+
+`synchronise` is the whole of push, pull, sync and apply; the functions below it are in the order in which they run. `plan_only`
+is the dry run. What a follower does in cycles (transfers.follow) is built from the same functions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError
-from hibali.events import Adjusted, Deleted, Failed, Linked, Listener, Moved, ignore
-from hibali.locations import check_writable
-from transfers.endpoints import Ends
-from transfers.entry import Entry, Kind
-from transfers.journal import Receipt
+from hibali.errors import AccessError, Exit, HibaliError, IncompleteError, RefusedError, TryLaterError
+from hibali.events import Adjusted, Deleted, Ended, Failed, Linked, Listener, Listing, Moved, Noted, ignore
+from hibali.locations import Location, check_writable
+from hibali.system_errors import hint_of, message_of
+from hibali.text import counted
+from transfers.datasets.view import DatasetStore
+from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
+from transfers.entry import Entry, Kind, Proof, weakest
+from transfers.journal import Receipt, Recorder, exit_after, source_line, target_line
 from transfers.movers.base import Mover
 from transfers.movers.globus import GlobusMover
 from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
-from transfers.plan import Action
+from transfers.pipeline.batches import Answered
+from transfers.plan import Action, Verb
 from transfers.plan_file import write_plan
-from transfers.planner import TransferPlan, check_plan, check_space
-from transfers.reconnect import is_lost
-from transfers.request import Request, adjustments, attributes_of, doomed, permissions_of
-from transfers.stores.base import Adjustment, Item, Landed, Lock, Origin, Problem
+from transfers.planner import (
+    RememberingSide,
+    TransferPlan,
+    UnprovenSide,
+    adjustments,
+    attributes_of,
+    check_plan,
+    check_space,
+    permissions_of,
+    plan_transfer,
+    replaced_entries,
+)
+from transfers.recheck import check_same_ends, recheck
+from transfers.reconnect import Reconnection, is_lost
+from transfers.record_repair import MissingRecords, find_cut_off
+from transfers.recorded_digests import recorded_digests
+from transfers.request import Request
+from transfers.stores.base import (
+    Adjustment,
+    Item,
+    Landed,
+    Lock,
+    Problem,
+    Side,
+    Store,
+)
 from transfers.stores.server_lease import this_client
-from transfers.stores.single_file import SingleSource
 
 
-class Changing(Ends):
-    """A call that may change its target, which is locked."""
+@dataclass(slots=True)
+class Operation:
+    """One operation, over all of its attempts.
 
-    def _keep(self, found: TransferPlan) -> bool:
-        """Whether all that is to be replaced or deleted is kept, where it was to be."""
-        backup, kept = self._request.backup, True
-        if backup is not None:
-            for entry, problem in self._target.keep(backup, doomed(found)):
-                if problem is not None:
-                    kept = False
-                    self.record_event(
-                        Failed(entry.path, problem.code, f"it cannot be kept: {problem.message}")
-                    )
-        return kept
+    Attributes:
+        request: what is to be done.
+        recorder: its receipt and journal.
+        reconnection: reconnects the stores of the attempt.
+        stores: all stores that the current attempt opened.
+        answered: the numbers of the plan that need not be sent again after a reconnection.
+        endpoints: those of the current attempt, once they are open.
+        reached: whether any attempt opened its endpoints.
+        restarted: whether this is not the first attempt.
+        kept_proof: how well it is proven that kept files are the same.
+    """
 
-    def _carry(self, found: TransferPlan) -> None:
-        kept = self._keep(found)
-        # further names of a file come when it has landed
-        self._carry_some(found, kept=kept, names=False)
-        if found.files_to_link:
-            self._carry_some(found, kept=kept, names=True)
-        if not kept:
-            self.record_event(
-                Failed(b"", "not-kept", "nothing was replaced, because not everything could be kept")
-            )
-
-    def _carry_some(self, found: TransferPlan, *, kept: bool, names: bool) -> None:
-        asked = 0
-
-        def items() -> Iterator[Item]:
-            nonlocal asked
-            asked = len(self._answered)
-            for number, action in enumerate(found.moves):
-                wanted = bool(action.entry.same_as) is names and (kept or action.target is None)
-                if wanted and number not in self._answered:
-                    asked += 1
-                    yield self._item(number, action)
-
-        def carry() -> None:
-            coming = items()
-            self._move(coming, 0 if names else found.bytes_to_move)
-            for _ in coming:  # a full target is not tried for each of them
-                pass
-
-        self._going_on.until_done(carry)
-        if len(self._answered) < asked:
-            self.record_event(
-                Failed(b"", "not-tried", f"{asked - len(self._answered)} entries were not tried")
-            )
-
-    def _move(self, items: Iterable[Item], size: int) -> int:
-        """Carry them, so many bytes; how many were answered for."""
-        answered = 0
-        mover = self._mover()
-        ours = self._way is None and not isinstance(
-            mover, GridftpMover
-        )  # that one knows what is left for our lines
-        for store in self._stores if ours else ():
-            store.expect(size)
-        # closed before anything else unwinds: the lock is not given back while something still lands
-        with closing(mover.carry(self._source, self._target, items)) as events:
-            for event in events:
-                if isinstance(event, Landed):
-                    answered += 1
-                    self._answered.add(event.item.number)
-                    self._landed(event)
-                else:
-                    self.record_event(event)
-        self.receipt.mover = mover.word if answered else self.receipt.mover
-        if answered and isinstance(mover, GlobusMover):
-            self.receipt.checked_by = mover.checked_by
-        return answered
-
-    def _mover(self) -> Mover:
-        """Globus where it carries, a copy by the target's own server where it offers one, GridFTP where a site has that, else the bytes through us."""
-        stream, source = self._stream, self._source
-        if self._globus is not None:
-            return self._globus
-        origin = Origin(self._stores[0])
-        if isinstance(source, SingleSource):
-            origin = Origin(source.store, source.name)
-        if self._target.copies(origin.store):
-            return ServerMover(self._target, origin, stream, self._wanted())
-        request = self._request
-        if stream.word == "stream" and not request.pack_bytes:
-            sites = (request.source.site, request.target.site)
-            found = gridftp_mover(origin, self._target, sites, request.lowest_rate, self._on_event)
-            return found or stream
-        return stream
-
-    def _item(self, number: int, action: Action) -> Item:
-        """A saved plan replaces only what it saw; any other whatever stands there when its turn comes."""
-        # What was kept was looked at then, and has a second name now: its ctime is another.
-        kept = self._request.backup is not None and action.target is not None
-        clear, exact = action.verb == "retype", self._request.saved is not None and not kept
-        rules = self._request.rules
-        fidelity = permissions_of(action.entry, rules), attributes_of(action.entry, rules)
-        return Item(number, action.entry, action.target, clear, exact, *fidelity)
-
-    def _landed(self, landed: Landed) -> None:
-        entry = landed.item.entry
-        if landed.problem is not None:
-            self.record_event(Failed(entry.path, landed.problem.code, landed.problem.message))
-            return
-        if entry.same_as:
-            self.record_event(Linked(entry.path, entry.same_as))
-            return
-        digest, proof = landed.digest, landed.proof
-        self.record_event(
-            Moved(entry.path, entry.kind, entry.size, digest, proof, entry.mtime_ns, entry.mode, landed.etag)
-        )
-
-    def _delete(self, found: TransferPlan) -> None:
-        """Last, only if all else succeeded, and never where anything could not be listed."""
-        if not found.deletions.count:
-            return
-        if self.receipt.files_failed:
-            self.record_event(
-                Failed(b"", "deletions-left", "nothing was deleted, because not everything else succeeded")
-            )
-            return
-
-        def remove(done: int) -> Iterator[tuple[Entry, Problem | None]]:
-            own = (action.entry for action in found.deletions if not action.implied)
-            return self._target.remove(islice(own, done, None))
-
-        for action in found.deletions:
-            if action.implied:
-                self.record_event(Deleted(action.entry.path, action.entry.kind))
-        for entry, problem in self._going_on.each(remove):
-            if problem is None:
-                self.record_event(Deleted(entry.path, entry.kind))
-            else:
-                self.record_event(Failed(entry.path, problem.code, problem.message))
-
-    def _adjust(self, found: TransferPlan) -> None:
-        """Permissions and attributes of what stood there and of new folders, when nothing more is put into them.
-
-        A folder that could not be made has been named.
-        """
-        if not self._target.facts.adjusts:
-            return
-
-        def adjust(done: int) -> Iterator[tuple[Adjustment, Problem | None]]:
-            return self._target.adjust(islice(adjustments(found, self._request.rules), done, None))
-
-        for adjustment, problem in self._going_on.each(adjust):
-            entry = adjustment.entry
-            if problem is None:
-                self.record_event(Adjusted(entry.path, entry.kind))
-            elif problem.code != "vanished" or entry.kind is not Kind.FOLDER or not self.receipt.files_failed:
-                self.record_event(Failed(entry.path, problem.code, problem.message))
+    request: Request
+    recorder: Recorder
+    reconnection: Reconnection
+    stores: list[Store]
+    answered: Answered
+    endpoints: Endpoints | None = field(default=None)
+    reached: bool = False
+    restarted: bool = False
+    kept_proof: Proof = Proof.SIZE
 
 
 def synchronise(request: Request, on_event: Listener = ignore) -> Receipt:
-    """Do it, and return the receipt, whose `exit` says how it went.
+    """Execute a transfer and return its receipt, whose `exit` is the exit code.
 
-    Raises what stopped the call before its end: `RefusedError` when nothing was changed, `TryLaterError`,
-    `AccessError`, `NotFoundError`. The receipt of a call that was stopped is in the ledger all the same. `IncompleteError` also
-    where all landed in a dataset and could not be saved there.
+    The receipt is in the ledger also where this raises, except before the operation is recorded.
+
+    Raises:
+        RefusedError: it must not be done; nothing was changed.
+        TryLaterError, AccessError, NotFoundError: an endpoint stopped it.
+        IncompleteError: everything is in a dataset, and could not be saved there.
     """
     check_writable(request.target)
     with ExitStack() as stack:
-        operation = Operation(request, on_event, stack)
+        operation = start_operation(request, on_event, stack)
         try:
-            receipt = operation.run()
+            receipt = _run(operation, stack)
         except BaseException as problem:
-            operation.end(problem)
+            finish(operation, problem)
             raise
-        operation.save()
+        save_dataset(operation)
         return receipt
 
 
@@ -207,135 +113,510 @@ def plan_only(
     *,
     save: Path | None = None,
 ) -> TransferPlan:
-    """A dry run: look and plan exactly as `synchronise` would, show the plan while it is open, change nothing.
+    """List and plan exactly as `synchronise` would, call `show` while the plan is open, and change nothing.
 
-    With `save` the plan is also written there, to be carried out later.
+    With `save` the plan is also written there, to be executed later.
     """
     check_writable(request.target)
     with ExitStack() as stack:
-        operation = Operation(request, on_event, stack, dry=True)
-        found = _look_only(operation)
-        check_plan(found, request.rules, request.target.text)
+        operation = start_operation(request, on_event, stack, dry=True)
+        try:
+            endpoints = connect(operation, stack)
+            _note_unknown_facts(operation, endpoints)
+            plan = make_plan(operation, endpoints)
+        except AccessError as problem:
+            if problem.code != "denied":
+                raise
+            message = f"the plan cannot be made: {problem.message}"
+            raise IncompleteError(
+                "plan-incomplete", message, subject=problem.subject, hint=problem.hint
+            ) from problem
+        check_plan(plan, request.rules, request.target.text)
         if save is not None:
-            write_plan(save, operation.header(), found)
-        show(found)
-        return found
+            write_plan(save, endpoints.header(), plan)
+        show(plan)
+        return plan
 
 
-def _look_only(operation: Operation) -> TransferPlan:
-    """Plan. Raises `IncompleteError` also where nothing of the source or the target may be read, as where only a part may."""
-    try:
-        operation.open_ends()
-        operation.note_unknown()
-        return operation.look()
-    except AccessError as problem:
-        if problem.code != "denied":
-            raise
-        message = f"there is no plan: {problem.message}"
-        raise IncompleteError(
-            "plan-incomplete", message, subject=problem.subject, hint=problem.hint
-        ) from problem
+def start_operation(
+    request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False
+) -> Operation:
+    """Begin the journal, unless it is a dry run. Raises `RefusedError` where the ledger cannot be written."""
+    recorder = Recorder(request.operation, request.source.text, request.target.text, on_event)
+    if not dry:
+        recorder.start(stack)
+    stores, answered, receipt = list[Store](), Answered(), recorder.receipt
+
+    def progress() -> object:
+        return (
+            receipt.files_moved,
+            receipt.files_linked,
+            receipt.files_deleted,
+            receipt.files_adjusted,
+            len(answered),
+        )
+
+    reconnection = Reconnection(stores, progress, recorder.record)
+    return Operation(request, recorder, reconnection, stores, answered)
 
 
-class Operation(Changing):
-    """One call from its beginning to its end. `follow` makes another of it."""
+# ---- attempts: all of it again, after a lost connection that the stores cannot resume
 
-    _reached = False  # both ends have answered
-    _restarted = False
 
-    def run(self) -> Receipt:
-        """The whole call, begun again after a lost connection that the stores cannot resume by themselves."""
-        outer = self._stack
-        while True:
-            self._stack = outer.enter_context(ExitStack())  # what one attempt opens
-            try:
-                return self._attempt()
-            except TryLaterError as problem:
-                if not self._may_begin_again(problem):
-                    raise
-                self._begin_again()
-                if not self._going_on.wait_to_begin_again(problem, self._patience()):
-                    raise
+def _run(operation: Operation, stack: ExitStack) -> Receipt:
+    while True:
+        attempt = stack.enter_context(ExitStack())  # closes what one attempt opens
+        try:
+            return _attempt(operation, attempt)
+        except TryLaterError as problem:
+            if not _may_restart(operation, problem):
+                raise
+            _prepare_restart(operation, attempt)
+            if not operation.reconnection.wait_to_restart(problem, operation.request.reconnect_seconds):
+                raise
 
-    def _patience(self) -> float:
-        """For how many seconds a lost connection may stay lost."""
-        sites = (self._request.source.site, self._request.target.site)
-        return min(site.limits.reconnect_seconds for site in sites)
 
-    def _may_begin_again(self, problem: TryLaterError) -> bool:
-        """Whether this is a lost connection, of a server that this call had reached.
+def _may_restart(operation: Operation, problem: TryLaterError) -> bool:
+    """Whether this is the lost connection of a server that the operation had reached.
 
-        After that, our own former agent may hold the target for a moment more.
-        """
-        sites = (self._request.source.site, self._request.target.site)
-        here = {site.name for site in sites if site.kind == "local"}
-        # there is no line to an agent of this machine that could come back
-        if self._globus is not None or not self._patience() or problem.subject in here:
-            return False
-        if self._restarted and problem.code == "locked":
-            return this_client() in problem.message
-        return is_lost(problem) and (self._reached or problem.code == "connection-lost")
+    After a restart, our own stale agent may hold the lock of the target for a moment.
+    """
+    sites = (operation.request.source.site, operation.request.target.site)
+    by_globus = operation.endpoints is not None and operation.endpoints.globus is not None
+    # an agent of this machine has no connection to lose
+    here = {site.name for site in sites if site.kind == "local"}
+    if by_globus or not operation.request.reconnect_seconds or problem.subject in here:
+        return False
+    if operation.restarted and problem.code == "locked":
+        return this_client() in problem.message
+    return is_lost(problem) and (operation.reached or problem.code == "connection-lost")
 
-    def _begin_again(self) -> None:
-        """Let go of everything; what has landed is found at the target and kept."""
-        self._count_stores()
-        self.receipt.reconnects += 1
-        with suppress(HibaliError):
-            self._stack.close()
-        self._restarted = True
-        self._forget()
-        self.receipt.files_failed = 0
-        self.receipt.failures.clear()
 
-    def _attempt(self) -> Receipt:
-        """Everything from reaching both ends to the receipt."""
-        self.open_ends()
-        self._reached = True
-        rules = self._request.rules
-        subject = self._request.target.text
-        existed = self._target.stat() is not None
-        lock = None
-        # A folder has to be there to be locked; a prefix need not, and what its store can hold is known by then.
-        if self._target.facts.locks and (existed or not self._target.facts.folders):
-            lock = self._lock()
-        if self._globus is not None:
-            self._globus.go_on()
-        found = self._going_on.until_done(self.look, anew=True)
-        if self._restarted:  # what this call moved before is not kept, but moved
-            self.receipt.files_kept -= self.receipt.files_moved + self.receipt.files_linked
-            self.receipt.files_kept = max(0, self.receipt.files_kept)
-        check_plan(found, rules, subject)
-        if (
-            self._journal is not None
-            and not found.target_files
-            and not isinstance(self._source, SingleSource)
+def _prepare_restart(operation: Operation, attempt: ExitStack) -> None:
+    """Close everything; what was committed is found at the target and kept."""
+    receipt = operation.recorder.receipt
+    _count_connections(operation)
+    receipt.reconnects += 1
+    with suppress(HibaliError):
+        attempt.close()
+    operation.restarted = True
+    operation.stores.clear()
+    operation.answered.clear()
+    operation.endpoints = None
+    receipt.files_failed = 0
+    receipt.failures.clear()
+
+
+def _attempt(operation: Operation, stack: ExitStack) -> Receipt:
+    """Do everything from opening the endpoints to the receipt."""
+    request, recorder = operation.request, operation.recorder
+    endpoints = connect(operation, stack)
+    target, globus = endpoints.target, endpoints.globus
+    existed = target.stat() is not None
+    lock = lock_existing(endpoints, exists=existed)
+    if globus is not None:
+        globus.resume()
+    plan = operation.reconnection.until_done(lambda: make_plan(operation, endpoints), anew=True)
+    if operation.restarted:
+        _count_own_files_as_moved(recorder.receipt)
+    check_plan(plan, request.rules, request.target.text)
+    if not plan.target_files:
+        record_empty_target(endpoints, recorder)
+    check_space(plan, target, request.target.text)
+    if request.direct and plan.moves.count:
+        open_direct(endpoints, recorder.on_event)
+    if plan.changes or not existed:
+        _fetch_annexed(endpoints, plan)
+        lock = make_root_and_lock(endpoints, lock)
+        execute(operation, endpoints, plan)
+    if globus is not None:
+        globus.finish(target)
+    if lock is not None:
+        lock.release()
+    remember_root(endpoints)
+    return finish(operation, None)
+
+
+def _count_own_files_as_moved(receipt: Receipt) -> None:
+    """Take what an earlier attempt moved from the files that were kept."""
+    moved = receipt.files_moved + receipt.files_linked
+    receipt.files_kept = max(0, receipt.files_kept - moved)
+
+
+def connect(operation: Operation, stack: ExitStack, not_by_globus: tuple[str, ...] = ()) -> Endpoints:
+    """Open the endpoints of an attempt, and record once where they are. Raises what `open_endpoints` raises."""
+    request, recorder = operation.request, operation.recorder
+    endpoints = open_endpoints(request, recorder, operation.stores, stack, not_by_globus)
+    operation.endpoints = endpoints
+    if not operation.reached:
+        operation.reached = True
+        recorder.append(source_line(request.source, endpoints.source_path))
+        recorder.append(target_line(request.target, endpoints.target.where))
+    return endpoints
+
+
+def _note_unknown_facts(operation: Operation, endpoints: Endpoints) -> None:
+    """Note that a dry run writes nothing, not even to find out what the server can hold."""
+    if not endpoints.target.facts.known:
+        target = operation.request.target
+        operation.recorder.record(
+            Noted(
+                f"{target.text}: a dry run does not find out which names and locks this server supports."
+                f" To find out: hibali sites check {target.site.name}"
+            )
+        )
+
+
+def record_empty_target(endpoints: Endpoints, recorder: Recorder) -> None:
+    """Record that nothing is at the target: what earlier operations recorded there is gone."""
+    if endpoints.single is None:
+        recorder.append({"kind": "empty"})
+
+
+# ---- the lock: held from before the plan until after the last change
+
+
+def lock_existing(endpoints: Endpoints, *, exists: bool) -> Lock | None:
+    """Lock the target before anything is planned, where that is possible.
+
+    A folder has to exist to be locked; a prefix need not, and its store knows by then what it can hold.
+    """
+    facts = endpoints.target.facts
+    return _lock(endpoints) if facts.locks and (exists or not facts.folders) else None
+
+
+def make_root_and_lock(endpoints: Endpoints, lock: Lock | None) -> Lock | None:
+    """Make the target's root, and lock it where it could not be locked before."""
+    if lock is None and endpoints.target.facts.locks:
+        return _lock(endpoints, make=True)
+    endpoints.target.make_root()
+    return lock
+
+
+def _lock(endpoints: Endpoints, *, make: bool = False) -> Lock:
+    """Take the lease; it is given back at the latest when the attempt is closed."""
+    lock = endpoints.target.lock(endpoints.request.operation, make=make)
+    endpoints.stack.callback(lock.release)
+    return lock
+
+
+# ---- the plan
+
+
+def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
+    """List both sides and plan, or check a saved plan against both listings; record the counts and the known failures."""
+    request, recorder = operation.request, operation.recorder
+    recorder.record(Listing())
+    exists = endpoints.target.stat() is not None
+    if not exists:
+        _check_above(endpoints.target, request.target)
+    if request.saved is None:
+        plan = _plan_anew(operation, endpoints, target_exists=exists)
+    else:
+        source, target, subject = endpoints.source, endpoints.target_side, request.target.text
+        check_same_ends(request.saved.header, endpoints.header(), subject)
+        plan = recheck(
+            request.saved.planned, source, target, request.rules, target_exists=exists, subject=subject
+        )
+    endpoints.stack.callback(plan.close)
+    recorder.record(plan.planned())
+    for failure in plan.failures():
+        recorder.record(failure)
+    if plan.annex_links and request.rules.links != "skip":
+        recorder.record(
+            Noted(
+                f"{request.source.text}: {counted(plan.annex_links, 'symlink')} to the content of git-annex kept as"
+                " symlinks; only datasets on this machine are transferred with their content"
+            )
+        )
+    return plan
+
+
+def _check_above(target: Store, location: Location) -> None:
+    """Raise `RefusedError` where a part of the target's path is a file."""
+    if target.file_above():
+        raise RefusedError(
+            "not-a-folder",
+            f"the target cannot be made: {message_of('not-a-folder')}",
+            subject=location.text,
+            hint=hint_of("not-a-folder"),
+        )
+
+
+def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: bool) -> TransferPlan:
+    """Plan from the listings; where digests decide, from those of this operation or, with --recorded, from the record."""
+    request, recorder = operation.request, operation.recorder
+    source: Side = endpoints.source
+    target = endpoints.target_side
+    if endpoints.globus is not None and not endpoints.target.facts.external_writes:
+        target = UnprovenSide(target, endpoints.globus.unproven())
+    remembering: list[RememberingSide] = []
+    if request.recorded:
+        for side, location, store in (
+            (source, request.source, endpoints.root),
+            (target, request.target, endpoints.target),
         ):
-            self._journal.append({"kind": "empty"})
-        check_space(found, self._target, subject)
-        if self._request.direct and found.moves.count:
-            self._find_way()
-        if found.changes or not existed:
-            self._bring(found)
-            lock = self._make_and_lock(lock)
-            self._carry(found)
-            self._delete(found)
-            self._adjust(found)
-        if self._globus is not None:
-            self._globus.finish(self._target)
-        if lock is not None:
-            lock.release()
-        self.remember_root()
-        return self.end(None)
+            remembering.append(RememberingSide(side, location, store.where))
+            endpoints.stack.callback(remembering[-1].close)
+        source, target = remembering
+    missing = _missing_records(recorder, endpoints) if target_exists else None
+    plan = plan_transfer(source, target, request.rules, target_exists=target_exists, missing_records=missing)
+    if missing is not None and missing.message():
+        recorder.record(Noted(missing.message(), kept=True))
+    # a further name of a hard-linked file is kept with its first name, however that was compared
+    if request.rules.checksum and not request.rules.hard_links:
+        from_record = any(side.used for side in remembering)
+        operation.kept_proof = Proof.RECORDED if from_record else Proof.DIGEST
+    return plan
 
-    def _make_and_lock(self, lock: Lock | None) -> Lock | None:
-        """Make the target's root, and take the lease where it could not be taken before."""
-        if lock is None and self._target.facts.locks:
-            return self._lock(make=True)
-        self._target.make_root()
-        return lock
 
-    def _lock(self, *, make: bool = False) -> Lock:
-        """Take the lease; it is given back at the latest when all is closed."""
-        lock = self._target.lock(self._request.operation, make=make)
-        self._stack.callback(lock.release)
-        return lock
+def _missing_records(recorder: Recorder, endpoints: Endpoints) -> MissingRecords | None:
+    """Return what finds files without a recorded digest: where digests decide anyhow, and after a journal was cut off."""
+    request, where = endpoints.request, endpoints.target.where
+    if not recorder.journaled:
+        return None
+    cut_off = find_cut_off(request.target, where, recorder.receipt.id)
+    if cut_off is None and not request.rules.checksum:
+        return None
+    proof = Proof.RECORDED if request.recorded else Proof.DIGEST
+    return MissingRecords(recorded_digests(request.target, where), cut_off, recorder.record, proof=proof)
+
+
+# ---- execution
+
+
+def execute(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> None:
+    """Back up, transfer, delete and adjust what is planned; the target is locked."""
+    recorder = operation.recorder
+    backed_up = _back_up(recorder, endpoints, plan)
+    _transfer(operation, endpoints, plan, backed_up=backed_up, names=False)
+    if plan.files_to_link:  # further names of a file, once it is committed
+        _transfer(operation, endpoints, plan, backed_up=backed_up, names=True)
+    if not backed_up:
+        recorder.record(Failed(b"", "not-kept", "nothing was replaced, because the backup is not complete"))
+    _delete(operation, endpoints, plan)
+    _adjust(operation, endpoints, plan)
+
+
+def _fetch_annexed(endpoints: Endpoints, plan: TransferPlan) -> None:
+    """Get the content of the source that git-annex keeps elsewhere."""
+    origin = endpoints.origin
+    if isinstance(origin.store, DatasetStore):
+        entries = (action.entry for action in plan.moves)
+        name = origin.name
+        origin.store.bring(entry if name is None else entry._replace(path=name) for entry in entries)
+
+
+def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bool:
+    """Keep everything that is to be replaced or deleted, where a backup is requested; return whether all of it is kept."""
+    backup, complete = endpoints.request.backup, True
+    if backup is not None:
+        for entry, problem in endpoints.target.keep(backup, replaced_entries(plan)):
+            if problem is not None:
+                complete = False
+                recorder.record(Failed(entry.path, problem.code, f"it cannot be kept: {problem.message}"))
+    return complete
+
+
+def _transfer(
+    operation: Operation, endpoints: Endpoints, plan: TransferPlan, *, backed_up: bool, names: bool
+) -> None:
+    """Move the files of the plan, or with `names` make the further names of files; nothing is replaced unless `backed_up`."""
+    answered = operation.answered
+    expected = 0
+
+    def items() -> Iterator[Item]:
+        nonlocal expected
+        expected = len(answered)
+        for number, action in enumerate(plan.moves):
+            wanted = bool(action.entry.same_as) is names and (backed_up or action.target is None)
+            if wanted and number not in answered:
+                expected += 1
+                yield item_of(endpoints.request, number, action)
+
+    def carry_rest() -> None:
+        rest = items()
+        carry(
+            operation,
+            endpoints,
+            rest,
+            0 if names else plan.bytes_to_move,
+            lambda result: record_result(operation.recorder, result),
+        )
+        for _ in rest:  # counted, but a full target is not tried for each of them
+            pass
+
+    operation.reconnection.until_done(carry_rest)
+    if len(answered) < expected:
+        message = f"not tried: {counted(expected - len(answered), 'entry', 'entries')}"
+        operation.recorder.record(Failed(b"", "not-tried", message))
+
+
+def item_of(request: Request, number: int, action: Action) -> Item:
+    """Return what is to be carried. A saved plan replaces only what it saw; any other plan whatever is there by then."""
+    # A backup gives the file a second name, which changes its ctime.
+    kept = request.backup is not None and action.target is not None
+    clear, exact = action.verb is Verb.RETYPE, request.saved is not None and not kept
+    rules, entry = request.rules, action.entry
+    fidelity = permissions_of(entry, rules), attributes_of(entry, rules)
+    return Item(number, entry, action.target, clear, exact, *fidelity)
+
+
+def carry(
+    operation: Operation,
+    endpoints: Endpoints,
+    items: Iterable[Item],
+    size: int,
+    on_result: Callable[[Landed], None],
+) -> int:
+    """Carry items of `size` bytes in all to the target.
+
+    Args:
+        operation: gets the events and the answered numbers.
+        endpoints: where they are carried from and to.
+        items: what is carried.
+        size: for the number of connections.
+        on_result: called for every item that was committed or failed.
+
+    Returns:
+        The number of items with a result.
+    """
+    recorder, mover = operation.recorder, mover_for(endpoints, operation.recorder.on_event)
+    # a GridFTP mover knows what is left for the connections of the stores
+    if endpoints.direct is None and not isinstance(mover, GridftpMover):
+        for store in operation.stores:
+            store.expect(size)
+    count = 0
+    # closed before anything else unwinds: the lock is not given back while files are still committed
+    with closing(mover.carry(endpoints.source, endpoints.target, items)) as events:
+        for event in events:
+            if isinstance(event, Landed):
+                count += 1
+                operation.answered.add(event.item.number)
+                on_result(event)
+            else:
+                recorder.record(event)
+    if count:
+        recorder.receipt.mover = mover.word
+        if isinstance(mover, GlobusMover):
+            recorder.receipt.checked_by = mover.checked_by
+    return count
+
+
+def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
+    """Choose the mover: Globus, the target's own server, GridFTP, or a stream through this machine, in this order."""
+    request, origin, stream = endpoints.request, endpoints.origin, endpoints.stream
+    if endpoints.globus is not None:
+        return endpoints.globus
+    if endpoints.target.copies(origin.store):
+        return ServerMover(endpoints.target, origin, stream, endpoints.required_proof)
+    if stream.word == "stream" and not request.pack_bytes:
+        sites = (request.source.site, request.target.site)
+        return gridftp_mover(origin, endpoints.target, sites, request.lowest_rate, on_event) or stream
+    return stream
+
+
+def record_result(recorder: Recorder, result: Landed) -> None:
+    """Record what happened to one item."""
+    entry, problem = result.item.entry, result.problem
+    if problem is not None:
+        recorder.record(Failed(entry.path, problem.code, problem.message))
+    elif entry.same_as:
+        recorder.record(Linked(entry.path, entry.same_as))
+    else:
+        times = entry.mtime_ns, entry.mode
+        recorder.record(
+            Moved(entry.path, entry.kind, entry.size, result.digest, result.proof, *times, result.etag)
+        )
+
+
+def _delete(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> None:
+    """Delete last, only where everything else succeeded, and never where anything could not be listed."""
+    recorder = operation.recorder
+    if not plan.deletions.count:
+        return
+    if recorder.receipt.files_failed:
+        message = "nothing was deleted, because there were other failures"
+        recorder.record(Failed(b"", "deletions-left", message))
+        return
+
+    def remove(done: int) -> Iterator[tuple[Entry, Problem | None]]:
+        own = (action.entry for action in plan.deletions if not action.implied)
+        return endpoints.target.remove(islice(own, done, None))
+
+    for action in plan.deletions:
+        if action.implied:
+            recorder.record(Deleted(action.entry.path, action.entry.kind))
+    for entry, problem in operation.reconnection.each(remove):
+        if problem is None:
+            recorder.record(Deleted(entry.path, entry.kind))
+        else:
+            recorder.record(Failed(entry.path, problem.code, problem.message))
+
+
+def _adjust(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> None:
+    """Set permissions and attributes of kept entries and of new folders, after everything was put into them."""
+    recorder = operation.recorder
+    if not endpoints.target.facts.adjusts:
+        return
+
+    def adjust(done: int) -> Iterator[tuple[Adjustment, Problem | None]]:
+        return endpoints.target.adjust(islice(adjustments(plan, operation.request.rules), done, None))
+
+    for adjustment, problem in operation.reconnection.each(adjust):
+        entry = adjustment.entry
+        # a folder that could not be made is among the failures already
+        known = entry.kind is Kind.FOLDER and recorder.receipt.files_failed
+        if problem is None:
+            recorder.record(Adjusted(entry.path, entry.kind))
+        elif problem.code != "vanished" or not known:
+            recorder.record(Failed(entry.path, problem.code, problem.message))
+
+
+# ---- the end: every operation that began has a receipt
+
+
+def finish(operation: Operation, problem: BaseException | None) -> Receipt:
+    """Complete and write the receipt, also of an operation that `problem` stopped. Raises `IncompleteError`."""
+    recorder, endpoints = operation.recorder, operation.endpoints
+    receipt = recorder.receipt
+    recorder.on_event(Ended())
+    _count_connections(operation)
+    settings = [store.limited_by for store in operation.stores]
+    if endpoints is not None:
+        receipt.bytes_sent += endpoints.globus.bytes_sent if endpoints.globus is not None else 0
+        if endpoints.stream.slowed:
+            settings.insert(0, operation.request.lowest_setting)
+    receipt.limited_by = next((setting for setting in settings if setting), None)
+    receipt.proof_tree = receipt.proof_moved
+    if receipt.files_kept:
+        kept = operation.kept_proof
+        receipt.proof_tree = weakest(receipt.proof_moved or kept, kept)
+    return recorder.end(problem, _exit_code(operation, problem))
+
+
+def _count_connections(operation: Operation) -> None:
+    """Add what the stores of an attempt sent and how often they logged in; once for each attempt."""
+    receipt, stores, endpoints = operation.recorder.receipt, operation.stores, operation.endpoints
+    receipt.bytes_sent += sum(store.wire_bytes for store in stores)
+    receipt.logins += sum(store.logins for store in stores)
+    if endpoints is not None and endpoints.direct is not None:
+        receipt.logins += endpoints.direct.logins
+    receipt.reconnects += sum(store.reconnects for store in stores)
+
+
+def _exit_code(operation: Operation, problem: BaseException | None) -> Exit:
+    """Return the exit code; a file that was moved with a weaker proof than required counts as a failure."""
+    receipt, endpoints = operation.recorder.receipt, operation.endpoints
+    code = exit_after(problem, receipt)
+    if code is not Exit.DONE or endpoints is None or receipt.proof_moved is None:
+        return code
+    weak = receipt.proof_moved.strength < endpoints.required_proof.strength
+    return Exit.INCOMPLETE if weak else Exit.DONE
+
+
+def save_dataset(operation: Operation) -> None:
+    """Commit what came into a dataset. Raises `IncompleteError`."""
+    endpoints = operation.endpoints
+    if endpoints is not None and isinstance(endpoints.plain_target, DatasetStore):
+        endpoints.plain_target.save(operation.recorder.receipt, operation.request.saving)

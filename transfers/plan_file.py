@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,12 +23,10 @@ from hibali.system_errors import reason_of
 from hibali.text import path_fields
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb
-from transfers.planner import TransferPlan
+from transfers.planner import TransferPlan, sorted_actions
 from transfers.rules import Rules
-from transfers.spool import Spool, sort_on_disk
 
 SIGNED_AS = "plan"
-_RUN = 20_000  # so many actions are sorted in memory at a time
 
 Line = dict[str, Any]
 
@@ -138,7 +136,7 @@ def _records(header: Header, found: TransferPlan) -> Iterator[Line]:
         yield failure_record(failure)
     modes = header.rules.modes == "keep"
     for actions in (chain(found.moves, found.adjustments), found.deletions):
-        for action in in_order(actions):
+        for action in sorted_actions(actions):
             yield action_record(action, modes=modes)
 
 
@@ -242,12 +240,3 @@ def _facts(entry: Entry, path: bytes, *, modes: bool) -> Line:
 def _attributes(entry: Entry) -> Line:
     """Only where they were asked for, and there are any."""
     return {"attributes_base64": b64encode(entry.attributes).decode("ascii")} if entry.attributes else {}
-
-
-def in_order(actions: Iterable[Action]) -> Iterator[Action]:
-    """The same in canonical order: sorted runs, kept on disk, then merged."""
-    return sort_on_disk(actions, _order, lambda: Spool(in_memory=_RUN), _RUN)
-
-
-def _order(action: Action) -> bytes:
-    return action.entry.order

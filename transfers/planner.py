@@ -1,35 +1,43 @@
-"""List both sides and make the whole plan before anything changes."""
+"""Make the whole plan of a transfer from the listings of both sides, and check it before anything changes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import NamedTuple
+from itertools import chain, islice
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
 from hibali.locations import Location
-from hibali.text import printable
+from hibali.text import counted, printable
 from transfers.entry import Entry, Kind, enclosing
-from transfers.journal import DigestBook
-from transfers.plan import IN_THE_WAY, Action, Conflict, Decision, FoldedNames, Verb, decide, kept
+from transfers.plan import (
+    IN_THE_WAY,
+    PERMISSIONS,
+    Action,
+    Conflict,
+    Decision,
+    FoldedNames,
+    Verb,
+    decide,
+    kept,
+)
 from transfers.record_repair import MissingRecords
+from transfers.recorded_digests import DigestBook
 from transfers.rules import Rules, Selector, selector, shows_in_pages, unmet
-from transfers.spool import Blocks, Spool, entry_from_list, entry_to_list
+from transfers.spool import Spool, sort_on_disk
 from transfers.stores.agent_listing import BothSides
-from transfers.stores.base import Facts, ListingIncompleteError, Page, Problem, Side, Store
+from transfers.stores.base import Adjustment, Facts, ListingIncompleteError, Page, Problem, Side, Store
 
 
 class FirstNames:
-    """Marks the names of a listing; held are only files with names still to come."""
+    """Marks the further names of hard-linked files in a listing; remembers only files with names still to come."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[int, int], tuple[bytes, int]] = {}
 
     def mark(self, entry: Entry) -> Entry:
-        """The entry, with the first name of its file where that came before."""
+        """Return the entry, with the first name of its file where that came earlier."""
         if entry.kind is not Kind.FILE or entry.links < 2:
             return entry
         key = (entry.device, entry.inode)
@@ -41,27 +49,27 @@ class FirstNames:
         return entry if first == entry.path else entry._replace(same_as=first)
 
 
-class Names:
-    """The further names of a plan, decided once it is known what becomes of the first ones."""
+class FurtherNames:
+    """Holds back the further names of a plan until it is decided what happens to the first ones."""
 
     def __init__(self) -> None:
-        self._standing: dict[bytes, tuple[int, int]] = {}
+        self._existing: dict[bytes, tuple[int, int]] = {}
         self._further = Spool()
 
     def holds(self, action: Action) -> bool:
-        """Whether it is a further name, which is held back; a first name that stays is remembered."""
+        """Hold back a further name, and remember a first name that stays; return whether it was held back."""
         if action.verb is Verb.LINK:
             self._further.add(action)
             return True
         target = action.target
         if target is not None and action.entry.links > 1 and action.verb in {Verb.KEEP, Verb.ADJUST}:
-            self._standing[action.entry.path] = (target.device, target.inode)
+            self._existing[action.entry.path] = (target.device, target.inode)
         return False
 
     def decided(self) -> Iterator[Action]:
-        """What is held back, kept where it is a name of that very file already."""
+        """Return what was held back, as kept where it is a name of that very file already."""
         for action in self._further:
-            first, target = self._standing.get(action.entry.same_as), action.target
+            first, target = self._existing.get(action.entry.same_as), action.target
             if target is not None and first == (target.device, target.inode):
                 yield Action(Verb.KEEP, action.entry, "a name of the same file already", target)
             else:
@@ -72,72 +80,15 @@ class Names:
         self._further.close()
 
 
-class ListedName(NamedTuple):
-    """One name as it was seen.
-
-    `since` is when it first was as it is, in seconds of a clock that only goes forward. `looks` counts the looks that found it so,
-    1 for the first. `renamed` says that it came by a rename. `ours` says that it is so by this very call.
-    """
-
-    entry: Entry
-    since: float = 0.0
-    looks: int = 1
-    renamed: bool = False
-    ours: bool = False
-
-
-class Snapshot:
-    """Names in the order they were added, which is the canonical one."""
-
-    def __init__(self, seen: Iterable[ListedName] = ()) -> None:
-        self._blocks = Blocks()
-        for one in seen:
-            self.add(one)
-
-    def add(self, seen: ListedName) -> None:
-        """Append one name."""
-        fields = [*seen[1:], entry_to_list(seen.entry)]
-        self._blocks.append(json.dumps(fields, separators=(",", ":")).encode("ascii"))
-
-    def __iter__(self) -> Iterator[ListedName]:
-        """Forward; several may read at once, and nothing may be added meanwhile."""
-        for content in self._blocks.blocks():
-            *known, entry = json.loads(content)
-            yield ListedName(entry_from_list(entry), *known)
-
-    @property
-    def count(self) -> int:
-        """How many names."""
-        return self._blocks.count
-
-    def close(self) -> None:
-        """Forget it."""
-        self._blocks.close()
-
-
-class Reader:
-    """Goes through a snapshot beside another listing in the same order."""
-
-    def __init__(self, snapshot: Iterable[ListedName]) -> None:
-        self._coming = iter(snapshot)
-        self._next = next(self._coming, None)
-
-    def at(self, order: bytes) -> ListedName | None:
-        """What is there at this place of the order, if anything; only ever asked forward."""
-        while self._next is not None and self._next.entry.order < order:
-            self._next = next(self._coming, None)
-        found = self._next
-        return found if found is not None and found.entry.order == order else None
-
-
-_AT_ONCE = 1024  # so many are looked up before those among them that are not on record are hashed
+_RUN = 20_000  # actions sorted in memory at a time
+_AT_ONCE = 1024  # entries looked up on record before those without a recorded digest are hashed
 
 
 class RememberingSide(Side):
-    """A side whose digests are asked for only once; `used` says whether any came from the record."""
+    """A side that hashes a file only once; `used` says whether any digest came from the record."""
 
     def __init__(self, side: Side, location: Location, where: bytes) -> None:
-        """`where` is the root as its site knows it. What is computed here is on record for `manifest --recorded`, too."""
+        """`where` is the root as its site knows it. Computed digests are on record for `manifest --recorded`, too."""
         self._side = side
         place = [location.site.name, location.bucket, where.decode("utf-8", "surrogateescape")]
         self._book = DigestBook("digests", place, keep=True)
@@ -153,7 +104,7 @@ class RememberingSide(Side):
         return self._side.list()
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store; of a file that is on record and is what it was nothing is read."""
+        """See Store; a file on record that did not change is not read."""
         coming = iter(entries)
         while some := list(islice(coming, _AT_ONCE)):
             known = [entry.digest or self._book.find([entry]) for entry in some]
@@ -172,12 +123,12 @@ class RememberingSide(Side):
             yield entry, digest, problem
 
     def close(self) -> None:
-        """Keep what was computed; safe to call twice."""
+        """Close the record; safe to call twice."""
         self._book.close()
 
 
 class UnprovenSide(Side):
-    """The same, but that of those files nothing counts: where the source has them a plan has them, too."""
+    """A side of which some files are compared as if they differed, so that a plan moves them again."""
 
     def __init__(self, side: Side, paths: Collection[bytes]) -> None:
         self._side = side
@@ -201,13 +152,13 @@ class UnprovenSide(Side):
 
 Unlisted = list[tuple[bytes, Problem]]
 
-_NAMED = 5  # so many names stand in one message
+_NAMED = 5  # names in one message
 _COUNTED = frozenset({Kind.FILE, Kind.LINK})
 
 
 @dataclass(slots=True)
 class TransferPlan:
-    """A complete plan with its counts; `moves`, `adjustments` and `deletions` are read from disk, not memory."""
+    """A complete plan with its counts; `moves`, `adjustments` and `deletions` are on disk, not in memory."""
 
     moves: Spool = field(default_factory=Spool)
     adjustments: Spool = field(default_factory=Spool)
@@ -227,7 +178,7 @@ class TransferPlan:
     unlisted: Unlisted = field(default_factory=list)
 
     def planned(self) -> Planned:
-        """The counts as an event."""
+        """Return the counts as an event."""
         return Planned(
             self.files,
             self.bytes,
@@ -239,11 +190,11 @@ class TransferPlan:
 
     @property
     def changes(self) -> bool:
-        """Whether anything would happen."""
+        """Whether the plan changes anything."""
         return bool(self.moves.count or self.adjustments.count or self.deletions.count)
 
     def count(self, action: Action) -> None:
-        """Take one decision in."""
+        """Add one decision."""
         counted = action.entry.kind in _COUNTED
         if action.verb is Verb.KEEP:
             self.files_kept += counted
@@ -265,14 +216,14 @@ class TransferPlan:
             self.moves.add(action)
 
     def keep(self, page: Page) -> None:
-        """Take in names that are the same at both sides."""
+        """Add names that are the same at both sides."""
         self.files += page.files
         self.bytes += page.size
         self.files_kept += page.files
         self.target_files += page.files
 
     def withdraw(self) -> None:
-        """Take back the deletions that were to make room for something that cannot come after all."""
+        """Drop the deletions that were to make room for an entry that cannot be moved after all."""
         stays = {conflict.entry.path for conflict in self.conflicts if conflict.code == IN_THE_WAY}
         if not stays:
             return
@@ -286,7 +237,7 @@ class TransferPlan:
         planned.close()
 
     def failures(self) -> Iterator[Failed]:
-        """What cannot be done, as it is told: names that could not be listed, and conflicts that refuse nothing else."""
+        """Return the failures known before anything is moved: unlisted names, and conflicts that do not refuse the plan."""
         for path, problem in self.unlisted:
             yield Failed(path, problem.code, problem.message)
         for conflict in self.conflicts:
@@ -294,13 +245,13 @@ class TransferPlan:
                 yield Failed(conflict.entry.path, conflict.code, conflict.message)
 
     def close(self) -> None:
-        """Forget the plan."""
+        """Delete the plan from disk."""
         self.moves.close()
         self.adjustments.close()
         self.deletions.close()
 
 
-def survey(
+def plan_transfer(
     source: Side,
     target: Side,
     rules: Rules,
@@ -308,90 +259,105 @@ def survey(
     target_exists: bool,
     missing_records: MissingRecords | None = None,
 ) -> TransferPlan:
-    """List both sides and decide everything. Raises the errors of listing and reaching.
+    """List both sides and decide everything.
 
-    Of what is compared by digest, what is `missing_records` is told to them. What could not be listed is kept in `unlisted`; a listing that cannot be trusted is raised.
+    Args:
+        source: what is read.
+        target: what is written; listed only where `target_exists`.
+        rules: what is selected, and how it is compared.
+        target_exists: whether the target's root exists.
+        missing_records: receives the digests that a comparison found and that are not on record.
+
+    Raises:
+        HibaliError: a side cannot be reached, or its listing cannot be trusted. Names that could not be listed are in `unlisted`.
     """
-    found = TransferPlan()
+    plan = TransferPlan()
     selected = selector(rules)
-
     missing: set[bytes] = set()
-    records = missing_records
-    if records is not None:
-        records.between(source.facts, target.facts)
-    in_pages = records is None and shows_in_pages(rules)
-    listings = _listings(source, target, found, in_pages=in_pages, target_exists=target_exists)
-    listing, standing = (_gathered(each, found.unlisted) for each in listings)
-    asked = unmet(rules.files_from, listing, missing) if rules.files_from else listing
-    ours = _taken(asked, rules, selected, found)
-    theirs = _standing(standing, found)
+    if missing_records is not None:
+        missing_records.between(source.facts, target.facts)
+    in_pages = missing_records is None and shows_in_pages(rules)
+    listings = _listings(source, target, plan, in_pages=in_pages, target_exists=target_exists)
+    listing, existing = (_gathered(each, plan.unlisted) for each in listings)
+    wanted = unmet(rules.files_from, listing, missing) if rules.files_from else listing
+    ours = _counted_source(wanted, rules, selected, plan)
+    theirs = _counted_target(existing, plan)
     if target.facts.folds_case:
         folded = FoldedNames()
-        ours = folded.watch(ours, found.conflicts, selected)
-        theirs = folded.watch(theirs, found.conflicts)
-    compared, names = Spool(), Names()
+        ours = folded.watch(ours, plan.conflicts, selected)
+        theirs = folded.watch(theirs, plan.conflicts)
+    decisions = decide(ours, theirs, rules, selected, source.facts, target.facts)
+    if missing_records is not None:
+        decisions = missing_records.doubting(decisions, rules)
+    proven = missing_records.proven if missing_records is not None else None
+    _take_decisions(plan, decisions, lambda compared: settle(source, target, compared, rules, proven))
+    plan.withdraw()
+    nothing = Problem("missing", "the source has no such name")
+    plan.unlisted.extend((name, nothing) for name in sorted(missing))
+    return plan
 
-    def take(actions: Iterable[Decision]) -> None:
-        for decision in actions:
+
+def _take_decisions(
+    plan: TransferPlan, decisions: Iterable[Decision], compare: Callable[[Spool], Iterable[Decision]]
+) -> None:
+    """Add every decision to the plan; those that digests decide after all listing: an agent answers one question at a time."""
+    compared, names = Spool(), FurtherNames()
+
+    def take(some: Iterable[Decision]) -> None:
+        for decision in some:
             if isinstance(decision, Conflict):
-                found.conflicts.append(decision)
+                plan.conflicts.append(decision)
             elif decision.verb is Verb.COMPARE:
-                # Asked once both listings are done: an agent answers one question at a time.
                 compared.add(decision)
             elif not names.holds(decision):
-                found.count(decision)
+                plan.count(decision)
 
-    decided = decide(ours, theirs, rules, selected, source.facts, target.facts)
-    take(records.doubting(decided, rules) if records is not None else decided)
-    take(settle(source, target, compared, rules, records.proven if records is not None else None))
+    take(decisions)
+    take(compare(compared))
     compared.close()
     for action in names.decided():
-        found.count(action)
+        plan.count(action)
     names.close()
-    found.withdraw()
-    nothing = Problem("missing", "the source has nothing of this name")
-    found.unlisted.extend((name, nothing) for name in sorted(missing))
-    return found
 
 
 def _listings(
-    source: Side, target: Side, found: TransferPlan, *, in_pages: bool, target_exists: bool
+    source: Side, target: Side, plan: TransferPlan, *, in_pages: bool, target_exists: bool
 ) -> tuple[Iterator[Entry], Iterator[Entry]]:
-    """What both sides list. Where nothing else decides than what pages tell, those that are the same are counted whole."""
+    """List both sides. Pages that are the same at both are counted whole, where nothing but their contents decides."""
     if not target_exists:
         return source.list(), iter(())
     plain = in_pages and not target.facts.folds_case
     if plain and source.in_pages and target.in_pages:
         ours, theirs = source.pages(), target.pages()
         if ours is not None and theirs is not None:
-            both = BothSides(ours, theirs, found.keep)
+            both = BothSides(ours, theirs, plan.keep)
             return both.source(), both.target()
         return ours or iter(()), theirs or iter(())
     return source.list(), target.list()
 
 
-def _taken(
-    entries: Iterable[Entry], rules: Rules, selected: Selector, found: TransferPlan
+def _counted_source(
+    entries: Iterable[Entry], rules: Rules, selected: Selector, plan: TransferPlan
 ) -> Iterator[Entry]:
-    """The source's, counted as far as they are taken, and further names of a file marked where those are kept."""
+    """Count the selected entries of the source, and mark the further names of a file where hard links are kept."""
     first_names = FirstNames()
     for entry in entries:
         counted = entry.kind in _COUNTED and selected(entry)
         if counted:
-            found.files += 1
-            found.bytes += entry.size
-            found.annex_links += b".git/annex/objects/" in entry.link and entry.kind is Kind.LINK
+            plan.files += 1
+            plan.bytes += entry.size
+            plan.annex_links += b".git/annex/objects/" in entry.link and entry.kind is Kind.LINK
         yield first_names.mark(entry) if counted and rules.hard_links else entry
 
 
-def _standing(entries: Iterable[Entry], found: TransferPlan) -> Iterator[Entry]:
+def _counted_target(entries: Iterable[Entry], plan: TransferPlan) -> Iterator[Entry]:
     for entry in entries:
-        found.target_files += entry.kind is not Kind.FOLDER
+        plan.target_files += entry.kind is not Kind.FOLDER
         yield entry
 
 
 def listed(side: Side, unlisted: Unlisted) -> Iterator[Entry]:
-    """What a side lists; what it could not list goes to `unlisted`."""
+    """List a side; what it could not list goes to `unlisted`."""
     return _gathered(side.list(), unlisted)
 
 
@@ -409,7 +375,7 @@ def settle(
     rules: Rules,
     proven: Callable[[Action, str], None] | None = None,
 ) -> Iterator[Action]:
-    """Digest both sides of what has the same size; each side hashes its own, both at once. The same content is told to `proven`."""
+    """Compare by digest: each side hashes its own files, both at once. `proven` is called for the same content."""
     if not compared.count:
         return
     ours = source.digest(action.entry for action in compared)
@@ -424,46 +390,111 @@ def settle(
             yield Action(Verb.REPLACE, action.entry, "content differs", action.target)
 
 
-def check_plan(found: TransferPlan, rules: Rules, subject: str) -> None:
-    """Raise `RefusedError` (8) for a plan that must not begin: unsafe names, an empty source, too many deletions."""
-    refused = [conflict for conflict in found.conflicts if conflict.refuse]
+def replaced_entries(plan: TransferPlan) -> Iterator[Entry]:
+    """Return what a plan replaces or deletes at the target: files and links, not the folders around them."""
+    for action in plan.moves:
+        if action.target is not None and action.verb in {Verb.REPLACE, Verb.RELINK, Verb.LINK}:
+            yield action.target
+    for action in plan.deletions:
+        if action.entry.kind is not Kind.FOLDER:
+            yield action.entry
+
+
+def adjustments(plan: TransferPlan, rules: Rules) -> Iterator[Adjustment]:
+    """Return the permissions and attributes to set after everything else: of kept entries, and of new folders.
+
+    Deepest first: a folder that can no longer be entered makes its contents unreachable.
+    """
+    if rules.modes != "keep" and not rules.xattrs:
+        return
+    folders = (action for action in plan.moves if action.entry.kind is Kind.FOLDER)
+    for action in deepest_first(sorted_actions(chain(plan.adjustments, folders))):
+        permissions, attributes = permissions_of(action.entry, rules), attributes_of(action.entry, rules)
+        if permissions is not None or attributes is not None:
+            adjusts = action.target is not None and action.verb is Verb.ADJUST
+            existing = action.target if adjusts and action.target is not None else action.entry
+            yield Adjustment(existing, permissions, attributes)
+
+
+def attributes_of(entry: Entry, rules: Rules) -> bytes | None:
+    """Return all attributes that an entry is to have at the target; None where they are not transferred."""
+    return entry.attributes if rules.xattrs and entry.kind in {Kind.FILE, Kind.FOLDER} else None
+
+
+def permissions_of(entry: Entry, rules: Rules) -> int | None:
+    """Return the permission bits that an entry is to have at the target; None where the site decides."""
+    kept = rules.modes == "keep" and entry.mode >= 0 and entry.kind in {Kind.FILE, Kind.FOLDER}
+    return entry.mode & PERMISSIONS if kept else None
+
+
+def sorted_actions(actions: Iterable[Action]) -> Iterator[Action]:
+    """Sort actions in canonical order: sorted runs on disk, then merged."""
+    return sort_on_disk(actions, _order, lambda: Spool(in_memory=_RUN), _RUN)
+
+
+def _order(action: Action) -> bytes:
+    return action.entry.order
+
+
+def deepest_first(actions: Iterable[Action]) -> Iterator[Action]:
+    """Order actions that come in canonical order: each folder after its contents; only one chain of folders is held."""
+    held: list[Action] = []
+    for action in actions:
+        while held and not action.entry.order.startswith(held[-1].entry.order):
+            yield held.pop()
+        if action.entry.kind is Kind.FOLDER:
+            held.append(action)
+        else:
+            yield action
+    yield from reversed(held)
+
+
+def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
+    """Raise `RefusedError` for a plan that must not begin: unsafe names, an empty source, too many deletions."""
+    refused = [conflict for conflict in plan.conflicts if conflict.refuse]
     if refused:
         names = "; ".join(f"{printable(c.entry.path)}: {c.message}" for c in refused[:_NAMED])
         more = f"; and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
         raise RefusedError(
             "unsafe-name",
-            f"the target cannot hold {len(refused)} of the names: {names}{more}",
+            f"the target cannot hold {counted(len(refused), 'name')}: {names}{more}",
             subject=subject,
-            hint="Rename them, or leave them out with --exclude. Nothing was moved.",
+            hint="Rename the source files, or leave them out with --exclude. Nothing was moved.",
         )
     if not rules.delete:
         return
-    if found.files == 0 and found.target_files and not rules.allow_empty_source:
+    if plan.files == 0 and plan.target_files and not rules.allow_empty_source:
         raise RefusedError(
             "empty-source",
             "the source is empty, and --delete would empty the target",
             subject=subject,
-            hint="Is the source mounted? If it is meant: --allow-empty-source.",
+            hint="Is the source mounted? To empty the target, add --allow-empty-source.",
         )
-    if not rules.delete_limit.allows(found.files_to_delete, found.target_files):
-        limit = rules.delete_limit.in_files(found.target_files)
+    if not rules.delete_limit.allows(plan.files_to_delete, plan.target_files):
+        limit = rules.delete_limit.in_files(plan.target_files)
         raise RefusedError(
             "delete-limit",
-            f"{found.files_to_delete} of {found.target_files} files would be deleted, and the limit is {limit}",
+            f"{plan.files_to_delete} of {plan.target_files} files would be deleted, and the limit is {limit}",
             subject=subject,
-            hint=f"Look with --dry-run; if it is meant: --max-delete {found.files_to_delete}",
+            hint=f"Check with --dry-run. To delete them, add --max-delete {plan.files_to_delete}",
         )
 
 
-def check_space(found: TransferPlan, target: Store, subject: str) -> None:
-    """Raise `RefusedError` (8) when the target has no room for what is to move."""
-    if not found.moves.count:
+def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
+    """Raise `RefusedError` where the target has not enough free space or inodes, or its quota."""
+    if not plan.moves.count:
         return
     space = target.space()
-    to_hold = found.bytes_to_move - (found.bytes_in_holes if target.facts.holes else 0)
+    to_hold = plan.bytes_to_move - (plan.bytes_in_holes if target.facts.holes else 0)
     for name, code, needed, free, words in (
-        ("bytes", "no-space", to_hold, space.free_bytes, "bytes are to move"),
-        ("inodes", "no-inodes", found.names_to_make, space.free_inodes, "names are to be made"),
+        ("bytes", "no-space", to_hold, space.free_bytes, f"{counted(to_hold, 'byte')} to move"),
+        (
+            "inodes",
+            "no-inodes",
+            plan.names_to_make,
+            space.free_inodes,
+            f"{counted(plan.names_to_make, 'name')} to create",
+        ),
     ):
         if free is None or needed <= free:
             continue
@@ -471,28 +502,28 @@ def check_space(found: TransferPlan, target: Store, subject: str) -> None:
         if whose:
             raise RefusedError(
                 "no-quota",
-                f"{needed} {words} and the quota of {whose} leaves {free} {name}",
+                f"{words}, and the quota of {whose} leaves {free} {name}",
                 subject=subject,
-                hint="Make room there, or ask the site for more. Nothing was moved.",
+                hint="Delete files there, or ask the site for more quota. Nothing was moved.",
             )
         raise RefusedError(
             code,
-            f"{needed} {words} and {free} {name} are free",
+            f"{words}, and only {free} {name} are free",
             subject=subject,
-            hint="Make room there. Nothing was moved.",
+            hint="Free some space there. Nothing was moved.",
         )
 
 
 def missing_source(subject: str) -> NotFoundError:
-    """The source is not there."""
+    """Return the error for a source that does not exist."""
     return NotFoundError(
         "no-such-source",
-        "there is nothing at the source",
+        "the source does not exist",
         subject=subject,
-        hint="Look with: hibali ls SITE:PATH",
+        hint="To see what exists: hibali ls SITE:PATH",
     )
 
 
 def incomplete(subject: str, failures: int) -> IncompleteError:
-    """Not everything was done."""
-    return IncompleteError("incomplete", f"{failures} were not done; they are named above", subject=subject)
+    """Return the error for an operation with failures."""
+    return IncompleteError("incomplete", f"{counted(failures, 'failure')}; see above", subject=subject)

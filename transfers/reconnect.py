@@ -21,15 +21,15 @@ _LONGEST_PAUSE = 90.0
 
 
 def is_lost(problem: BaseException) -> bool:
-    """Whether this says that a line was lost, and nothing about who was at its other end."""
+    """Whether this error means a lost connection, and says nothing about the server."""
     return isinstance(problem, TryLaterError) and problem.transient and problem.code in _LOST
 
 
 class RetryPolicy:
-    """Which pauses are made between tries, in seconds of some monotonic clock; a pure decision."""
+    """Decides the pauses between tries, in seconds of some monotonic clock; pure."""
 
     def __init__(self, seconds: float, jitter: Callable[[], float]) -> None:
-        """It ends when `seconds` have passed without getting on; every pause is multiplied by `jitter`."""
+        """It ends when `seconds` have passed without progress; every pause is multiplied by `jitter`."""
         self._seconds = seconds
         self._jitter = jitter
         self._mark: object = None
@@ -37,12 +37,12 @@ class RetryPolicy:
         self._next = _FIRST_PAUSE
 
     def lost(self, now: float, mark: object) -> None:
-        """A line is lost; with another `mark` than at the last time the call got on meanwhile, and all begins again."""
+        """Note a lost connection; another `mark` than the last time means progress, and the policy begins again."""
         if self._since is None or mark != self._mark:
             self._since, self._mark, self._next = now, mark, _FIRST_PAUSE
 
     def next_pause(self, now: float) -> float | None:
-        """How long to wait for the next try; None where there is none. The last one is made when the time is up."""
+        """Return the pause before the next try; None where there is none. The last try is made when the time is up."""
         left = self._seconds - (now - (self._since if self._since is not None else now))
         if left <= 0:
             return None
@@ -52,26 +52,29 @@ class RetryPolicy:
 
 
 class Reconnection:
-    """Brings the stores of one call back after a lost line, all of them: whoever was not lost waits in the middle of something."""
+    """Reconnects the stores of one operation after a lost connection.
 
-    def __init__(self, stores: Sequence[Store], mark: Callable[[], object], on_event: Listener) -> None:
-        """`stores` may still grow; `mark` changes when something was done."""
+    All of them: a store whose connection was not lost is in the middle of an answer.
+    """
+
+    def __init__(self, stores: Sequence[Store], progress: Callable[[], object], on_event: Listener) -> None:
+        """`stores` may still grow; `progress` returns another value whenever something was done."""
         self._stores = stores
-        self._mark = mark
+        self._progress = progress
         self._on_event = on_event
-        self._patience: RetryPolicy | None = None
+        self._policy: RetryPolicy | None = None
         self._restarts = 0
 
     def until_done(self, act: Callable[[], Result], *, anew: bool = False) -> Result:
-        """What `act` returns; called again, after a lost line came back. `anew` if it looks at everything by itself."""
+        """Return what `act` returns; call it again after each reconnection. `anew` if it lists everything by itself."""
         while True:
             try:
                 return act()
             except TryLaterError as problem:
-                self._come_back(problem, anew=anew)
+                self._reconnect(problem, anew=anew)
 
     def each(self, ask: Callable[[int], Iterable[Result]]) -> Iterator[Result]:
-        """What `ask` answers, which is told how many answers came before it was interrupted by a lost line."""
+        """Return the answers of `ask`; it is called again after each reconnection, with the number of answers so far."""
         done = 0
         while True:
             try:
@@ -79,53 +82,53 @@ class Reconnection:
                     done += 1
                     yield answer
             except TryLaterError as problem:
-                self._come_back(problem, anew=False)
+                self._reconnect(problem, anew=False)
             else:
                 return
 
-    def _come_back(self, problem: TryLaterError, *, anew: bool) -> None:
-        """Raises `problem` where it is not to be tried, or what the last try raised."""
+    def _reconnect(self, problem: TryLaterError, *, anew: bool) -> None:
+        """Raise `problem` where reconnecting is not possible, or what the last try raised."""
         stores = self._stores
         lost = [store for store in stores if store.connection_lost]
         seconds = min((store.reconnect_seconds for store in lost), default=0.0)
         possible = all(store.can_reconnect(anew=anew) for store in stores)
         if not (is_lost(problem) and seconds and possible):
             raise problem
-        patience = self._lost(seconds)
+        policy = self._note_loss(seconds)
         _disconnect(stores)
         try_again(
-            lambda: _reconnect(stores, anew=anew),
+            lambda: _reconnect_all(stores, anew=anew),
             problem,
-            next_pause=lambda: patience.next_pause(time.monotonic()),
-            on_pause=self._tell_pause,
+            next_pause=lambda: policy.next_pause(time.monotonic()),
+            on_pause=self._report_pause,
         )
-        self._on_event(Noted(f"{problem.subject}: the line is back"))
+        self._on_event(Noted(f"{problem.subject}: reconnected"))
 
-    def _lost(self, seconds: float) -> RetryPolicy:
-        """Note that a line is lost; `seconds` is how long it may take to come back without getting on."""
-        self._patience = patience = self._patience or RetryPolicy(seconds, _jitter)
-        landed = sum(store.resumed_bytes for store in self._stores)
-        patience.lost(time.monotonic(), (self._mark(), landed))
-        return patience
+    def _note_loss(self, seconds: float) -> RetryPolicy:
+        """Note a lost connection; `seconds` is how long it is retried without progress."""
+        self._policy = policy = self._policy or RetryPolicy(seconds, _jitter)
+        resumed = sum(store.resumed_bytes for store in self._stores)
+        policy.lost(time.monotonic(), (self._progress(), resumed))
+        return policy
 
-    def wait_to_begin_again(self, problem: HibaliError, seconds: float) -> bool:
-        """Pause before the whole call begins again, which tells the stores nothing; False where it waited long enough."""
-        patience = self._lost(seconds)
-        wait = patience.next_pause(time.monotonic())
+    def wait_to_restart(self, problem: HibaliError, seconds: float) -> bool:
+        """Pause before the operation starts again with new stores; False where it was retried for long enough."""
+        policy = self._note_loss(seconds)
+        wait = policy.next_pause(time.monotonic())
         if wait is None:
             return False
         self._restarts += 1
-        self._tell_pause(problem, self._restarts, wait)
+        self._report_pause(problem, self._restarts, wait)
         pause(wait)
         return True
 
-    def _tell_pause(self, problem: HibaliError, attempt: int, seconds: float) -> None:
-        words = f"the line is lost, trying again in {seconds:.0f} s"
-        self._on_event(Retried(problem.subject, attempt, seconds, f"the line is lost: {problem.message}"))
+    def _report_pause(self, problem: HibaliError, attempt: int, seconds: float) -> None:
+        words = f"connection lost, retrying in {seconds:.0f} s"
+        self._on_event(Retried(problem.subject, attempt, seconds, f"connection lost: {problem.message}"))
         self._on_event(Noted(f"{problem.subject}: {words} ({problem.message})"))
 
 
-def _reconnect(stores: Iterable[Store], *, anew: bool) -> None:
+def _reconnect_all(stores: Iterable[Store], *, anew: bool) -> None:
     try:
         for store in stores:
             store.reconnect(anew=anew)

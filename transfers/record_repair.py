@@ -14,8 +14,8 @@ from hibali.ledger import ledger_folder
 from hibali.locations import Location
 from hibali.text import path_from_fields
 from transfers.entry import Entry, Kind, Proof
-from transfers.journal import Expected, relation
 from transfers.plan import Action, Decision, Verb
+from transfers.recorded_digests import Expected, relation
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 

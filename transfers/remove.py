@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from hibali.config.model import Site
 from hibali.errors import NotFoundError, RefusedError, UsageError
-from hibali.events import Deleted, Ended, Event, Failed, Listener, Listing, Planned, ignore
-from hibali.ledger import Journal, new_identifier
+from hibali.events import Deleted, Ended, Failed, Listener, Listing, Planned, ignore
 from hibali.locations import Location, check_writable
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
-from transfers.journal import Receipt, end_journal, exit_after, journal_line, open_journal, place_line
+from transfers.journal import Receipt, Recorder, target_line
 from transfers.protected_roots import check_guarded, check_named, check_unprotected
 from transfers.rules import DeleteLimit
 from transfers.spool import EntrySpool
@@ -24,8 +22,8 @@ from transfers.stores.open_store import open_store
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is to go. `recursive` takes a folder with all in it; `sites` are all that are configured, whose roots stay."""
+class RemovalRequest:
+    """What is to be removed: with `recursive` a folder and its contents; the roots of `sites`, all that are configured, stay."""
 
     location: Location
     recursive: bool = False
@@ -34,8 +32,8 @@ class Request:
 
 
 @dataclass(slots=True)
-class Doomed:
-    """What goes, the deepest first, on disk; links and special files count as files."""
+class RemovalPlan:
+    """What is removed, deepest first, on disk; links and special files count as files."""
 
     folder: bool
     entries: EntrySpool = field(default_factory=EntrySpool)
@@ -43,7 +41,7 @@ class Doomed:
     folders: int = 0
 
     def add(self, entry: Entry) -> None:
-        """One more."""
+        """Add one entry."""
         self.entries.add(entry)
         self.folders += entry.kind is Kind.FOLDER
         self.files += entry.kind is not Kind.FOLDER
@@ -54,67 +52,64 @@ class Doomed:
         return self.entries.bytes
 
     def planned(self) -> Planned:
-        """The counts as an event."""
+        """Return the counts as an event."""
         return Planned(self.files, self.bytes, 0, 0, 0, self.files)
 
 
-Agree = Callable[[Doomed], None]
+Confirm = Callable[[RemovalPlan], None]
 
 
-def remove(request: Request, agree: Agree, on_event: Listener = ignore) -> Receipt:
-    """Do it, and return the receipt, whose `exit` says how it went.
+def remove(request: RemovalRequest, confirm: Confirm, on_event: Listener = ignore) -> Receipt:
+    """Remove a file or a tree, and return the receipt, whose `exit` is the exit code.
 
-    `agree` is called with what a whole tree holds, before anything of it goes, and raises to keep it. Raises what stopped the call:
-    `RefusedError` when nothing was changed, `TryLaterError` where somebody is at work there, `NotFoundError`.
+    Args:
+        request: what is to be removed.
+        confirm: called with the plan before a tree is removed; raises to keep it.
+        on_event: the listener.
+
+    Raises:
+        RefusedError: nothing was changed.
+        TryLaterError: another operation holds a lock in the tree.
+        NotFoundError: it does not exist.
     """
     with ExitStack() as stack:
         removal = _Removal(request, on_event, stack)
-        journal = open_journal(removal.receipt, stack)
+        removal.recorder.start(stack)
         try:
-            removal.run(agree, journal)
+            removal.run(confirm)
         except BaseException as problem:
-            removal.end(journal, problem)
+            removal.end(problem)
             raise
-        return removal.end(journal, None)
+        return removal.end(None)
 
 
-def look_only(request: Request, show: Agree, on_event: Listener = ignore) -> None:
-    """Look exactly as `remove` would, and show what would go; nothing is touched, not even to lock it."""
+def plan_removal(request: RemovalRequest, show: Confirm, on_event: Listener = ignore) -> None:
+    """List exactly as `remove` would, and show what it would remove; nothing is changed, not even to lock it."""
     with ExitStack() as stack:
         removal = _Removal(request, on_event, stack)
-        doomed = removal.look(removal.find())
-        removal.check_limit(doomed)
-        show(doomed)
+        plan = removal.plan(removal.find())
+        removal.check_limit(plan)
+        show(plan)
 
 
 class _Removal:
-    """One call."""
+    """One removal."""
 
-    def __init__(self, request: Request, on_event: Listener, stack: ExitStack) -> None:
+    def __init__(self, request: RemovalRequest, on_event: Listener, stack: ExitStack) -> None:
         place = request.location.text
-        self.receipt = Receipt(new_identifier(), "rm", place, place)
+        self.recorder = Recorder("rm", place, place, on_event)
         self._request = request
-        self._on_event = on_event
         self._stack = stack
-        self._began = time.monotonic()
         self._stores: list[Store] = []
-        self._journal: Journal | None = None
-
-    def _record_event(self, event: Event) -> None:
-        self.receipt.take(event)
-        line = journal_line(event)
-        if self._journal is not None and line is not None:
-            self._journal.append(line)
-        self._on_event(event)
 
     def _open(self, location: Location) -> Store:
-        store = open_store(replace(location, confined=True), on_event=self._on_event)
+        store = open_store(replace(location, confined=True), on_event=self.recorder.on_event)
         self._stack.callback(store.close)
         self._stores.append(store)
         return store
 
     def find(self) -> Entry:
-        """What is named, checked to be something that may go; the last of the stores has it, as its root if it is a folder."""
+        """Find what is named and check that it may be removed; the last of the stores has it, as its root if it is a folder."""
         location, recursive = self._request.location, self._request.recursive
         check_writable(location)
         check_named(location)
@@ -134,7 +129,7 @@ class _Removal:
         if location.slash and found.kind is not Kind.FOLDER:
             found = self._folder_of_that_name(found)
         identity = check_unprotected(location, above, self._request.sites, link=found.kind is Kind.LINK)
-        check_guarded(location, above.where.rstrip(b"/") + b"/" + location.name, self._on_event)
+        check_guarded(location, above.where.rstrip(b"/") + b"/" + location.name, self.recorder.on_event)
         if found.kind is not Kind.FOLDER:
             return found
         if not recursive:
@@ -161,19 +156,19 @@ class _Removal:
             )
         return again
 
-    def look(self, found: Entry) -> Doomed:
-        """All that goes with it. A listing that is not whole is raised: then nothing goes."""
-        doomed = Doomed(found.kind is Kind.FOLDER)
-        self._stack.callback(doomed.entries.close)
-        self._record_event(Listing())
-        if not doomed.folder:
-            doomed.add(found)
-            return doomed
+    def plan(self, found: Entry) -> RemovalPlan:
+        """List everything that is removed with it. Raises where the listing is incomplete: then nothing is removed."""
+        plan = RemovalPlan(found.kind is Kind.FOLDER)
+        self._stack.callback(plan.entries.close)
+        self.recorder.record(Listing())
+        if not plan.folder:
+            plan.add(found)
+            return plan
         for entry in _deepest_first(self._stores[-1].list()):
             if entry.kind is Kind.FOLDER and entry.device != found.device:
                 raise self._another(entry.path)
-            doomed.add(entry)
-        return doomed
+            plan.add(entry)
+        return plan
 
     def _another(self, path: bytes) -> RefusedError:
         where = f"at {printable(path)}" if path else "here"
@@ -184,64 +179,59 @@ class _Removal:
             hint="Remove what it holds by itself, or unmount it.",
         )
 
-    def check_limit(self, doomed: Doomed) -> None:
+    def check_limit(self, plan: RemovalPlan) -> None:
         """Raise `RefusedError` for more files than may go."""
         limit = self._request.limit
-        if limit is not None and doomed.folder and not limit.allows(doomed.files, doomed.files):
+        if limit is not None and plan.folder and not limit.allows(plan.files, plan.files):
             raise RefusedError(
                 "delete-limit",
-                f"{doomed.files} files would be removed, and the limit is {limit.in_files(doomed.files)}",
+                f"{plan.files} files would be removed, and the limit is {limit.in_files(plan.files)}",
                 subject=self._request.location.text,
-                hint=f"Look with --dry-run; if it is meant: --max-delete {doomed.files}",
+                hint=f"Look with --dry-run; if it is meant: --max-delete {plan.files}",
             )
 
-    def run(self, agree: Agree, journal: Journal) -> None:
-        """Lock it, look, have it agreed to, and remove it."""
+    def run(self, confirm: Confirm) -> None:
+        """Lock it, list it, have it confirmed, and remove it."""
         found = self.find()
         store = self._stores[-1]
         lock = store.lock("rm")
         self._stack.callback(lock.release)
-        doomed = self.look(found)
-        store.check_no_locks(itself=doomed.folder)
-        self._record_event(doomed.planned())
-        self.check_limit(doomed)
-        if doomed.folder:
-            agree(doomed)
-        self._journal = journal
-        journal.append(place_line(self._request.location, store.where), durable=True)
-        if doomed.folder:
+        plan = self.plan(found)
+        store.check_no_locks(itself=plan.folder)
+        self.recorder.record(plan.planned())
+        self.check_limit(plan)
+        if plan.folder:
+            confirm(plan)
+        self.recorder.append(target_line(self._request.location, store.where), durable=True)
+        if plan.folder:
             for path, problem in store.remove_own_files():
-                self._record_event(Failed(path, problem.code, problem.message))
-        for entry, gone in store.remove(doomed.entries):
-            self._record_event(
+                self.recorder.record(Failed(path, problem.code, problem.message))
+        for entry, gone in store.remove(plan.entries):
+            self.recorder.record(
                 Deleted(entry.path, entry.kind)
                 if gone is None
                 else Failed(entry.path, gone.code, gone.message)
             )
-        if doomed.folder and not self.receipt.files_failed:
+        if plan.folder and not self.recorder.receipt.files_failed:
             self._remove_root(store)
         lock.release()
 
     def _remove_root(self, store: Store) -> None:
-        """Now that nothing is left in it."""
+        """Remove the folder, which is empty now."""
         stays = store.remove_root()
         if stays is None:
-            self._record_event(Deleted(b"", Kind.FOLDER))
-            assert self._journal is not None
-            self._journal.append({"kind": "empty"})
+            self.recorder.record(Deleted(b"", Kind.FOLDER))
+            self.recorder.append({"kind": "empty"})
         else:
-            self._record_event(Failed(b"", stays.code, stays.message))
+            self.recorder.record(Failed(b"", stays.code, stays.message))
 
-    def end(self, journal: Journal, problem: BaseException | None) -> Receipt:
-        """Judge and write the receipt."""
-        self._on_event(Ended())
-        receipt = self.receipt
-        receipt.seconds = time.monotonic() - self._began
+    def end(self, problem: BaseException | None) -> Receipt:
+        """Write the receipt."""
+        self.recorder.on_event(Ended())
+        receipt = self.recorder.receipt
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
-        receipt.exit = exit_after(problem, receipt)
-        end_journal(journal, receipt, problem)
-        return receipt
+        return self.recorder.end(problem)
 
 
 def _deepest_first(listed: Iterable[Entry]) -> Iterator[Entry]:

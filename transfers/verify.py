@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -13,24 +12,13 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from hibali.errors import Exit, NotFoundError
-from hibali.events import Carried, Event, Failed, Hashing, Listener, Noted, Unverified, ignore
-from hibali.ledger import Journal, new_identifier
+from hibali.events import Carried, Failed, Hashing, Listener, Noted, Unverified, ignore
 from hibali.locations import Location
 from transfers.entry import Entry, Kind, Proof
 from transfers.inventory import Tree, open_tree
-from transfers.journal import (
-    Coverage,
-    DigestBook,
-    Receipt,
-    end_journal,
-    exit_after,
-    journal_line,
-    open_journal,
-    origin_line,
-    place_line,
-    recorded_digests,
-)
+from transfers.journal import Coverage, Receipt, Recorder, source_line, target_line
 from transfers.manifest import Manifest
+from transfers.recorded_digests import DigestBook, recorded_digests
 from transfers.rules import Rules, Selector, selector, with_parents
 from transfers.single_files import Share, choose, new_seed
 from transfers.spool import EntrySpool, Spooled, entry_from_list, entry_to_list
@@ -224,54 +212,41 @@ class Verification:
             Rules(newer_ns=rules.newer_ns, min_size=rules.min_size, max_size=rules.max_size)
         )
         self._facts = [rules.newer_ns, rules.min_size, rules.max_size]
-        self._on_event = on_event
         self._trees: list[Tree] = []
-        self._began = time.monotonic()
         self._coverage = Coverage()
         self.listed = False  # from then on the receipt knows what there is to look at
         target = question.second or question.first
-        self.receipt = Receipt(new_identifier(), "verify", question.first.text, target.text)
+        self._recorder = Recorder("verify", question.first.text, target.text, on_event)
+        self.receipt = self._recorder.receipt
         self.receipt.coverage = self._coverage
-        self._journal: Journal | None = None
 
     def run(self) -> Receipt:
         """Hash and compare. Raises the errors of reaching and listing, and `NotFoundError("nothing-recorded")`."""
         with ExitStack() as stack:
-            self._journal = open_journal(self.receipt, stack)
+            self._recorder.start(stack)
             try:
                 matched = self._match(stack)
                 stack.callback(matched.pairs.close)
                 self._prove(matched)
             except BaseException as problem:
                 self._settle()
-                self.receipt.exit = exit_after(problem, self.receipt)
-                end_journal(self._journal, self.receipt, problem)
+                self._recorder.end(problem)
                 raise
-            self._settle()
-            end_journal(self._journal, self.receipt, None)
-        return self.receipt
+            return self._recorder.end(None, self._settle())
 
     def _open(self, location: Location, stack: ExitStack) -> Tree:
         names = self._question.rules.files_from
-        tree = open_tree(location, self._selected, self._on_event, stack, names)
+        tree = open_tree(location, self._selected, self._recorder.on_event, stack, names)
         self._trees.append(tree)
-        if self._journal is not None:
-            second = location is self._question.second or self._question.second is None
-            self._journal.append((place_line if second else origin_line)(location, tree.where))
+        second = location is self._question.second or self._question.second is None
+        self._recorder.append((target_line if second else source_line)(location, tree.where))
         for path, problem in tree.unlisted:
             self._fail(path, problem)
         return tree
 
-    def _record_event(self, event: Event) -> None:
-        self.receipt.take(event)
-        line = journal_line(event)
-        if self._journal is not None and line is not None:
-            self._journal.append(line)
-        self._on_event(event)
-
     def _fail(self, path: bytes, problem: Problem | None) -> None:
         reason = problem or Problem("unreadable", "it could not be read")
-        self._record_event(Failed(path, reason.code, reason.message))
+        self._recorder.record(Failed(path, reason.code, reason.message))
 
     def _match(self, stack: ExitStack) -> Matched:
         """Look at the one place or at both."""
@@ -280,7 +255,7 @@ class Verification:
         if question.second is not None:
             other = self._open(question.second, stack)
             self._leave_out(lambda _: None)
-            found = match_trees(tree, other, self._record_event)
+            found = match_trees(tree, other, self._recorder.record)
             missing = list(unmet_names(self._trees, ()))
         else:
             expected = self._expected(tree)
@@ -288,17 +263,17 @@ class Verification:
             self._leave_out(lambda path: expected.pop(path, None))
             below = question.manifest.below if question.manifest is not None else b""
             found = match_digests(
-                tree, expected, self._record_event, self._unknown, exact=question.exact, below=below
+                tree, expected, self._recorder.record, self._unknown, exact=question.exact, below=below
             )
         for failure in missing:
-            self._record_event(failure)
+            self._recorder.record(failure)
         return found
 
     def _unknown(self, path: bytes) -> None:
         """A file with no digest to compare with; a manifest says by itself which files are meant."""
         if self._question.manifest is None:
             self._coverage.files_unrecorded += 1
-            self._record_event(Unverified(path, "unrecorded", "no digest is on record for it"))
+            self._recorder.record(Unverified(path, "unrecorded", "no digest is on record for it"))
 
     def _leave_out(self, left: Callable[[bytes], object]) -> None:
         if self._facts != _NO_FACTS:
@@ -341,12 +316,12 @@ class Verification:
             closing(Pairs()) as unseen,
         ):
             if question.resume and book.empty:
-                self._record_event(Noted("There is nothing to go on from: all of it is looked at."))
+                self._recorder.record(Noted("There is nothing to go on from: all of it is looked at."))
             self._sort_out(self._chosen(matched.pairs, book), book, unseen)
-            self._on_event(Hashing(unseen.count, unseen.bytes))
+            self._recorder.on_event(Hashing(unseen.count, unseen.bytes))
             for pair, digest, wanted, problem in self._hashed(unseen):
                 coverage.files_unchecked -= 1
-                self._on_event(Carried(pair.ours.size))
+                self._recorder.on_event(Carried(pair.ours.size))
                 if digest is None or wanted is None:
                     self._fail(pair.entries[-1].path, problem)
                 else:
@@ -371,7 +346,7 @@ class Verification:
             book.add(pair.entries, digest)
         else:
             reason = f"its sha256 is {digest}, and {wanted} was expected"
-            self._record_event(Failed(pair.entries[-1].path, "differs", reason))
+            self._recorder.record(Failed(pair.entries[-1].path, "differs", reason))
 
     def _key(self) -> list[Any]:
         """What makes another question: where, against what, and which files of it."""
@@ -411,17 +386,19 @@ class Verification:
         for pair, (_, wanted, unread), (_, digest, problem) in both:
             yield pair, digest, wanted, unread or problem
 
-    def _settle(self) -> None:
-        """The receipt, judged. What nobody looked at is not proven, and what an earlier call saw is no digest of this one."""
+    def _settle(self) -> Exit:
+        """Complete the receipt, and return the exit code of a verification that was not stopped.
+
+        An unchecked file is not proven, and what an earlier verification hashed is no digest of this one.
+        """
         receipt, coverage = self.receipt, self._coverage
-        receipt.seconds = time.monotonic() - self._began
         stores = [store for tree in self._trees for store in tree.stores]
         receipt.bytes_sent = sum(store.wire_bytes for store in stores)
         receipt.logins = sum(store.logins for store in stores)
-        receipt.exit = Exit.NOT_VERIFIED if coverage.files_unrecorded else Exit.DONE
-        if receipt.files_failed:
-            receipt.exit = Exit.INCOMPLETE
         if not self.listed or receipt.files_failed or coverage.files_unchecked:
             receipt.proof_tree = Proof.NONE
         elif receipt.files:
             receipt.proof_tree = Proof.RECORDED if coverage.files_recorded else Proof.DIGEST
+        if receipt.files_failed:
+            return Exit.INCOMPLETE
+        return Exit.NOT_VERIFIED if coverage.files_unrecorded else Exit.DONE

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, overload
 
-from hibali.amounts import read_duration, read_job_time, read_size, read_words
+from hibali.amounts import read_duration, read_job_time, read_size, split_command
 from hibali.errors import UsageError
 from hibali.plugins import built_in_words, load
 from hibali.text import nearest
@@ -235,7 +235,7 @@ def words(value: Any, note: Note) -> tuple[str, ...]:
 
 def words_or_line(value: Any, note: Note) -> tuple[str, ...]:
     """Read a command as one string, as people type it, or as a list of words."""
-    return words(value, note) if isinstance(value, list) else read_words(line(value, note))
+    return words(value, note) if isinstance(value, list) else split_command(line(value, note))
 
 
 def strings(value: Any, note: Note) -> dict[str, str]:

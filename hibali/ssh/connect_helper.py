@@ -11,7 +11,7 @@ _CONNECT_SECONDS = 30.0
 
 
 def hand_over(address: str, port: int) -> None:
-    """Connect, and give the socket to whoever is at the other end of standard output."""
+    """Connect, and pass the socket through standard output."""
     with socket.create_connection((address, port), timeout=_CONNECT_SECONDS) as line:
         line.setblocking(True)
         line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

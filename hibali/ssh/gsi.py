@@ -38,55 +38,55 @@ _AUTHORITY = re.compile(
 )
 
 
-def without_debug(said: str) -> str:
-    """What ssh said, without its debug messages, each of which may have several lines."""
-    return "\n".join(each.strip() for each in _messages(said) if not _DEBUG.match(each)).strip()
+def without_debug(stderr: str) -> str:
+    """Return ssh's output without debug messages, each of which may have several lines."""
+    return "\n".join(each.strip() for each in _messages(stderr) if not _DEBUG.match(each)).strip()
 
 
-def explain_gss(said: str, *, subject: str, by_hand: str) -> AccessError | None:
-    """The error where ssh ended in the key exchange of GSSAPI, with the whole error chain; None where it did not.
+def explain_gss(stderr: str, *, subject: str, manual_command: str) -> AccessError | None:
+    """Return the error, with the whole error chain, where ssh failed in the key exchange of GSSAPI; else None.
 
-    `by_hand` is the line that makes ssh tell the same with more words. What went wrong with a mechanism that ssh only tried
-    is in debug messages alone, and no error.
+    `manual_command` is the command that reproduces it with more messages. Problems of a mechanism that ssh only tried are in
+    debug messages alone, and are no error.
     """
-    plain = without_debug(said)
+    plain = without_debug(stderr)
     if not _FAILED.search(plain):
         return None
-    chain = _last_chain(said)
-    told = [*chain, *(line.strip() for line in plain.splitlines() if line.strip() not in chain)]
-    words = printable("; ".join(line for line in told if line))[:_LONGEST]
-    if _NAME.search(words):
+    chain = _last_error_chain(stderr)
+    lines = [*chain, *(line.strip() for line in plain.splitlines() if line.strip() not in chain)]
+    errors = printable("; ".join(line for line in lines if line))[:_LONGEST]
+    if _NAME.search(errors):
         return AccessError(
             "host-name-differs",
-            f"the host's certificate has another name: {words}",
+            f"the certificate of the host has another name: {errors}",
             subject=subject,
-            hint="Name the site's host as its certificate does; it may stand for several machines, so ask the site. By hand: "
-            + by_hand,
+            hint="Set the site's host to the name in its certificate, which may be that of several machines: ask the site. To try: "
+            + manual_command,
         )
-    if _AUTHORITY.search(words):
+    if _AUTHORITY.search(errors):
         return AccessError(
             "authority-unknown",
-            f"the certificates cannot be checked: {words}",
+            f"the certificates cannot be checked: {errors}",
             subject=subject,
-            hint=f"X509_CERT_DIR names the folder with the certificates of the authorities. By hand: {by_hand}",
+            hint=f"Check that X509_CERT_DIR names the folder with the certificates of the authorities. To try: {manual_command}",
         )
     return AccessError(
         "gss-failed",
-        f"GSI could not establish a security context: {words}",
+        f"GSI could not establish a security context: {errors}",
         subject=subject,
-        hint=f"Check the proxy (grid-proxy-info) and the authorities (X509_CERT_DIR); what ssh says: {by_hand}",
+        hint=f"Check the proxy (grid-proxy-info) and the authorities (X509_CERT_DIR). To try: {manual_command}",
     )
 
 
-def _messages(said: str) -> list[str]:
-    """Split at CR LF, with which ssh ends a message; LF is within one."""
-    return said.split("\r\n") if "\r\n" in said else said.splitlines()
+def _messages(stderr: str) -> list[str]:
+    """Split ssh's messages: they end with CR LF and may contain LF."""
+    return stderr.split("\r\n") if "\r\n" in stderr else stderr.splitlines()
 
 
-def _last_chain(said: str) -> list[str]:
-    """The lines of the last message that has an error chain; where messages cannot be told apart, of its last run of lines."""
+def _last_error_chain(stderr: str) -> list[str]:
+    """Return the lines of the last message with an error chain, or the last such lines where messages cannot be separated."""
     found: list[str] = []
-    for message in _messages(said):
+    for message in _messages(stderr):
         if _CHAIN.search(message) and _DEBUG.match(message):
             found = [line.strip() for line in _DEBUG.sub("", message, count=1).splitlines() if line.strip()]
     return found
@@ -99,58 +99,58 @@ _LOOK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A proxy that is good for what lies ahead; `made` is its file where hibali made it, None for the user's own."""
+    """A valid proxy; `made` is its file where hibali created it, None for the user's own."""
 
     path: Path
     made: Path | None = None
 
 
 def ready_proxy(settings: ProxySettings, *, subject: str, seconds: float | None = None) -> Ready:
-    """A proxy that is valid for so many seconds, by default the site's `least`: the user's own, or one that is made now.
+    """Return a proxy that is valid for `seconds`, by default the site's `least`: the user's own, or a new one.
 
-    `subject` names the site or host in errors. Raises `AccessError` with the line to type; nothing is ever asked.
+    `subject` names the site or host in errors. Raises `AccessError` with the command to run; hibali never asks.
     """
     needed = settings.least_seconds if seconds is None else seconds
     if settings.make != "no":
         path = kept_proxy(settings, needed, subject=subject)
         return Ready(path, path)
     path = users_proxy()
-    check_proxy(path, needed, subject=subject, line=line_to_type(settings, needed))
+    check_proxy(path, needed, subject=subject, line=manual_proxy_command(settings, needed))
     return Ready(path)
 
 
 def users_proxy(environment: Mapping[str, str] = os.environ) -> Path:
-    """X509_USER_PROXY, else where the tools look for it (grid-proxy-init(1), FILES)."""
+    """Return X509_USER_PROXY, else where the tools look for it (grid-proxy-init(1), FILES)."""
     return Path(environment.get("X509_USER_PROXY") or f"/tmp/x509up_u{os.getuid()}")  # noqa: S108  # theirs
 
 
 def check_proxy(path: Path, seconds: float, *, subject: str, line: str) -> None:
-    """Raise `AccessError` where the proxy there is not good for so many seconds; `line` is what to type then."""
+    """Raise `AccessError` where the proxy is not valid for `seconds`; `line` is the command to run then."""
     environment = {**os.environ, "X509_USER_PROXY": str(path)}
-    asked = _ask(["-exists", "-valid", hours_minutes(seconds)], environment)
+    asked = _ask(["-exists", "-valid", format_hours(seconds)], environment)
     if asked.exit_code == 0:
         return
-    problem = _standing(path, subject, line)
+    problem = _check_file(path, subject, line)
     raise problem or explain_proxy(
         _ask(["-timeleft"], environment), path, seconds, subject=subject, line=line
     )
 
 
 def seconds_left(path: Path) -> int:
-    """How long the proxy there is valid still; 0 where it is not."""
+    """Return how many seconds the proxy is still valid; 0 where it is not."""
     left = read_seconds_left(_ask(["-timeleft"], {**os.environ, "X509_USER_PROXY": str(path)}))
     return max(0, left or 0)
 
 
-def _ask(words: list[str], environment: Mapping[str, str]) -> Finished:
+def _ask(argv: list[str], environment: Mapping[str, str]) -> Finished:
     try:
-        return run(["grid-proxy-info", *words], timeout=_LOOK_SECONDS, environment=environment)
+        return run(["grid-proxy-info", *argv], timeout=_LOOK_SECONDS, environment=environment)
     except NotFoundError as problem:
-        raise no_tools(problem) from None
+        raise explain_missing_tools(problem) from None
 
 
-def no_tools(problem: NotFoundError) -> NotFoundError:
-    """The same for a program that comes with packages of the Grid Community Toolkit."""
+def explain_missing_tools(problem: NotFoundError) -> NotFoundError:
+    """Explain a missing program of the Grid Community Toolkit."""
     package = "myproxy" if problem.subject.startswith("myproxy") else "globus-proxy-utils"
     return NotFoundError(
         problem.code,
@@ -160,8 +160,8 @@ def no_tools(problem: NotFoundError) -> NotFoundError:
     )
 
 
-def _standing(path: Path, subject: str, line: str) -> AccessError | None:
-    """What is wrong with the file itself: the tools tell that only in their libraries' words."""
+def _check_file(path: Path, subject: str, line: str) -> AccessError | None:
+    """Check the proxy's file: the tools report its problems only as errors of their libraries."""
     shown = printable(os.fsencode(path))
     try:
         found = path.stat()
@@ -169,80 +169,80 @@ def _standing(path: Path, subject: str, line: str) -> AccessError | None:
         if isinstance(problem, PermissionError):
             return AccessError(
                 "proxy-mode",
-                f"the proxy {shown} may not be read",
+                f"no permission to read the proxy {shown}",
                 subject=subject,
-                hint=f"Make a new one: {line}",
+                hint=f"Create a new one: {line}",
             )
         return AccessError(
-            "proxy-missing", f"there is no proxy at {shown}", subject=subject, hint=f"Type: {line}"
+            "proxy-missing", f"the proxy {shown} does not exist", subject=subject, hint=f"Run: {line}"
         )
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         return AccessError(
             "proxy-mode",
-            f"{shown} is not a file of yours, and no proxy",
+            f"{shown} is not a file that belongs to you",
             subject=subject,
-            hint=f"Set X509_USER_PROXY to a place of your own, then: {line}",
+            hint=f"Set X509_USER_PROXY to a file of your own. Then run: {line}",
         )
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o177:
         return AccessError(
             "proxy-mode",
-            f"the proxy {shown} has the mode {mode:04o}, and may have 0600 at most",
+            f"the proxy {shown} has the mode {mode:04o}, but at most 0600 is allowed",
             subject=subject,
-            hint=f"Type: chmod 600 {shlex.quote(str(path))} (or, where others may have read it, make a new one: {line})",
+            hint=f"Run: chmod 600 {shlex.quote(str(path))} (or, if others may have read it, create a new one: {line})",
         )
     return None
 
 
 def explain_proxy(answer: Finished, path: Path, seconds: float, *, subject: str, line: str) -> AccessError:
-    """What `grid-proxy-info -timeleft` means by its answer for a proxy that does not do; pure.
+    """Return the error for the answer of `grid-proxy-info -timeleft` about an unusable proxy; pure.
 
-    Of an expired proxy it prints -1, with status 0; what it says on standard error need not be UTF-8.
+    For an expired proxy it prints -1, with status 0; its standard error may not be UTF-8.
     """
     left = read_seconds_left(answer)
     shown = printable(os.fsencode(path))
     if left is None:
-        said = next((text for text in answer.stderr.splitlines() if text.strip()), b"").strip()[:300]
+        stderr = next((text for text in answer.stderr.splitlines() if text.strip()), b"").strip()[:300]
         return AccessError(
             "proxy-unreadable",
-            f"{shown} cannot be read as a proxy: {printable(said) or 'no reason was given'}",
+            f"{shown} cannot be read as a proxy: {printable(stderr) or 'no reason was given'}",
             subject=subject,
-            hint=f"Type: {line}",
+            hint=f"Run: {line}",
         )
     if left <= 0:
         return AccessError(
-            "proxy-expired", f"the proxy {shown} has expired", subject=subject, hint=f"Type: {line}"
+            "proxy-expired", f"the proxy {shown} has expired", subject=subject, hint=f"Run: {line}"
         )
     return AccessError(
         "proxy-too-short",
-        f"the proxy {shown} is valid for {show_time(left)}, and {show_time(seconds)} are needed",
+        f"the proxy {shown} is valid for only {format_time_left(left)}, but {format_time_left(seconds)} are needed",
         subject=subject,
-        hint=f"Type: {line}",
+        hint=f"Run: {line}",
     )
 
 
 def read_seconds_left(answer: Finished) -> int | None:
-    """The seconds that `grid-proxy-info -timeleft` tells, less than 1 for an expired proxy; None where it tells none; pure."""
+    """Parse the seconds that `grid-proxy-info -timeleft` prints, less than 1 for an expired proxy; None for other output; pure."""
     found = _SECONDS.findall(answer.stdout) if answer.exit_code == 0 else []
     return int(found[-1]) if found else None
 
 
-def hours_minutes(seconds: float) -> str:
-    """`H:M` as the tools read it, rounded up, never 0:00: that is no limit at all for grid-proxy-init."""
+def format_hours(seconds: float) -> str:
+    """Format `H:M` for the tools, rounded up, never 0:00, which means no limit to grid-proxy-init."""
     minutes = max(1, math.ceil(seconds / 60))
     return f"{minutes // 60}:{minutes % 60:02}"
 
 
-def show_time(seconds: float) -> str:
-    """For people."""
+def format_time_left(seconds: float) -> str:
+    """Format seconds for users."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(int(seconds) // 60, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-def line_to_type(settings: ProxySettings, seconds: float) -> str:
-    """What makes the user a proxy that is good for so many seconds and not much more."""
+def manual_proxy_command(settings: ProxySettings, seconds: float) -> str:
+    """Return the command that creates a proxy valid for `seconds` and not much longer."""
     hours = max(_USUAL_HOURS, math.ceil(seconds / 3600))
     if settings.server is not None:
         account = ["-l", settings.account] if settings.account else []
@@ -260,16 +260,18 @@ def line_to_type(settings: ProxySettings, seconds: float) -> str:
 _MAKING_SECONDS = 120.0
 _PREFIX = "proxy-"
 _LARGEST = 1 << 20
-_TOLERANCE_SECONDS = 120  # whole minutes were asked for, and some seconds have passed
+_TOLERANCE_SECONDS = 120  # requested in whole minutes, and some seconds have passed
 _OTHERS = 0o077
 
-_refused: dict[str, AccessError] = {}  # several logins ask at once, and a wrong passphrase is said once (S7)
+_refused: dict[
+    str, AccessError
+] = {}  # several logins need it at once, and a wrong passphrase is tried once (S7)
 
 
 def kept_proxy(settings: ProxySettings, seconds: float, *, subject: str) -> Path:
-    """The proxy that hibali keeps for these settings, made anew where it is not valid for so many seconds any more.
+    """Return the proxy that hibali keeps for these settings, renewed where it is not valid for `seconds`.
 
-    It lies in the private folder beside the control sockets, on this machine. Raises `AccessError`.
+    It is stored in the private folder of the control sockets, on this machine. Raises `AccessError`.
     """
     folder = private_folder(control_folder() / "proxies")
     path = folder / _name_of(settings)
@@ -290,12 +292,14 @@ def kept_proxy(settings: ProxySettings, seconds: float, *, subject: str) -> Path
 
 
 def _name_of(settings: ProxySettings) -> str:
-    """Settings that lead to the same credential share a proxy."""
+    """Return the file name of a proxy; settings with the same credential share it."""
     source = (settings.make, settings.certificate, settings.key, settings.server, settings.port)
-    told = [os.environ.get(name) for name in ("X509_USER_CERT", "X509_USER_KEY", "X509_CERT_DIR", "HOME")]
-    return hashlib.sha256(repr((source, settings.account, settings.credential, told)).encode()).hexdigest()[
-        :16
+    variables = [
+        os.environ.get(name) for name in ("X509_USER_CERT", "X509_USER_KEY", "X509_CERT_DIR", "HOME")
     ]
+    return hashlib.sha256(
+        repr((source, settings.account, settings.credential, variables)).encode()
+    ).hexdigest()[:16]
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -310,43 +314,43 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def make_proxy(settings: ProxySettings, life: float, seconds: float, *, subject: str) -> bytes:
-    """A new proxy that lasts `life` seconds, or as long as the credential lets it, which must be `seconds` at least.
+    """Create a proxy that lasts `life` seconds, or as long as the credential allows, but at least `seconds`.
 
-    By the site's `make`. Raises `AccessError`.
+    It uses the site's `make`. Raises `AccessError`.
     """
     if settings.make == "myproxy":
-        words = _myproxy_words(settings, life)
+        argv = _myproxy_argv(settings, life)
     else:
         files = _file_options(settings.certificate, settings.key)
-        words = ["grid-proxy-init", "-q", "-valid", hours_minutes(life), *files]
+        argv = ["grid-proxy-init", "-q", "-valid", format_hours(life), *files]
     passphrase = read_passphrase(settings, subject=subject)
     if settings.make == "grid-proxy-init" and passphrase is not None:
-        words.append("-pwstdin")
-    return _make(words, passphrase, seconds, subject=subject)
+        argv.append("-pwstdin")
+    return _make(argv, passphrase, seconds, subject=subject)
 
 
 def derive_proxy(source: Path, life: float, seconds: float, *, subject: str) -> bytes:
-    """A proxy of its own key, made from another one; it lasts `life` seconds, or as long as that one. See `make_proxy`."""
+    """Derive a proxy with a new key from another one; it lasts `life` seconds, or as long as that one. See `make_proxy`."""
     life = min(life, seconds_left(source))
-    words = [
+    argv = [
         "grid-proxy-init",
         "-q",
         "-valid",
         _whole_minutes(life),
         *_file_options(str(source), str(source)),
     ]
-    return _make(words, None, seconds, subject=subject)
+    return _make(argv, None, seconds, subject=subject)
 
 
 def _whole_minutes(seconds: float) -> str:
-    """Rounded down: what is made from a proxy cannot outlive it."""
-    return hours_minutes(math.floor(seconds / 60) * 60)
+    """Round down: a derived proxy cannot outlive its source."""
+    return format_hours(math.floor(seconds / 60) * 60)
 
 
-def _myproxy_words(settings: ProxySettings, life: float) -> list[str]:
-    words = ["myproxy-logon", "-q", "-S", "-s", settings.server or "", "-p", str(settings.port)]
-    words += ["-l", settings.account or "", "-t", str(math.ceil(life / 3600))]
-    return [*words, "-k", settings.credential] if settings.credential else words
+def _myproxy_argv(settings: ProxySettings, life: float) -> list[str]:
+    argv = ["myproxy-logon", "-q", "-S", "-s", settings.server or "", "-p", str(settings.port)]
+    argv += ["-l", settings.account or "", "-t", str(math.ceil(life / 3600))]
+    return [*argv, "-k", settings.credential] if settings.credential else argv
 
 
 def _file_options(certificate: str | None, key: str | None) -> list[str]:
@@ -356,43 +360,46 @@ def _file_options(certificate: str | None, key: str | None) -> list[str]:
     ]
 
 
-def _make(words: Sequence[str], passphrase: bytes | None, seconds: float, *, subject: str) -> bytes:
-    """Run what makes a proxy in a folder that nobody else can enter. Without a terminal, nothing can be asked."""
-    by_hand = shlex.join(word for word in words if word not in {"-q", "-S", "-pwstdin"})
+def _make(argv: Sequence[str], passphrase: bytes | None, seconds: float, *, subject: str) -> bytes:
+    """Run the command that creates a proxy in a private folder, without a terminal, so that it cannot ask."""
+    manual_command = shlex.join(word for word in argv if word not in {"-q", "-S", "-pwstdin"})
     _remove_left_over()
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=control_folder()) as folder:
         path = Path(folder) / "proxy"
-        option = "-o" if words[0] == "myproxy-logon" else "-out"
+        option = "-o" if argv[0] == "myproxy-logon" else "-out"
         try:
             made = run(
-                [*words, option, str(path)],
+                [*argv, option, str(path)],
                 stdin=b"" if passphrase is None else passphrase + b"\n",
                 timeout=_MAKING_SECONDS,
-                environment=_environment(words[0], path),
+                environment=_environment(argv[0], path),
                 umask=_OTHERS,
             )
         except NotFoundError as problem:
-            raise no_tools(problem) from None
+            raise explain_missing_tools(problem) from None
         if made.exit_code != 0 or not path.exists():
-            raise _not_made(words[0], made.stderr + made.stdout, passphrase, subject, by_hand)
+            raise _not_made(argv[0], made.stderr + made.stdout, passphrase, subject, manual_command)
         left = seconds_left(path)
         if left + _TOLERANCE_SECONDS < seconds:
             raise AccessError(
                 "proxy-too-short",
-                f"{words[0]} made a proxy that is valid for {show_time(left)}, and {show_time(seconds)} are needed",
+                f"{argv[0]} made a proxy that is valid for only {format_time_left(left)}, but {format_time_left(seconds)} are needed",
                 subject=subject,
-                hint=f"The credential itself ends, or the server gives no longer ones; see: {by_hand}",
+                hint=f"The credential itself expires, or the server limits the time. To check: {manual_command}",
             )
         content = path.read_bytes()
     if len(content) > _LARGEST:
         raise AccessError(
-            "proxy-not-made", "what was made is no proxy: it is far too large", subject=subject, hint=by_hand
+            "proxy-not-made",
+            "the created file is not a proxy: it is far too large",
+            subject=subject,
+            hint=manual_command,
         )
     return content
 
 
 def _remove_left_over() -> None:
-    """What a call that was killed left, a proxy perhaps: none takes so long."""
+    """Remove old temporary folders, perhaps with a proxy, of calls that were killed."""
     for path in control_folder().glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.lstat().st_mtime > 2 * _MAKING_SECONDS:
@@ -400,34 +407,36 @@ def _remove_left_over() -> None:
 
 
 def _environment(program: str, path: Path) -> Mapping[str, str]:
-    """As the user set it; but MyProxy would take a proxy of the user's for who asks."""
+    """Return the user's environment; without the user's proxy, with which MyProxy would authenticate."""
     return {**os.environ, "X509_USER_PROXY": str(path)} if program == "myproxy-logon" else os.environ
 
 
-def _not_made(program: str, said: bytes, passphrase: bytes | None, subject: str, by_hand: str) -> AccessError:
-    if passphrase is None and b"pass phrase:" in said:
+def _not_made(
+    program: str, stderr: bytes, passphrase: bytes | None, subject: str, manual_command: str
+) -> AccessError:
+    if passphrase is None and b"pass phrase:" in stderr:
         return AccessError(
             "no-passphrase",
-            "the key has a passphrase, and nothing says where hibali finds it",
+            "the key has a passphrase, but the configuration does not say where to get it",
             subject=subject,
             hint="Set passphrase_command, passphrase_file or passphrase_variable in the site's proxy table.",
         )
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith((b"Use -", b"Syntax:", b"Enter "))]
-    words = b"; ".join(told[:3])[:300]
+    text = b"; ".join(told[:3])[:300]
     if passphrase:
-        words = words.replace(passphrase, b"...")
-    because = printable(words) or "it gave no reason"
+        text = text.replace(passphrase, b"...")
+    because = printable(text) or "it gave no reason"
     return AccessError(
         "proxy-not-made",
-        f"{program} made no proxy: {because}",
+        f"{program} created no proxy: {because}",
         subject=subject,
-        hint=f"See what it says by hand: {by_hand}",
+        hint=f"To try: {manual_command}",
     )
 
 
 def read_passphrase(settings: ProxySettings, *, subject: str) -> bytes | None:
-    """The passphrase from where the settings say it is, one line; None where they say nothing. Raises `AccessError`."""
+    """Read the passphrase as configured, one line; None where none is configured. Raises `AccessError`."""
     try:
         found = _find_passphrase(settings)
     except (ValueError, OSError) as problem:
@@ -460,12 +469,12 @@ def _find_passphrase(settings: ProxySettings) -> bytes | None:
 
 
 def _read_private(path: Path) -> bytes:
-    """What a file of our own says that nobody else can read; raises ValueError and OSError."""
+    """Read a file that only this account can read; raises ValueError and OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in {os.geteuid(), 0}:
-            raise ValueError("it is not a file of yours")
+            raise ValueError("it is not a file that belongs to you")
         if found.st_mode & _OTHERS:
             raise ValueError(f"others can read it: chmod 600 {shlex.quote(str(path))}")
         return stream.read(4096)

@@ -27,11 +27,11 @@ from hibali.retry import pause, with_retries
 from hibali.ssh import connect_helper
 from hibali.ssh.gsi import explain_gss, ready_proxy, without_debug
 
-# What ssh says of a login it made without a proxy, at LogLevel VERBOSE (sshconnect2.c, ssh_userauth2).
+# What ssh prints after a login without a proxy, at LogLevel VERBOSE (sshconnect2.c, ssh_userauth2).
 _AUTHENTICATED = re.compile(rb"^Authenticated to .* \(\[([^\]\s]+)\]:([0-9]+)\)", re.MULTILINE)
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
-# Settings of ssh_config(5) under which the way to a host is more than an address; what they say where they are not used.
+# Settings of ssh_config(5) with which a connection needs more than an address, with their unused values.
 _OTHER_WAYS = {
     "proxycommand": "none",
     "proxyjump": "none",
@@ -44,10 +44,10 @@ Address = tuple[str, int]
 
 
 def has_several(configured: Mapping[str, str]) -> bool:
-    """Whether the host's name stands for several addresses that ssh would choose from.
+    """Return whether the host's name has several addresses from which ssh would choose.
 
-    `configured` is what `ssh -G` tells. False where ssh goes through another host, or in a way that an
-    address alone does not describe: nobody here could say which machine that leads to.
+    `configured` is the output of `ssh -G`. False where ssh connects through another host, or in a way that an address alone
+    does not describe: then the machine at the end is unknown here.
     """
     if any(configured.get(name, unused) != unused for name, unused in _OTHER_WAYS.items()):
         return False
@@ -57,7 +57,7 @@ def has_several(configured: Mapping[str, str]) -> bool:
 
 
 def resolve(name: str, port: str, family: int = socket.AF_UNSPEC) -> set[str]:
-    """The addresses of a name; none where it has none, which ssh will say better."""
+    """Return the addresses of a name; empty where it has none, which ssh will report."""
     try:
         found = socket.getaddrinfo(name, port, family, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -65,14 +65,14 @@ def resolve(name: str, port: str, family: int = socket.AF_UNSPEC) -> set[str]:
     return {str(address[0]) for *_, address in found}
 
 
-def address_told(said: bytes) -> Address | None:
-    """Where ssh says that it logged in; None through a proxy. What a banner printed before that does not count."""
-    told = _AUTHENTICATED.findall(said)
-    return _address(*told[-1]) if told else None
+def address_of_login(stderr: bytes) -> Address | None:
+    """Return the address that ssh reports for its login; None through a proxy. The text of a banner before that is ignored."""
+    logins = _AUTHENTICATED.findall(stderr)
+    return _address(*logins[-1]) if logins else None
 
 
 def write_address(path: Path, address: Address | None) -> None:
-    """Keep it for further logins, beside the login's socket; None forgets it."""
+    """Store it for further logins, beside the login's socket; None removes it."""
     path.unlink(missing_ok=True)
     if address is not None:
         path.touch(mode=0o600, exist_ok=False)
@@ -80,10 +80,10 @@ def write_address(path: Path, address: Address | None) -> None:
 
 
 def read_address(path: Path) -> Address | None:
-    """What was kept there."""
+    """Read the stored address."""
     with contextlib.suppress(OSError):
-        words = path.read_bytes().split()
-        return _address(*words) if len(words) == 2 else None
+        fields = path.read_bytes().split()
+        return _address(*fields) if len(fields) == 2 else None
     return None
 
 
@@ -93,26 +93,26 @@ def _address(address: bytes, port: bytes) -> Address | None:
     return None
 
 
-def only_to(address: Address) -> list[str]:
-    """The options of ssh that lead to this address and leave everything else as it is configured for the name.
+def options_for_address(address: Address) -> list[str]:
+    """Return the ssh options that connect to this address and keep everything configured for the name.
 
-    `HostName` would do, too, but a `Match host`, a certificate's principals and a Kerberos ticket are for the name.
+    `HostName` would break a `Match host`, a certificate's principals and a Kerberos ticket, which are for the name.
     """
-    words = [sys.executable, "-I", "-S", connect_helper.__file__, address[0], str(address[1])]
-    command = " ".join(shlex.quote(word) for word in words).replace("%", "%%")
+    argv = [sys.executable, "-I", "-S", connect_helper.__file__, address[0], str(address[1])]
+    command = " ".join(shlex.quote(word) for word in argv).replace("%", "%%")
     return ["-o", f"ProxyCommand={command}", "-o", "ProxyUseFdpass=yes"]
 
 
 _ASKING = threading.Lock()
-# ssh goes on without its socket then, and would wait for ever: the login of a call that was killed came in before it.
+# ssh then continues without its socket and would wait for ever: the login of a killed call created one first.
 _TAKEN = b"already exists, disabling multiplexing"
-LOGIN_SECONDS = 120.0  # a person may have to find a second factor
+LOGIN_SECONDS = 120.0  # time for a user to enter a second factor
 
 _FAST_CIPHER = (
-    "aes128-gcm@openssh.com"  # three times as fast as ssh's first choice, where both have AES instructions
+    "aes128-gcm@openssh.com"  # three times as fast as ssh's default, where both CPUs have AES instructions
 )
 
-# What the user's configuration must not add to a line of ours: S7 names them.
+# What the user's configuration must not add to hibali's commands (S7).
 _ALWAYS = (
     "RequestTTY=no",
     "RemoteCommand=none",
@@ -127,7 +127,7 @@ _ALWAYS = (
 
 
 class Login:
-    """The way to one host: `argv` gives the words before a command there, after `ensure` made sure of a login."""
+    """The login to one host: after `ensure`, `argv` returns the arguments that run a command there."""
 
     def __init__(
         self,
@@ -141,10 +141,10 @@ class Login:
         attempts: int = 3,
         since: float | None = None,
     ) -> None:
-        """`number` tells several logins to one host apart; only the first one may ask a person for anything, or be tried again.
+        """`number` counts several logins to one host; only the first one may ask the user for anything, or be retried.
 
-        `attempts` is how often the first one is tried at a time. The others go to the address that the first one went to, and none is tried again once one was refused.
-        A first one forgets refusals of further logins from before `since` (seconds since the epoch; now, unless given): the
+        `attempts` limits the attempts of the first one. The others use the address of the first one, and none is tried after a refusal.
+        A first one clears refusals of further logins from before `since` (seconds since the epoch; by default now): the
         call's own further logins may have been refused before the first one begins.
         """
         self._settings = settings
@@ -155,7 +155,7 @@ class Login:
         self._since = time.time() if since is None else since
         self.logins = 0
         self._name = login_name(settings, self.host)
-        # one try to come back is counted by whoever tries; further logins have their own way to give up
+        # a reconnect is counted by its caller; further logins have their own limit
         self._refusals = login_refusals(settings, self.host) if attempts > 1 and not number else None
         self._number = number
         self._asks = may_ask and not number
@@ -167,7 +167,7 @@ class Login:
         return control_folder() / (f"{self._name}-{self._number}" if self._number else self._name)
 
     def _beside(self, what: str) -> Path:
-        """What all logins to this host share, beside their sockets."""
+        """Return a path for something that all logins to this host share."""
         return control_folder() / f"{self._name}.{what}"
 
     def _may_ask(self) -> bool:
@@ -175,11 +175,11 @@ class Login:
 
     @property
     def shared(self) -> bool:
-        """Whether a master carries the channels; where masters are forbidden every channel is a login."""
+        """Whether channels share a master connection; where masters are forbidden, every channel is a login."""
         return self._settings.persist_seconds > 0
 
     def ensure(self) -> None:
-        """Log in unless a login is kept already. Raises `AccessError` (never retried) or `TryLaterError`."""
+        """Log in unless there is a login already. Raises `AccessError` (never retried) or `TryLaterError`."""
         if not self.shared:
             self._check_port()
             self._check_proxy()
@@ -197,34 +197,34 @@ class Login:
                     self._log_in_patiently()
 
     def _check_port(self) -> None:
-        """Raise `UsageError` where nobody says which port a gsissh goes to: it need not be that of ssh."""
+        """Raise `UsageError` where the port of a gsissh is not configured: it can differ from that of ssh."""
         if self._port_is_asked and "port" not in self._configured():
-            by_hand = shlex.join([*self._settings.command, "-G", "--", self.host])
+            manual_command = shlex.join([*self._settings.command, "-G", "--", self.host])
             raise UsageError(
                 "ssh-configuration",
-                'gsissh needs a port, as in ["gsissh", "-p", "2222"], and does not tell one of its configuration',
+                'gsissh needs a port, as in ["gsissh", "-p", "2222"], and does not print the one in its configuration',
                 subject=self.host,
-                hint=f"Add -p to the site's ssh.command, or Port to its file; by hand: {by_hand}",
+                hint=f"Add -p to the site's ssh.command, or Port to its configuration file. To try: {manual_command}",
             )
 
     @property
     def _port_is_asked(self) -> bool:
-        """Whether the command is a gsissh without a port, which may be in its configuration file."""
-        program, *words = self._settings.command
-        return PurePosixPath(program).name == "gsissh" and not any(word.startswith("-p") for word in words)
+        """Return whether the command is a gsissh without a port, which may be in its configuration file."""
+        program, *argv = self._settings.command
+        return PurePosixPath(program).name == "gsissh" and not any(word.startswith("-p") for word in argv)
 
     def _check_proxy(self) -> None:
-        """A server refuses all that is wrong with a proxy in the same words: it is looked at here. Raises `AccessError`."""
+        """Check the proxy here, because servers reject all bad proxies with the same message. Raises `AccessError`."""
         if self._settings.auth == "gsi":
             self._made_proxy = ready_proxy(self._settings.proxy, subject=self.host).made
 
     @property
     def _command(self) -> tuple[str, ...]:
-        """The site's ssh, with the proxy that was made for it."""
-        words = self._settings.command
+        """Return the site's ssh command, with the proxy that was created for it."""
+        argv = self._settings.command
         if self._made_proxy is not None:
-            words = ("env", f"X509_USER_PROXY={self._made_proxy}", *words)
-        return (*words, "-o", "GSSAPIAuthentication=yes") if self._settings.auth == "gsi" else words
+            argv = ("env", f"X509_USER_PROXY={self._made_proxy}", *argv)
+        return (*argv, "-o", "GSSAPIAuthentication=yes") if self._settings.auth == "gsi" else argv
 
     def _log_in_patiently(self) -> None:
         self._check_welcome()
@@ -242,7 +242,7 @@ class Login:
         self._forget_refusals()
 
     def _check_welcome(self) -> None:
-        """Raise `TryLaterError` where the host refused too often in a row; whoever sits at a terminal may try."""
+        """Raise `TryLaterError` where the host refused too often in a row; users at a terminal may try."""
         if self._refusals is not None and not self._may_ask():
             self._refusals.check()
 
@@ -256,12 +256,12 @@ class Login:
             self._refusals.answered()
 
     def answered(self) -> None:
-        """A channel was opened: where each one is a login of its own, that was one."""
+        """Note that a channel was opened: where each channel is a login, this one was accepted."""
         if not self.shared:
             self._forget_refusals()
 
     def _log_in_once(self) -> None:
-        """A site that has no room for a further login is not asked for it again."""
+        """Log in; a site that refused a further login is not asked for one again."""
         if self._refused is not None:
             raise self._refused
         try:
@@ -272,49 +272,47 @@ class Login:
 
     @property
     def seconds(self) -> float | None:
-        """How long the last login to this host took; None where nobody knows."""
+        """The duration of the last login to this host; None where unknown."""
         with contextlib.suppress(OSError, ValueError):
             return float(self._beside("took").read_bytes())
         return None
 
     @property
     def waits_for_the_first(self) -> bool:
-        """Whether a further login has to know where the first one went before it can begin."""
+        """Whether a further login has to wait for the address of the first one."""
         return has_several(self._configured())
 
     def argv(self, command: str) -> list[str]:
-        """The words that run one constant command there, over the kept login.
+        """Return the arguments that run one constant command there, over the shared login.
 
         `ProxyCommand=false` keeps a channel that finds no master from logging in by itself.
         """
-        words = [*self._command, *_options()]
+        argv = [*self._command, *_options()]
         if self.shared:
-            words += ["-S", str(self._socket), "-o", "ControlMaster=no", "-o", "ProxyCommand=false"]
+            argv += ["-S", str(self._socket), "-o", "ControlMaster=no", "-o", "ProxyCommand=false"]
         else:
-            words += ["-o", "ControlPath=none", *_asking(self._may_ask())]
+            argv += ["-o", "ControlPath=none", *_asking(self._may_ask())]
             self._count_login()
             self._space_logins()
-        return [*words, "--", self.host, command]
+        return [*argv, "--", self.host, command]
 
     def close(self) -> None:
-        """End the kept login now."""
+        """End the shared login."""
         if self.shared and self._socket.exists():
             subprocesses.run(
                 [*self._settings.command, "-S", str(self._socket), "-O", "exit", "--", self.host], timeout=15
             )
 
     def explain(self, errors: bytes) -> HibaliError:
-        """The error for a channel that ended with ssh's own 255."""
+        """Return the error for a channel that ended with ssh's exit code 255."""
         problem = explain_ssh(errors, self._settings.command, self.host)
         if self._settings.auth == "gsi" and problem.code == "login-refused":
             problem.hint = (
-                "The proxy itself is valid: does the site know its holder (grid-proxy-info -identity), and this machine the "
-                f"site's authority (X509_CERT_DIR)? {problem.hint}"
+                "The proxy itself is valid. Check that the site knows its holder (grid-proxy-info -identity), and this machine the "
+                f"site's authority (X509_CERT_DIR). {problem.hint}"
             )
         if self._port_is_asked and problem.code == "unreachable":
-            problem.hint = (
-                f"It went to port {self._configured().get('port')}, as gsissh -G says. {problem.hint}"
-            )
+            problem.hint = f"The port was {self._configured().get('port')} (gsissh -G). {problem.hint}"
         if not self.shared:
             self._note_refusal(problem)
         return problem
@@ -322,30 +320,30 @@ class Login:
     def _is_up(self) -> bool:
         if not self._socket.exists():
             return False
-        words = [*self._settings.command, "-S", str(self._socket), "-O", "check", "--", self.host]
-        return subprocesses.run(words, timeout=15).exit_code == 0
+        argv = [*self._settings.command, "-S", str(self._socket), "-O", "check", "--", self.host]
+        return subprocesses.run(argv, timeout=15).exit_code == 0
 
     def _log_in_first(self) -> None:
         self._forget_further_refusal()
         self._beside("address").unlink(missing_ok=True)
-        said = self._log_in("-o", "LogLevel=VERBOSE")  # the first of a kind of option counts
-        write_address(self._beside("address"), address_told(said))
+        stderr = self._log_in("-o", "LogLevel=VERBOSE")  # ssh uses the first option of each kind
+        write_address(self._beside("address"), address_of_login(stderr))
 
     def _forget_further_refusal(self) -> None:
-        """Let further logins be tried again, unless one of this very call was refused a moment ago."""
+        """Allow further logins again, unless one of this call was refused just before."""
         refused = self._beside("refused")
         with contextlib.suppress(FileNotFoundError):
             if not self._since <= refused.stat().st_mtime <= time.time():
                 refused.unlink(missing_ok=True)
 
     def _note_further_refusal(self) -> None:
-        """By our own clock: that of the filesystem may be some milliseconds behind."""
+        """Note the time by this machine's clock: that of the filesystem may be some milliseconds behind."""
         refused, now = self._beside("refused"), time.time()
         refused.touch(mode=0o600)
         os.utime(refused, (now, now))
 
     def _log_in_further(self) -> None:
-        """To where the first one went. Until one was accepted they go one by one: a row of refusals is how one is banned."""
+        """Log in to the address of the first one. Until one was accepted, logins are sequential: sites ban clients after several refusals."""
         accepted, refused = self._beside("accepted"), self._beside("refused")
         address = read_address(self._beside("address")) if self.waits_for_the_first else None
         with contextlib.ExitStack() as alone:
@@ -356,11 +354,11 @@ class Login:
             if refused.exists():
                 raise AccessError(
                     "further-refused",
-                    "a further login was refused, and is not tried again",
+                    "a further login was refused and is not retried",
                     subject=self.host,
                 )
             try:
-                self._log_in(*(only_to(address) if address else []))
+                self._log_in(*(options_for_address(address) if address else []))
             except AccessError:
                 accepted.unlink(missing_ok=True)
                 self._note_further_refusal()
@@ -368,12 +366,12 @@ class Login:
             accepted.touch(mode=0o600)
 
     def _log_in(self, *more: str) -> bytes:
-        """Log in, and return what ssh said meanwhile."""
+        """Log in, and return ssh's standard error."""
         self._space_logins()
         self._socket.unlink(missing_ok=True)
-        # the address is told at VERBOSE, the error chain of GSI at DEBUG1; the first of a kind of option counts
+        # the address is told at VERBOSE, the error chain of GSI at DEBUG1; ssh uses the first option of each kind
         level = "DEBUG1" if self._settings.auth == "gsi" else "ERROR" if self._number else "VERBOSE"
-        words = [
+        argv = [
             *self._command,
             *("-o", f"LogLevel={level}"),
             *more,
@@ -386,7 +384,9 @@ class Login:
         ]
         self._on_event(Noted(f"Logging in to {self.host}."))
         began = time.monotonic()
-        finished = subprocesses.run(words, timeout=LOGIN_SECONDS, foreground=self._may_ask(), enough=_TAKEN)
+        finished = subprocesses.run(
+            argv, timeout=LOGIN_SECONDS, foreground=self._may_ask(), stop_after=_TAKEN
+        )
         took = time.monotonic() - began
         if finished.exit_code != 0 and not (_TAKEN in finished.stderr and self._is_up()):
             raise self.explain(finished.stderr)
@@ -400,22 +400,22 @@ class Login:
         note_use("logins", self._name, what="login")
 
     def _ciphers(self, *more: str) -> str:
-        """What ssh would offer to this host, in its order."""
+        """Return the ciphers that ssh offers to this host, in its order."""
         return self._configured(*more).get("ciphers", "")
 
     @property
     def account(self) -> str:
-        """Whom one logs in as and where: the same for all names of a host in ssh's own configuration."""
-        told = self._configured()
-        return f"{told.get('user', '')}@{told.get('hostname', self.host).lower()}:{told.get('port', '')}"
+        """Return user, host and port of the login: the same for all names of a host in ssh's configuration."""
+        configured = self._configured()
+        return f"{configured.get('user', '')}@{configured.get('hostname', self.host).lower()}:{configured.get('port', '')}"
 
     def _configured(self, *more: str) -> dict[str, str]:
-        """The last value of each setting for this host; empty where this ssh cannot tell (ssh(1), -G)."""
-        with _ASKING:  # several logins begin at once, and one answer is good for all
+        """Return the last value of each setting for this host; empty where this ssh has no -G (ssh(1))."""
+        with _ASKING:  # several logins start at once and share one answer
             return _configured((*self._settings.command, *more), self.host)
 
     def _space_logins(self) -> None:
-        """Keep the site's interval between logins: some sites ban who connects too often."""
+        """Keep the site's interval between logins: some sites ban clients that connect too often."""
         stamp = control_folder() / f"{self._name}.at"
         with self._only_one(stamp.with_suffix(".spacing")):
             with contextlib.suppress(OSError):
@@ -426,7 +426,7 @@ class Login:
 
     @contextlib.contextmanager
     def _only_one(self, path: Path) -> Iterator[None]:
-        """One at a time, of all processes; the folder is local, where flock(2) holds."""
+        """Lock out other processes; the folder is local, where flock(2) is reliable."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -436,35 +436,35 @@ class Login:
 
 
 def login_name(settings: SshSettings, host: str) -> str:
-    """A name for the way to a host: whatever goes there by the same words shares it."""
+    """Return the name of a login: logins with the same settings and host share it."""
     name = "\0".join([*settings.command, host])
     return hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
 
 
 def login_refusals(settings: SshSettings, host: str) -> Refusals:
-    """What is remembered of logins there."""
+    """Return the recorded refusals of logins there."""
     return Refusals("logins", login_name(settings, host), subject=host)
 
 
 def address_of(settings: SshSettings) -> tuple[str, str]:
-    """The host and port that logins of a site go to, as ssh's own configuration has them."""
-    told = _configured(settings.command, settings.host)
-    return told.get("hostname", settings.host).lower(), told.get("port", "")
+    """Return the host and port of a site's logins, from ssh's configuration."""
+    configured = _configured(settings.command, settings.host)
+    return configured.get("hostname", settings.host).lower(), configured.get("port", "")
 
 
 @functools.cache
 def _configured(command: tuple[str, ...], host: str) -> dict[str, str]:
-    told = subprocesses.run([*command, "-G", "--", host], timeout=15)
-    lines = told.stdout.decode("utf-8", "replace").splitlines() if told.exit_code == 0 else []
+    answer = subprocesses.run([*command, "-G", "--", host], timeout=15)
+    lines = answer.stdout.decode("utf-8", "replace").splitlines() if answer.exit_code == 0 else []
     return {name: value for name, _, value in (line.partition(" ") for line in lines)}
 
 
 def prefer_cipher(ciphers: str, stock: str) -> list[str]:
-    """The option that puts the fastest cipher first; none where the user's or the host's configuration chose an order."""
-    words = ciphers.split(",")
-    if ciphers != stock or _FAST_CIPHER not in words:
+    """Return the option that puts the fastest cipher first; empty where the configuration sets an order."""
+    names = ciphers.split(",")
+    if ciphers != stock or _FAST_CIPHER not in names:
         return []
-    return ["-o", "Ciphers=" + ",".join([_FAST_CIPHER, *(word for word in words if word != _FAST_CIPHER)])]
+    return ["-o", "Ciphers=" + ",".join([_FAST_CIPHER, *(word for word in names if word != _FAST_CIPHER)])]
 
 
 def _options() -> list[str]:
@@ -472,9 +472,9 @@ def _options() -> list[str]:
 
 
 def unattended_options() -> list[str]:
-    """What a site's own ssh is given to log in to another site: as ours, and nothing is asked or shared.
+    """Return the options with which a site's ssh logs in to another site: hibali's own, without questions and sharing.
 
-    OpenSSH before 7.6 knows no RemoteCommand, and so has none.
+    RemoteCommand is left out, because OpenSSH before 7.6 does not know it.
     """
     return [
         *("-o", "IgnoreUnknown=RemoteCommand"),
@@ -486,44 +486,44 @@ def unattended_options() -> list[str]:
 
 
 def _asking(may_ask: bool) -> list[str]:  # noqa: FBT001  # the one thing it is about
-    """Without a terminal nothing may be asked, and an unknown host key is an end."""
+    """Return the options for questions: without a terminal none are allowed, and an unknown host key is an error."""
     if may_ask:
         return ["-o", "StrictHostKeyChecking=ask"]
     return ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
 
 
 def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError:
-    """What ssh(1) meant by status 255: it says so only in words on standard error."""
-    said = errors.decode("utf-8", "replace")
-    text = without_debug(said)
+    """Translate ssh's exit code 255 by its messages on standard error."""
+    stderr = errors.decode("utf-8", "replace")
+    text = without_debug(stderr)
     last = text.splitlines()[-1].strip() if text else "ssh gave no reason"
-    by_hand = shlex.join([*command, host])
-    if found := explain_gss(said, subject=host, by_hand=shlex.join([*command, "-v", host])):
+    manual_command = shlex.join([*command, host])
+    if found := explain_gss(stderr, subject=host, manual_command=shlex.join([*command, "-v", host])):
         return found
     if "Host key verification failed" in text or "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
         return AccessError(
             "host-key",
-            "the host's key is unknown or has changed",
+            "the key of the host is unknown or has changed",
             subject=host,
-            hint=f"Check it with the site, then log in once by hand: {by_hand}",
+            hint=f"Compare it with the site's published key, then log in once yourself: {manual_command}",
         )
     denied = (
-        "Permission denied (",  # ssh's own words: a shell over there says "Permission denied" of files
+        "Permission denied (",  # ssh's own message: a remote shell prints "Permission denied" about files
         "Permission denied, please try again",
         "Too many authentication failures",
         "No more authentication methods",
         "no mutual signature",
     )
-    if any(words in text for words in denied):
+    if any(phrase in text for phrase in denied):
         return AccessError(
             "login-refused",
-            f"the login was refused, or would have asked for something: {last}",
+            f"the login was refused, or needs an answer from you: {last}",
             subject=host,
-            hint=f"Log in once by hand: {by_hand}",
+            hint=f"Log in once yourself: {manual_command}",
         )
     if any(
-        words in text
-        for words in (
+        phrase in text
+        for phrase in (
             "Bad configuration option",
             "Can't open user config file",
             "Bad owner or permissions",
@@ -534,6 +534,6 @@ def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError
             "ssh-configuration",
             last,
             subject=host,
-            hint=f"Correct the site's ssh settings; by hand: {by_hand}",
+            hint=f"Correct the site's ssh settings. To try: {manual_command}",
         )
-    return TryLaterError("unreachable", last, subject=host, hint=f"Try by hand: {by_hand}")
+    return TryLaterError("unreachable", last, subject=host, hint=f"To try: {manual_command}")

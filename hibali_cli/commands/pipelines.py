@@ -290,7 +290,7 @@ def publish_command(common: Common, pipelines: tuple[str, ...], remote_name: str
     """
     from hibali.errors import IncompleteError
     from hibali.files import account_names
-    from hibali_cli.handlers.pipeline_exchange import open_remote, open_shelf, show_exchanged
+    from hibali_cli.handlers.pipeline_exchange import open_image_store, open_remote, show_exchanged
     from hibali_cli.handlers.pipelines import open_catalogue
     from registry.exchange import publish
 
@@ -298,7 +298,7 @@ def publish_command(common: Common, pipelines: tuple[str, ...], remote_name: str
     remote, seen = open_remote(common, remote_name)
     wanted = [catalogue.find(each) for each in pipelines] or catalogue.all()
     by = account_names()[1]
-    shelf = open_shelf(common, remote_name)
+    shelf = open_image_store(common, remote_name)
     done = publish(catalogue, remote, remote_name, seen, wanted, by, shelf)
     show_exchanged(common, remote_name, done)
     missing = [each.pipeline.reference for each in done if each.content == "missing"]
@@ -366,14 +366,14 @@ def show_command(common: Common, pipeline: str) -> int | None:
         show_sites,
     )
     from registry.catalogue import Catalogue
-    from runs.store import by_site, runs_of
+    from runs.store import runs_by_site, runs_of
 
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
     trusted, said = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
-    sites = by_site(runs_of(found.digest))
+    sites = runs_by_site(runs_of(found.digest))
     image = catalogue.image(found)
-    here = image is not None and catalogue.images.here(found, image) is not None
+    here = image is not None and catalogue.images.local_file(found, image) is not None
     if common.json:
         fields = image_fields(image, here=here) if image else None
         runs = [each.to_record() for each in sites]

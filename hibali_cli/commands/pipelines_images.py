@@ -63,7 +63,7 @@ def image_drop_command(common: Common, pipeline: str, *, force: bool) -> int | N
     catalogue = open_catalogue(common)
     found = catalogue.find(pipeline)
     record = catalogue.images.require(found)
-    if not force and catalogue.images.here(found, record) is not None:
+    if not force and catalogue.images.local_file(found, record) is not None:
         _require_elsewhere(common, found.reference, record)
     catalogue.images.drop(found)
     tell_image(common, catalogue, found, record, "dropped")
@@ -73,11 +73,11 @@ def image_drop_command(common: Common, pipeline: str, *, force: bool) -> int | N
 def _require_elsewhere(common: Common, reference: str, record: ImageRecord) -> None:
     """Raise `RefusedError` where no remote has the content; one that cannot be asked has not."""
     from hibali.errors import HibaliError, RefusedError
-    from hibali_cli.handlers.pipeline_exchange import open_shelf
+    from hibali_cli.handlers.pipeline_exchange import open_image_store
 
     for name in sorted(common.settings().remotes):
         try:
-            shelf = open_shelf(common, name)
+            shelf = open_image_store(common, name)
             if shelf is not None and record.digest in shelf.present([record]):
                 return
         except HibaliError as problem:
@@ -131,7 +131,7 @@ def image_show_command(common: Common, pipeline: str) -> int | None:
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
     record = catalogue.images.require(found)
-    file = catalogue.images.here(found, record)
+    file = catalogue.images.local_file(found, record)
     if common.json:
         told = {"name": found.name, "version": found.version, **image_fields(record, here=file is not None)}
         common.output.record("image", {**told, **({"file": str(file)} if file else {})})

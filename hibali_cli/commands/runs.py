@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hibali_cli.command import command, command_group
-from hibali_cli.handlers.launch import Into, check_collecting
 from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common, duration_of
-from hibali_cli.run_options import notify_option
+from hibali_cli.run_options import CollectOptions, check_collecting, notify_option
 
 if TYPE_CHECKING:
     from hibali_cli.handlers.run_sites import LogLines
@@ -155,7 +154,7 @@ def collect_command(
     ended are collected, each into a folder with its number.
     """
     from hibali.errors import RunFailedError, UsageError
-    from hibali_cli.handlers.launch import Into, collect_outputs, report_collected, saving_in
+    from hibali_cli.handlers.launch import collect_outputs, report_collected, saving_in
     from hibali_cli.handlers.run_sites import update_runs
     from hibali_cli.handlers.runs import find_failure
     from hibali_cli.progress import listening
@@ -170,7 +169,7 @@ def collect_command(
     if run.sweep is not None:
         from hibali_cli.handlers.sweeps import collect_sweep
 
-        return collect_sweep(common, run_store, run, Into(folder, dataset, no_save), table)
+        return collect_sweep(common, run_store, run, CollectOptions(folder, dataset, no_save, table))
     if table is not None:
         raise UsageError("usage", "it is for a sweep, and this run is none", subject="--table")
     with listening(common, f"collect {run.id}") as on_event:
@@ -585,9 +584,9 @@ def rerun_command(
     """
     from hibali_cli.handlers.sweeps import rerun
 
-    into = Into(folder, None, no_save)
-    check_collecting(into, wait=wait)
-    return rerun(common, run_id, into, table, failed=failed, wait=wait)
+    collect = CollectOptions(folder, None, no_save, table)
+    check_collecting(collect, wait=wait)
+    return rerun(common, run_id, collect, failed=failed, wait=wait)
 
 
 @command("show", examples=[("hibali runs show 20260102-030405-0a1b2c3d", "See how far a run is.")])
@@ -621,10 +620,9 @@ def show_command(common: Common, run_id: str) -> int | None:
 @notify_option
 def wait_command(common: Common, run_ids: tuple[str, ...], *, notify: str | None) -> int | None:
     """Wait until runs have ended, and tell how."""
-    from hibali_cli.handlers.run_sites import wait_for_runs
+    from hibali_cli.handlers.run_sites import notifying, wait_for_runs
     from hibali_cli.handlers.runs import report_ends
     from hibali_cli.progress import listening
-    from hibali_cli.run_options import notifying
     from runs.store import RunStore
 
     run_store = RunStore()
@@ -650,9 +648,9 @@ def watch_command(common: Common, run_ids: tuple[str, ...], *, notify: str | Non
 
     It ends as `runs wait` does. To look is all it does: the same `run` line still continues a run whose end was only watched.
     """
+    from hibali_cli.handlers.run_sites import notifying
     from hibali_cli.handlers.run_watch import watch_runs
     from hibali_cli.handlers.runs import raise_failure
-    from hibali_cli.run_options import notifying
     from runs.store import RunStore
 
     run_store = RunStore()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from hibali.amounts import size_words, time_words
+from hibali.amounts import format_duration, format_size
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali_cli.command import command, command_group
 from hibali_cli.failure import tell_people
@@ -234,9 +234,9 @@ def log_command(common: Common, name: str, *, count: int, text: bool) -> int | N
         (
             f"{datetime.fromisoformat(each.began).astimezone():%Y-%m-%d %H:%M:%S}",
             outcome_words(each) + (" (made up)" if each.made_up else ""),
-            None if each.seconds is None else time_words(each.seconds),
+            None if each.seconds is None else format_duration(each.seconds),
             each.amount("files_moved") if each.amounts else None,
-            size_words(each.amount("bytes_moved")) if each.amounts else None,
+            format_size(each.amount("bytes_moved")) if each.amounts else None,
             each.amount("files_failed") if each.amounts else None,
             each.proof,
             each.message or (each.operations or each.runs or (None,))[-1],
@@ -388,14 +388,14 @@ def notify_command(common: Common, **options: Any) -> int | None:
 
 
 def _read(given: dict[str, Any]) -> dict[str, Any]:
-    from hibali.amounts import read_words
+    from hibali.amounts import split_command
     from hibali.http import check_post_url
 
     found: dict[str, Any] = {}
     for key, value in given.items():
         if key in {"words", "secret_command"}:
             try:
-                found["command" if key == "words" else key] = read_words(value)
+                found["command" if key == "words" else key] = split_command(value)
             except ValueError as problem:
                 raise UsageError("bad-command", str(problem), subject=f"--{key}") from None
         elif key == "expires_within":

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from hibali_cli.command import command
-from hibali_cli.handlers.transfer import FILTERS, add_choosing_options
 from hibali_cli.options import OUTPUT_FILE, Common
+from hibali_cli.transfer_options import FILTERS, add_choosing_options
 
 
 @command(

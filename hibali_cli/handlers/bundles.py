@@ -23,12 +23,13 @@ from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results
 from hibali_cli.progress import listening
 from hibali_cli.records import moment
+from hibali_cli.run_options import RunOptions
 from registry.catalogue import Catalogue
 from registry.exchange import judge_image
 from registry.images.record import FILE as IMAGE
 from registry.images.record import write_record
 from registry.invocation import check_invocation, read_invocation
-from registry.remotes.base import Arrival
+from registry.remotes.base import Download
 from registry.signature import is_signature_name
 from runs.bundles.archive import Archive
 from runs.bundles.create import (
@@ -281,7 +282,7 @@ def run_bundle(common: Common, asked: BundleRunOptions) -> int:
             _keep(common, catalogue, bundle, asked.file)
             require_consent(common, catalogue, bundle.pipeline, load_container(site.container.name))
             turn = f"bundle-{bundle.content}-{site.name}"
-            with book.claim(turn, on_event=on_event):
+            with book.lock(turn, on_event=on_event):
                 folder = unpack(archive, bundle, site.name)
                 run = _launch(
                     common, _request(common, asked, bundle, folder, places, on_event), book, on_event
@@ -292,7 +293,7 @@ def run_bundle(common: Common, asked: BundleRunOptions) -> int:
         if run.state is State.LOST:
             raise find_failure(run) or RunFailedError("run-lost", "the run is lost", subject=run.id)
         receipt, compared = _collect(common, asked, bundle, run, on_event)
-        with book.claim(turn, on_event=on_event):
+        with book.lock(turn, on_event=on_event):
             forget(bundle, site.name)
     return _tell(common, asked, bundle, run, receipt, compared)
 
@@ -308,7 +309,7 @@ def _keep(common: Common, catalogue: Catalogue, bundle: Bundle, subject: str) ->
     known = catalogue.pins().get((pipeline.name, pipeline.version)) == pipeline.digest
     if not known or (IMAGE in beside and IMAGE not in here):
         policy_of(common).check(pipeline, bundle.signatures, printable(subject), image)
-    catalogue.take([Arrival(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
+    catalogue.take([Download(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
 
 
 def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:
@@ -352,9 +353,11 @@ def _request(
     }
     answers = folder / "answers.json"
     write_atomic(answers, json.dumps(_values(bundle, located)).encode("ascii"))
-    request = read_request(common, bundle.pipeline, answers, asked.site, asked.image, identify=True)
+    request = read_request(
+        common, bundle.pipeline, answers, asked.site, RunOptions(image=asked.image), identify=True
+    )
     for number, each in enumerate(bundle.record.inputs):
-        identity = request.identities[number]
+        identity = request.workload.identities[number]
         same = (
             identity is not None and identity.files == below(bundle.inputs[number])
             if each.included
@@ -372,7 +375,7 @@ def _request(
 
 def _with_image(request: Request, bundle: Bundle, folder: Path, given: str) -> Request:
     """What `--image` said; else the image in the bundle, the one that the catalogue has by now, or the one of the bundle's run."""
-    if given or not request.container.isolates:
+    if given or not request.compute.container.isolates:
         return replace(request, image=given)
     if bundle.image is not None and bundle.image_file:
         archive = folder / bundle.image_file
@@ -403,10 +406,10 @@ def _is_same(common: Common, bundle: Bundle, number: int, location: str, on_even
 
 def _launch(common: Common, request: Request, book: RunStore, on_event: Listener) -> Run:
     request = with_job_proxy(request)
-    far = opener(request.site, on_event)()
+    far = opener(request.compute.site, on_event)()
     try:
         return launch(
-            request, far, book, Synchroniser(), began=lambda run: _announce(common, run), on_event=on_event
+            request, far, book, Synchroniser(), on_begin=lambda run: _announce(common, run), on_event=on_event
         )
     finally:
         far.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from hibali.amounts import size_words, time_words
+from hibali.amounts import format_duration, format_size
 from hibali.locations import Location, parse_location, read_location
 from hibali.text import path_fields, path_from_fields, printable
 from hibali_cli.options import Common
@@ -61,7 +61,7 @@ def _row(each: Operation, now: float) -> tuple[Cell, ...]:
         each.target,
         _result_words(each, now),
         each.number("files_moved"),
-        size_words(each.number("bytes_moved")),
+        format_size(each.number("bytes_moved")),
         each.proof_moved,
         each.schedule,
     )
@@ -124,7 +124,7 @@ def _list_moves(common: Common, path: str, operations: Iterable[Operation], last
                 each.operation.source,
                 each.operation.target,
                 each.files,
-                size_words(each.bytes),
+                format_size(each.bytes),
                 each.failed or None,
                 each.proof,
             )
@@ -240,10 +240,10 @@ def _story_pairs(story: Story, now: float) -> dict[str, Cell]:
     }
     if each.receipt is not None:
         pairs |= {
-            "took": time_words(each.seconds) if each.seconds >= 1 else f"{each.seconds:.2f} s",
-            "files": f"{receipt.get('files')}, {size_words(each.number('bytes'))}",
-            "moved": f"{receipt.get('files_moved')}, {size_words(each.number('bytes_moved'))}"
-            + (f", {size_words(round(story.rate))} a second" if story.rate else ""),
+            "took": format_duration(each.seconds) if each.seconds >= 1 else f"{each.seconds:.2f} s",
+            "files": f"{receipt.get('files')}, {format_size(each.number('bytes'))}",
+            "moved": f"{receipt.get('files_moved')}, {format_size(each.number('bytes_moved'))}"
+            + (f", {format_size(round(story.rate))} a second" if story.rate else ""),
             "kept, deleted, failed": ", ".join(
                 str(receipt.get(name)) for name in ("files_kept", "files_deleted", "files_failed")
             ),
@@ -271,13 +271,13 @@ def compact_history(common: Common, before: float, *, dry_run: bool) -> int | No
         journals += 1
         lines += each.lines
         size += each.bytes
-        common.output.detail(f"{each.operation.id}: {each.lines} lines, {size_words(each.bytes)}")
+        common.output.detail(f"{each.operation.id}: {each.lines} lines, {format_size(each.bytes)}")
     if common.json:
         fields = {"journals": journals, "lines": lines, "bytes": size, "dry_run": dry_run}
         common.output.record("compacted", fields, flush=True)
         return None
     would = "would go" if dry_run else "went"
     common.output.say(
-        f"{lines} lines ({size_words(size)}) {would} from {journals} journals; every receipt stays."
+        f"{lines} lines ({format_size(size)}) {would} from {journals} journals; every receipt stays."
     )
     return None

@@ -3,121 +3,112 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import click
 
-from hibali.errors import RefusedError, UsageError
+from hibali.errors import NotFoundError, RefusedError, UsageError
+from hibali.events import Listener
+from hibali.ledger import new_identifier
+from hibali.locations import read_target
+from hibali_cli.handlers.pipelines import pinned_image
+from hibali_cli.handlers.run_sites import fetch_usage, notifying, opener, run_site, update_runs, wait_for_runs
+from hibali_cli.handlers.runs import report_ends, report_unfinished
+from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, load_dependencies, texts_of
 from hibali_cli.options import Common
-from hibali_cli.run_options import Order, load_first, settle, show_resources
+from hibali_cli.output import Output, flush_results
+from hibali_cli.progress import listening
+from hibali_cli.run_options import CollectOptions, RequestedJob, RunOptions, proxy_argv, resource_argv
+from registry.catalogue import Catalogue
+from registry.invocation import Invocation, read_invocation
+from registry.pipeline import Pipeline
+from runs.collect import collect
+from runs.containers.base import Container, find_consent_reasons
+from runs.dataset import dataset_saving, find_dataset, recorded_request, typed_request
+from runs.dependencies import must_end_before, needed_parts, require_success
+from runs.fast_storage import NO_FAST_OPTIONS, NOTHING_FAST, FastOptions, choose_fast_storage
+from runs.inputs import (
+    Located,
+    copy_collected,
+    dependencies_of,
+    find_collected_copy,
+    list_inputs,
+    list_references,
+    locate_inputs,
+    seen_from,
+)
+from runs.launch import launch
+from runs.model import Run, State, ignore_run
+from runs.prepare import Prepared, prepare_dry_run
+from runs.request import ComputeSite, JobOptions, Request, Workload, compute_site, run_key, with_job_proxy
+from runs.resources import DecidedResources, show_value
+from runs.reuse import Reuse
+from runs.schedulers.base import Resources
+from runs.stage import Synchroniser
+from runs.store import Reference, RunStore
+from transfers.journal import Receipt
+from transfers.request import Saving
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hibali.config.model import Site
-    from hibali.events import Listener
-    from registry.catalogue import Catalogue
-    from registry.invocation import Invocation
-    from registry.pipeline import Pipeline
-    from runs.containers.base import Container
-    from runs.fast_storage import FastOptions
-    from runs.inputs import Located
-    from runs.model import Run
-    from runs.prepare import Prepared
-    from runs.request import Request
-    from runs.store import RunStore
-    from transfers.journal import Receipt
-    from transfers.request import Saving
-
-
-def collect_outputs(
-    common: Common, run_store: RunStore, run: Run, folder: str, on_event: Listener, saving: Saving
-) -> Receipt:
-    """Pull the outputs into a folder. Raises what `runs.collect.collect` does."""
-    from hibali.locations import read_target
-    from hibali_cli.handlers.run_sites import fetch_usage, run_site
-    from runs.collect import collect
-
-    target = read_target(folder, common.settings())
-    fetch_usage(common, run_store, run, on_event)
-    return collect(run, run_site(common, run.site), target, run_store, on_event, saving=saving)
-
-
-def saving_in(run_store: RunStore, run: Run, dataset: str) -> Saving:
-    """The commit that keeps a run in a dataset. Raises `UsageError`."""
-    from runs.dataset import find_dataset, recorded_request, saving_of
-
-    return saving_of(find_dataset(dataset, recorded_request(run_store.records(run.id), run.id)), run)
+_WIDEST = 60  # columns; a longer value exceeds its column
 
 
-def report_collected(common: Common, receipt: Receipt) -> None:
-    """A record for programs, one sentence for people."""
-    if common.json:
-        record = receipt.to_record()
-        common.output.record(
-            "receipt", {name: record[name] for name in record if name not in {"schema", "kind"}}, flush=True
-        )
-    else:
-        common.output.say(
-            f"{receipt.files} files in {receipt.target}, {receipt.files_moved} moved, proof {receipt.proof_moved or 'none needed'}"
-        )
+def find_pipeline(common: Common, catalogue: Catalogue, name: str) -> Pipeline:
+    """Return a pipeline of the catalogue; warn if it is deprecated. Raises `NotFoundError`."""
+    found = catalogue.find(name)
+    deprecation = catalogue.deprecation(found)
+    if deprecation is not None:
+        common.output.warn(f"{found.reference}: {deprecation}")
+    return found
 
 
-class Into(NamedTuple):
-    """Where outputs go after a run that is waited for, if anywhere."""
-
-    folder: str | None
-    dataset: str | None
-    no_save: bool
-
-
-def check_collecting(into: Into, *, wait: bool) -> None:
-    """Raise `UsageError` for what cannot be asked for together."""
-    folder, dataset, no_save = into
-    if folder is not None and dataset is not None:
+def run_single(
+    common: Common,
+    catalogue: Catalogue,
+    pipeline: Pipeline,
+    answers: Path | None,
+    options: RunOptions,
+    *,
+    dry_run: bool,
+) -> int | None:
+    """Run a pipeline once with the answers in a file; return the exit code."""
+    if answers is None:
         raise UsageError(
-            "usage", "outputs go to one place: it says where, as --collect does", subject="--dataset"
+            "usage",
+            "a run needs a file with answers",
+            subject="INVOCATION.json",
+            hint=f"`hibali pipelines example {pipeline.reference}` writes one to fill in; --param ID=VALUE,... makes a sweep.",
         )
-    if (folder is not None or dataset is not None) and not wait:
-        option = "--collect" if dataset is None else "--dataset"
-        later = "DIR" if dataset is None else "--dataset DIR"
-        hint = f"Add --wait; or, when the run has ended: hibali runs collect ID {later}"
-        raise UsageError("usage", "outputs are there when the run has ended", subject=option, hint=hint)
-    if no_save and folder is None:
-        raise UsageError("usage", "it is for --collect", subject="--no-save")
-
-
-def collect_into(
-    common: Common, run_store: RunStore, run: Run, into: Into, on_event: Listener
-) -> Receipt | None:
-    """Outputs of a run that succeeded; of one that failed nothing is kept unasked."""
-    from runs.model import State
-    from transfers.request import Saving
-
-    folder = into.dataset or into.folder
-    if folder is None or run.state is not State.SUCCEEDED:
+    if is_choice(options, common.settings()):
+        request = _choose_request(common, pipeline, answers, options)
+        if options.explain and dry_run:
+            return None
+    else:
+        request = read_request(common, pipeline, answers, options.sites[0], options, identify=not dry_run)
+    warn_of_shortfalls(common, request)
+    check_dataset(request, options.collect.dataset)
+    if dry_run:
+        _show_dry_run(common, request)
         return None
-    saving = Saving(save=not into.no_save)
-    if run.results.from_copy:
-        return _collect_kept(common, run_store, run, folder, saving, on_event)
-    if into.dataset is not None:
-        saving = saving_in(run_store, run, into.dataset)
-    return collect_outputs(common, run_store, run, folder, on_event, saving)
+    require_consent(common, catalogue, request.workload.pipeline, request.compute.container)
+    return launch_and_follow(common, request, options)
 
 
-def _collect_kept(
-    common: Common, run_store: RunStore, run: Run, folder: str, saving: Saving, on_event: Listener
-) -> Receipt:
-    """From where they were collected before."""
-    from hibali.errors import NotFoundError
-    from hibali.locations import read_target
-    from runs.inputs import copy_collected, find_collected_copy
+def _choose_request(common: Common, pipeline: Pipeline, answers: Path, options: RunOptions) -> Request:
+    """Return the request at the best of several sites."""
+    invocation = read_invocation(pipeline, answers)
+    located = locate_inputs(invocation, common.settings(), None)
+    line_key = run_key(
+        pipeline, invocation, texts_of(located), chosen_sites(options), options.name, options.start.after
+    )
+    here = replace(options, start=replace(options.start, wait=False, polled=True))
 
-    kept = find_collected_copy(run, run_store)
-    if kept is None:
-        raise NotFoundError("outputs-gone", "what the run left was taken away at this moment", subject=run.id)
-    return copy_collected(kept, read_target(folder, common.settings()), saving, on_event)
+    def make(name: str) -> Request:
+        return read_request(common, pipeline, answers, name, here, identify=True, located=located)
+
+    return choose_site(common, options, pipeline, line_key, located, make)
 
 
 def read_request(
@@ -125,209 +116,291 @@ def read_request(
     pipeline: Pipeline,
     answers: Path,
     site_name: str,
-    image: str,
-    order: Order | None = None,
+    options: RunOptions,
     *,
     identify: bool,
     located: Sequence[Located] | None = None,
-    marks: FastOptions | None = None,
 ) -> Request:
-    """Everything that can be checked here is checked before the site is asked anything.
+    """Read and check the request of a single run, as far as possible without contacting its site.
 
-    `located` are the inputs, where they were looked at without a site already; `marks` say what goes to fast storage.
+    Args:
+        common: The common options.
+        pipeline: The pipeline to run.
+        answers: The file with its answers.
+        site_name: The site to run it at.
+        options: The other options of the command line.
+        identify: Hash the inputs; without it nothing is read, as for a dry run.
+        located: The inputs, if they were located without a site before.
     """
-    from hibali_cli.handlers.run_sites import run_site
-    from registry.invocation import read_invocation
-    from runs.containers.base import load_container
-    from runs.dataset import typed_request
-    from runs.fast_storage import NO_FAST_OPTIONS
-    from runs.inputs import list_inputs, list_references, locate_inputs, seen_from
-
-    site = run_site(common, site_name)
+    compute = compute_site(run_site(common, site_name))
+    settings, site = common.settings(), compute.site
     invocation = read_invocation(pipeline, answers)
-    container = load_container(site.container.name)
-    container.image_name(pipeline.container)
-    references = list_references(list_inputs(invocation), common.settings())
-    order = order or Order()
-    first = settle(common, references, order, site, container) if identify else load_first(order)
-    if located is None:
-        located = locate_inputs(invocation, common.settings(), site, identify=identify)
+    compute.container.image_name(pipeline.container)
+    if identify:
+        references = list_references(list_inputs(invocation), settings)
+        first = require_dependencies(common, references, options, compute)
     else:
-        located = seen_from(located, site, common.settings())
-    asked = typed_request(answers, located, image).to_fields()
-    return make_request(
-        pipeline,
-        invocation,
-        located,
-        site,
-        image,
-        asked,
-        first,
-        hold=order.hold,
-        marks=marks or NO_FAST_OPTIONS,
-    )
+        first = load_dependencies(options)
+    if located is None:
+        located = locate_inputs(invocation, settings, site, identify=identify)
+    else:
+        located = seen_from(located, site, settings)
+    typed = typed_request(answers, located, options.image).to_fields()
+    fast = options.job.fast or NO_FAST_OPTIONS
+    request = make_request(pipeline, invocation, located, compute, options.image, typed, first, fast)
+    request = request.with_workload(name=options.name)
+    dependencies = replace(request.job.dependencies, hold=options.start.hold)
+    request = replace(request.with_job(dependencies=dependencies), new=options.new)
+    return with_requested_job(request, options.job)
 
 
 def make_request(
     pipeline: Pipeline,
     invocation: Invocation,
     located: Sequence[Located],
-    site: Site,
+    compute: ComputeSite,
     image: str,
-    asked: Mapping[str, Any],
+    typed: Mapping[str, Any],
     first: Sequence[Run] = (),
-    *,
-    hold: bool = False,
-    marks: FastOptions | None = None,
+    fast: FastOptions | None = None,
 ) -> Request:
-    """The request of these answers at a site, with its inputs located; `first` are the runs that come before.
+    """Make the request for an invocation at a site, with the site's defaults for the job.
 
-    Without `marks` nothing goes to fast storage; those of the tasks of a sweep are read for each task.
+    `first` are the runs that must succeed before. Without `fast` nothing is copied to fast storage; for a sweep it is decided for each task.
     """
-    from hibali_cli.handlers.pipelines import pinned_image
-    from registry.catalogue import Catalogue
-    from runs.containers.base import load_container
-    from runs.fast_storage import NOTHING_FAST, choose_fast_storage
-    from runs.inputs import dependencies_of
-    from runs.request import Request
-    from runs.schedulers.base import load_scheduler
-
-    container = load_container(site.container.name)
+    site, container = compute.site, compute.container
     inputs = tuple(each.input for each in located)
     in_place = [each.identity is None or each.input.in_place for each in located]
     names_archive = bool(image) and not image.startswith("sha256:")
     takes_pinned = container.isolates and bool(container.formats) and not names_archive
+    from_runs = [each.taken for each in located if each.taken]
     return Request(
-        pipeline=pipeline,
-        invocation=invocation,
-        inputs=inputs,
-        places=tuple(each.place for each in located),
-        identities=tuple(each.identity for each in located),
-        site=site,
-        scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
-        container=container,
+        Workload(
+            pipeline,
+            invocation,
+            inputs,
+            locations=tuple(each.place for each in located),
+            identities=tuple(each.identity for each in located),
+            after=tuple(run.id for run in first),
+        ),
+        compute,
+        JobOptions(
+            dependencies=dependencies_of(from_runs, first, site, hold=False),
+            fast=NOTHING_FAST if fast is None else choose_fast_storage(site, inputs, in_place, fast),
+            proxy=site.proxy is not None and site.proxy.jobs,
+        ),
+        image=image,
         pinned=pinned_image(Catalogue(), pipeline) if takes_pinned else None,
-        fast=NOTHING_FAST if marks is None else choose_fast_storage(site, inputs, in_place, marks),
-        asked=asked,
-        after=tuple(run.id for run in first),
-        waiting=dependencies_of([each.taken for each in located if each.taken], first, site, hold=hold),
-        proxy=site.proxy is not None and site.proxy.jobs,
+        typed=typed,
     )
 
 
-def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
-    """Ask for consent, or raise `RefusedError`, where this pipeline needs it (S10, S11).
+def with_requested_job(request: Request, job: RequestedJob) -> Request:
+    """Apply the job options of the command line, and record them with the command as it was typed."""
+    resources = job.resources or Resources()
+    typed = {**request.typed, "options": [*resource_argv(resources), *proxy_argv(job.proxy)]}
+    proxy = request.job.proxy if job.proxy is None else job.proxy
+    return replace(request.with_job(resources=resources, proxy=proxy), typed=typed)
 
-    Where nothing confines it, the tool is its author's code with all of the user's rights.
+
+def warn_of_shortfalls(common: Common, request: Request) -> None:
+    """Warn if the job has less than the pipeline suggests. Raises what `Request.decide_resources` does."""
+    for shortfall in request.decide_resources().shortfalls():
+        common.output.warn(f"{request.workload.pipeline.reference}: {shortfall}")
+
+
+def check_dataset(request: Request, dataset: str | None) -> None:
+    """Raise `UsageError` if `datalad rerun` could not repeat the command from what the dataset contains."""
+    if dataset is not None:
+        find_dataset(
+            dataset, recorded_request([{"asked": request.typed}], request.workload.pipeline.reference)
+        )
+
+
+def require_dependencies(
+    common: Common, references: Sequence[Reference], options: RunOptions, compute: ComputeSite
+) -> list[Run]:
+    """Return the runs of `--after`, once all runs that must have ended before the submission have succeeded.
+
+    The scheduler waits for the others. Raises `NotFoundError`, and what `runs.dependencies.require_success` does.
     """
-    from runs.containers.base import find_consent_reasons
+    run_store, start = RunStore(), options.start
+    taken: dict[str, list[Reference]] = {run_id: [] for run_id in start.after}
+    for each in references:
+        taken.setdefault(each.run, []).append(each)
 
+    def needed(run: Run) -> list[Run]:
+        return needed_parts(run, [] if run.id in start.after else taken[run.id])
+
+    first = [
+        run
+        for run in map(run_store.load, taken)
+        if start.sweep
+        or must_end_before(
+            run, taken[run.id], needed(run), compute.site, compute.container, compute.scheduler
+        )
+    ]
+    unfinished = [run for run in first if not all(part.state.final for part in needed(run))]
+    if unfinished and not start.polled:
+        with listening(common, "waiting for runs that come first") as on_event:
+            (wait_for_runs if start.wait else update_runs)(common, run_store, unfinished, on_event)
+    for run in first:
+        for part in needed(run_store.load(run.id)):
+            require_success(part)
+    return load_dependencies(options)
+
+
+def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
+    """Ask for consent, or raise `RefusedError`, if this pipeline needs it (S10, S11).
+
+    Without a container the tool is its author's code with all of the user's rights.
+    """
     reasons = find_consent_reasons(pipeline, container)
     if not reasons or catalogue.is_trusted(pipeline.digest):
         return
-    asked = f"{pipeline.reference} {'; it '.join(reasons)}. Trust it?"
-    if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(asked, err=True):
+    question = f"{pipeline.reference} {'; it '.join(reasons)}. Trust it?"
+    if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True):
         catalogue.trust(pipeline.reference)
         return
     raise RefusedError(
         "not-trusted",
-        f"this pipeline {'; it '.join(reasons)}. Nobody has consented to that",
+        f"this pipeline {'; it '.join(reasons)}, and you have not trusted it yet",
         subject=pipeline.reference,
         hint=f"Read it (`hibali pipelines show {pipeline.reference}`), then: hibali pipelines trust {pipeline.reference}",
     )
 
 
-def run_one(
-    common: Common,
-    request: Request,
-    *,
-    wait: bool,
-    into: Into,
-    reuses: bool = False,
-    notify: str | None = None,
-) -> int:
-    """Launch a single run, and follow it where that is asked for; the exit code. Raises how it failed."""
-    from hibali_cli.handlers.run_sites import opener, wait_for_runs
-    from hibali_cli.handlers.runs import report_ends, report_unfinished
-    from hibali_cli.progress import listening
-    from hibali_cli.run_options import notifying
-    from runs.launch import launch
-    from runs.request import with_job_proxy
-    from runs.reuse import Reuse
-    from runs.stage import Synchroniser
-    from runs.store import RunStore
-
+def launch_and_follow(common: Common, request: Request, options: RunOptions) -> int:
+    """Launch a single run, and follow it if the command line says so; return the exit code. Raises how the run failed."""
     request = with_job_proxy(request)
     run_store = RunStore()
-    title = f"run {request.pipeline.reference} at {request.site.name}"
-    with notifying(common, notify) as changed, listening(common, title) as on_event:
-        host = opener(request.site, on_event)()
-        try:
-            run = launch(
-                request,
-                host,
-                run_store,
-                Synchroniser(),
-                reuse=Reuse(common.settings(), run_store, on_event) if reuses else None,
-                began=lambda run: announce(common, run),
-                on_event=on_event,
-            )
-        finally:
-            host.close()
-        if wait and not run.results.reused:
-            [run] = wait_for_runs(common, run_store, [run], on_event, changed=changed)
-        receipt = collect_into(common, run_store, run, into, on_event)
+    with notifying(common, options.notify) as notify, listening(common, launch_title(request)) as on_event:
+        reuse = Reuse(common.settings(), run_store, on_event) if options.reuse else None
+        run = launch_at_site(common, request, run_store, on_event, reuse)
+        if options.wait and not run.results.reused:
+            [run] = wait_for_runs(common, run_store, [run], on_event, changed=notify)
+        receipt = _collect_after(common, run_store, run, options.collect, on_event)
     if receipt is not None:
         report_collected(common, receipt)
-    if wait or run.state.ended:
+    if options.wait or run.state.ended:
         report_ends(common, run_store, [run])
     else:
         report_unfinished(common, run)
     return int(receipt.exit) if receipt is not None else 0
 
 
-def announce(common: Common, run: Run) -> None:
-    """The id comes out as soon as there is one, whatever happens next."""
-    from hibali_cli.output import flush_results
+def launch_title(request: Request) -> str:
+    """Return the title of the progress display."""
+    return f"run {request.workload.pipeline.reference} at {request.compute.name}"
 
-    if not common.json:
+
+def launch_at_site(
+    common: Common, request: Request, run_store: RunStore, on_event: Listener, reuse: Reuse | None = None
+) -> Run:
+    """Connect to the site, and launch the run there; its id is printed as soon as it has one."""
+    host = opener(request.compute.site, on_event)()
+    try:
+        return launch(
+            request,
+            host,
+            run_store,
+            Synchroniser(),
+            reuse=reuse,
+            on_begin=ignore_run if common.json else _id_printer(common),
+            on_event=on_event,
+        )
+    finally:
+        host.close()
+
+
+def _id_printer(common: Common) -> Callable[[Run], None]:
+    def show(run: Run) -> None:
         common.output.line(run.id)
         flush_results()
 
+    return show
 
-def show_request(common: Common, request: Request) -> None:
-    """What would be put at the site, and the command that would be said there; nothing is asked of it."""
-    from hibali.ledger import new_identifier
-    from runs.request import show_prepared
-    from runs.script import FILE
 
-    prepared = show_prepared(request, new_identifier())
-    files = {"job.sh": prepared.job_script, "start": prepared.start, "command": prepared.command}
-    if prepared.fast:
-        files["fast.sh"] = prepared.fast
-    if prepared.required:
-        files[FILE] = prepared.required
-    files |= {f"work/{path}": content for path, content in prepared.configuration_files.items()}
-    show_files(common, request, prepared, files)
+def _collect_after(
+    common: Common, run_store: RunStore, run: Run, options: CollectOptions, on_event: Listener
+) -> Receipt | None:
+    """Collect the outputs of a run that succeeded, if the command line says so; those of a failed run are not collected."""
+    folder = options.target
+    if folder is None or run.state is not State.SUCCEEDED:
+        return None
+    saving = Saving(save=not options.no_save)
+    if run.results.from_copy:
+        return _collect_copy(common, run_store, run, folder, saving, on_event)
+    if options.dataset is not None:
+        saving = saving_in(run_store, run, options.dataset)
+    return collect_outputs(common, run_store, run, folder, on_event, saving)
+
+
+def _collect_copy(
+    common: Common, run_store: RunStore, run: Run, folder: str, saving: Saving, on_event: Listener
+) -> Receipt:
+    """Copy the outputs from the folder into which they were collected before."""
+    copy = find_collected_copy(run, run_store)
+    if copy is None:
+        raise NotFoundError(
+            "outputs-gone",
+            "the outputs of the run were removed at this moment",
+            subject=run.id,
+            hint="Run the same command again with --fresh.",
+        )
+    return copy_collected(copy, read_target(folder, common.settings()), saving, on_event)
+
+
+def collect_outputs(
+    common: Common, run_store: RunStore, run: Run, folder: str, on_event: Listener, saving: Saving
+) -> Receipt:
+    """Pull the outputs of a run into a folder. Raises what `runs.collect.collect` does."""
+    target = read_target(folder, common.settings())
+    fetch_usage(common, run_store, run, on_event)
+    return collect(run, run_site(common, run.site), target, run_store, on_event, saving=saving)
+
+
+def saving_in(run_store: RunStore, run: Run, dataset: str) -> Saving:
+    """Return the commit that saves a run in a dataset. Raises `UsageError`."""
+    return dataset_saving(find_dataset(dataset, recorded_request(run_store.records(run.id), run.id)), run)
+
+
+def report_collected(common: Common, receipt: Receipt) -> None:
+    """Report the collected outputs: a record for programs, a sentence for people."""
+    if common.json:
+        record = receipt.to_record()
+        fields = {name: record[name] for name in record if name not in {"schema", "kind"}}
+        common.output.record("receipt", fields, flush=True)
+        return
+    files = "1 file" if receipt.files == 1 else f"{receipt.files} files"
+    moved = f"{receipt.files_moved} transferred"
+    verified = f", verified by {receipt.proof_moved}" if receipt.proof_moved else ""
+    common.output.say(f"{files} in {receipt.target}, {moved}{verified}")
+
+
+def _show_dry_run(common: Common, request: Request) -> None:
+    """Show the files of a run, and the command that would submit it, without contacting the site."""
+    prepared = prepare_dry_run(request, new_identifier())
+    show_files(common, request, prepared, {"job.sh": prepared.job_script, **prepared.shown_files()})
 
 
 def show_files(common: Common, request: Request, prepared: Prepared, files: Mapping[str, str]) -> None:
-    """What would be put into the folder of `prepared`, and the command that would be said there."""
+    """Show files by their path in the run's folder, and the command that would submit the run."""
     if common.json:
         outputs = [{"id": each.id, "path": each.path, "optional": each.optional} for each in prepared.outputs]
         common.output.record(
             "prepared",
             {
-                "pipeline": request.pipeline.reference,
-                "site": request.site.name,
-                "resources": prepared.asked.to_fields(),
+                "pipeline": request.workload.pipeline.reference,
+                "site": request.compute.name,
+                "resources": prepared.resources.to_fields(),
                 "submit": list(prepared.submit),
                 "files": dict(files),
                 "outputs": outputs,
             },
         )
         return
-    show_resources(common.output, prepared.asked)
+    _show_resources(common.output, prepared.resources)
     for path, content in files.items():
         common.output.say(f"--- {prepared.folder}/{path}")
         if sys.stdout.isatty():
@@ -335,3 +408,18 @@ def show_files(common: Common, request: Request, prepared: Prepared, files: Mapp
                 common.output.line(line)
         else:
             common.output.raw(content.encode("utf-8", "surrogateescape"))
+
+
+def _show_resources(output: Output, resources: DecidedResources) -> None:
+    """Show each resource that the job requests, and whether the command, the site or the pipeline requests it."""
+    rows = [
+        (str(each["name"]), show_value(each["name"], each["value"]), str(each["from"]))
+        for each in resources.to_fields()
+    ]
+    if not rows:
+        output.say("No resources requested; the scheduler's defaults apply")
+        return
+    widths = [min(_WIDEST, max(len(row[column]) for row in rows)) for column in (0, 1)]
+    output.say("Requested resources:")
+    for name, value, origin in rows:
+        output.say(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {origin}")

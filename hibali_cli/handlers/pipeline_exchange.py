@@ -15,12 +15,12 @@ from hibali_cli.options import Common
 if TYPE_CHECKING:
     from hibali.config.settings import Settings
     from hibali.events import Listener
-    from registry.exchange import Exchanged, ImageShelf
+    from registry.exchange import Exchanged, ImageStore
     from registry.remotes.base import KnownDigests, Remote
     from registry.signature import Policy
 
 
-def open_shelf(common: Common, remote_name: str) -> ImageShelf | None:
+def open_image_store(common: Common, remote_name: str) -> ImageStore | None:
     """The shelf of a remote; None for one that has no place for images. Raises `UsageError` for an unknown one."""
     from hibali.locations import read_location
 
@@ -33,32 +33,32 @@ def open_shelf(common: Common, remote_name: str) -> ImageShelf | None:
         place = str(Path(place).expanduser())
     location = read_location(place, settings)
     if location.typed_local:
-        from registry.exchange import FolderShelf
+        from registry.exchange import FolderImageStore
 
-        return FolderShelf(Path(location.path))
-    from runs.site_remotes import SiteFolder
+        return FolderImageStore(Path(location.path))
+    from runs.site_remotes import SiteImageStore
 
     def listening(title: str) -> AbstractContextManager[Listener]:
         from hibali_cli.progress import listening as showing
 
         return showing(common, title)
 
-    return SiteFolder(location, listening)
+    return SiteImageStore(location, listening)
 
 
-def require_shelf(common: Common, remote_name: str) -> ImageShelf:
+def require_shelf(common: Common, remote_name: str) -> ImageStore:
     """The same; raises `UsageError` for a remote without one."""
     from hibali.errors import UsageError
 
-    shelf = open_shelf(common, remote_name)
-    if shelf is None:
+    store = open_image_store(common, remote_name)
+    if store is None:
         raise UsageError(
             "no-image-shelf",
             "this remote has no place for images",
             subject=remote_name,
             hint=f'Name one in config.toml: [remotes.{remote_name}] images = "SITE:PATH" or a folder.',
         )
-    return shelf
+    return store
 
 
 def _beside(url: str, settings: Settings) -> str:
@@ -74,20 +74,20 @@ def _beside(url: str, settings: Settings) -> str:
 def open_remote(common: Common, name: str) -> tuple[Remote, KnownDigests]:
     """The remote of that name, and what is known of it; raises `UsageError` for an unknown one."""
     from hibali.files import private_folder, state_folder
-    from registry.remotes.base import KnownDigests, Meeting
+    from registry.remotes.base import KnownDigests, RemoteSpec
     from registry.remotes.folder import FolderRemote
     from registry.remotes.git import GitRemote, is_repository
 
     settings = common.settings()
     url = settings.remote(name).url
     folder = private_folder(state_folder() / "remotes")
-    seen = KnownDigests(folder / f"{name}.seen")
+    known_digests = KnownDigests(folder / f"{name}.seen")
     if names_site(url, settings):
-        return _at_site(common, read_location(url, settings)), seen
-    meeting = Meeting(name, url, folder)
+        return _at_site(common, read_location(url, settings)), known_digests
+    meeting = RemoteSpec(name, url, folder)
     place = Path(url)
     plain = place.is_absolute() and not is_repository(place)
-    return (FolderRemote(meeting) if plain else GitRemote(meeting)), seen
+    return (FolderRemote(meeting) if plain else GitRemote(meeting)), known_digests
 
 
 def names_site(url: str, settings: Settings) -> bool:
@@ -98,13 +98,13 @@ def names_site(url: str, settings: Settings) -> bool:
 
 def _at_site(common: Common, location: Location) -> Remote:
     """Connected when it is looked at, closed when the command ends."""
-    from runs.site_remotes import PlaceRemote
+    from runs.site_remotes import SiteRemote
 
     def on_event(event: Event) -> None:
         if isinstance(event, Noted):
             common.output.warn(event.message)
 
-    remote = PlaceRemote(location, on_event=on_event)
+    remote = SiteRemote(location, on_event=on_event)
     click.get_current_context().call_on_close(remote.close)
     return remote
 

@@ -77,7 +77,7 @@ def tell_image(
     common: Common, catalogue: Catalogue, pipeline: Pipeline, record: ImageRecord, change: str
 ) -> None:
     """What became of an image."""
-    here = catalogue.images.here(pipeline, record) is not None
+    here = catalogue.images.local_file(pipeline, record) is not None
     if common.json:
         told = {"name": pipeline.name, "version": pipeline.version, **image_fields(record, here=here)}
         common.output.record("image", {**told, "change": change})

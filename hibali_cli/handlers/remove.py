@@ -17,7 +17,7 @@ from transfers.entry import Kind
 from transfers.journal import Receipt
 from transfers.plan import Action, Verb
 from transfers.planner import incomplete
-from transfers.remove import Doomed, Request, look_only, remove
+from transfers.remove import RemovalPlan, RemovalRequest, plan_removal, remove
 from transfers.rules import DeleteLimit, read_delete_limit
 
 
@@ -28,36 +28,36 @@ def take_away(
     settings = common.settings()
     location = read_target(text, settings)
     limit = read_delete_limit(max_delete) if max_delete else DeleteLimit() if yes else None
-    request = Request(location, recursive, limit, tuple(settings.sites.values()))
+    request = RemovalRequest(location, recursive, limit, tuple(settings.sites.values()))
 
-    def agree(doomed: Doomed) -> None:
+    def confirm(plan: RemovalPlan) -> None:
         if not yes:
-            _ask(common, location.text, doomed)
+            _ask(common, location.text, plan)
 
     with listening(
         common, f"rm {location.text}", records=not dry_run, ends_at_plan=dry_run or not yes
     ) as on_event:
         if dry_run:
-            look_only(request, lambda doomed: _show(common, location.name, doomed), on_event)
+            plan_removal(request, lambda plan: _show(common, location.name, plan), on_event)
             return 0
-        receipt = remove(request, agree, on_event)
+        receipt = remove(request, confirm, on_event)
     _tell_receipt(common, receipt)
     return int(receipt.exit)
 
 
-def _counts(doomed: Doomed) -> str:
-    folders = f" in {doomed.folders + 1} folders" if doomed.folder else ""
-    return f"{doomed.files} files{folders}, {doomed.bytes} bytes"
+def _counts(plan: RemovalPlan) -> str:
+    folders = f" in {plan.folders + 1} folders" if plan.folder else ""
+    return f"{plan.files} files{folders}, {plan.bytes} bytes"
 
 
-def _ask(common: Common, subject: str, doomed: Doomed) -> None:
-    """Let whoever sits there agree; raises `RefusedError` where nobody does."""
-    common.output.say(f"{subject}: {_counts(doomed)}")
-    hint = f"Look with --dry-run; if it is meant: --yes --max-delete {doomed.files}"
+def _ask(common: Common, subject: str, plan: RemovalPlan) -> None:
+    """Let whoever sits there confirm; raises `RefusedError` where nobody does."""
+    common.output.say(f"{subject}: {_counts(plan)}")
+    hint = f"Look with --dry-run; if it is meant: --yes --max-delete {plan.files}"
     if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise RefusedError(
             "unconfirmed",
-            f"{_counts(doomed)} would be removed, and nobody can be asked",
+            f"{_counts(plan)} would be removed, and nobody can be asked",
             subject=subject,
             hint=hint,
         )
@@ -65,10 +65,10 @@ def _ask(common: Common, subject: str, doomed: Doomed) -> None:
         raise RefusedError("unconfirmed", "nothing was removed", subject=subject)
 
 
-def _show(common: Common, name: bytes, doomed: Doomed) -> None:
+def _show(common: Common, name: bytes, plan: RemovalPlan) -> None:
     """Every name that would go, a line each."""
-    because = f"below {name.decode('utf-8', 'replace')}" if doomed.folder else "named"
-    for entry in doomed.entries:
+    because = f"below {name.decode('utf-8', 'replace')}" if plan.folder else "named"
+    for entry in plan.entries:
         action = Action(Verb.DELETE, entry, because)
         if common.json:
             common.output.record("action", action_fields(action))
@@ -76,10 +76,10 @@ def _show(common: Common, name: bytes, doomed: Doomed) -> None:
             slash = b"/" if entry.kind is Kind.FOLDER else b""
             common.output.line(f"{action.verb:<8}".encode() + entry.path + slash)
     if common.json:
-        common.output.record("planned", event_fields(doomed.planned()))
-        common.output.record("end", {"count": doomed.files + doomed.folders + 1, "exit": 0})
+        common.output.record("planned", event_fields(plan.planned()))
+        common.output.record("end", {"count": plan.files + plan.folders + 1, "exit": 0})
     else:
-        common.output.say(f"{_counts(doomed)} would be removed. Nothing was changed.")
+        common.output.say(f"{_counts(plan)} would be removed. Nothing was changed.")
 
 
 def _tell_receipt(common: Common, receipt: Receipt) -> None:

@@ -31,7 +31,7 @@ from runs.compare import (
     match_tasks,
 )
 from runs.model import Run
-from runs.outputs import Left
+from runs.outputs import OutputDigests
 from runs.store import RunStore
 
 _WORDS: dict[str, str] = {
@@ -125,7 +125,7 @@ def _place(folder: str | None) -> Iterator[Path]:
 def _alike(
     common: Common,
     runs: Sequence[Run],
-    left: Sequence[Left],
+    left: Sequence[OutputDigests],
     different: Sequence[Beside],
     by: Sequence[str],
     place: Path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import ConsoleOptions
 from rich.text import Text
 
-from hibali.amounts import time_words
+from hibali.amounts import format_duration
 from hibali.config.model import Site
 from hibali.config.settings import require_built_for_runs
 from hibali.errors import HibaliError, TryLaterError
@@ -26,12 +27,13 @@ from hibali_cli.display import Drawing, plain_line, shortened
 from hibali_cli.handlers.runs import Row, row_of, table_lines
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
-from hibali_cli.output import flush_results, is_terminal, write_aside, write_aside_raw
+from hibali_cli.output import flush_results, is_terminal, json_line, write_aside, write_aside_raw
 from runs.model import Run, ignore_run
 from runs.monitor import Watching, note_usage, wait_for_end
 from runs.poll import update
-from runs.rate_limits import reach
+from runs.rate_limits import open_limited_host
 from runs.schedulers.base import load_scheduler
+from runs.schedules.notices import Target, give_run_notice, read_target
 from runs.status import run_timeline
 from runs.store import RunStore
 from runs.sweeps.send import can_submit_more, submit_more
@@ -53,7 +55,7 @@ def run_site(common: Common, name: str) -> Site:
 
 def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:
     """How to reach the machine at a site, as often as needed."""
-    return lambda: reach(site, on_event)
+    return lambda: open_limited_host(site, on_event)
 
 
 def wait_for_runs(
@@ -202,6 +204,59 @@ def update_runs(
     return [fresh[run.id] for run in runs]
 
 
+@contextmanager
+def notifying(common: Common, text: str | None) -> Iterator[Callable[[Run], None]]:
+    """Yield a function to call with a run whenever it changes: its end is notified once, in the background.
+
+    The context ends when all notifications were sent. One that fails is a warning. Raises `UsageError` at once for a target that is
+    neither a command nor a URL.
+    """
+    if text is None:
+        yield ignore_run
+        return
+    notices = _Notices(common, read_target(text))
+    try:
+        yield notices.take
+    except HibaliError:
+        notices.finish()
+        raise
+    notices.finish()
+
+
+class _Notices:
+    """Send notifications one after the other in a thread, because a receiver may be slow."""
+
+    def __init__(self, common: Common, target: Target) -> None:
+        self._common = common
+        self._target = target
+        self._notified: set[str] = set()
+        self._queue: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
+        self._thread.start()
+
+    def take(self, run: Run) -> None:
+        """Notify of the end of a run, if it has ended; may be called from any thread."""
+        if run.state.ended and run.id not in self._notified:
+            self._notified.add(run.id)
+            self._queue.put(run)
+
+    def finish(self) -> None:
+        """Wait until all notifications were sent or failed."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (run := self._queue.get()) is not None:
+            record = json_line({"schema": 1, "kind": "run", **run.to_whole_record()})
+            try:
+                give_run_notice(self._target, run.id, run.state, record.encode("ascii") + b"\n")
+            except HibaliError as problem:
+                subject = f"{problem.subject}: " if problem.subject else ""
+                self._common.output.warn(
+                    f"the end of {run.id} could not be notified: {subject}{problem.message}"
+                )
+
+
 _A_SECOND = 1
 _MOST_NAMED = 5
 _TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pause after it
@@ -307,7 +362,7 @@ class _Shown:
 def run_line(row: Row, now: float) -> str:
     """One run in one line: its state, for how long, and the scheduler's reason. The id comes last, it is known already."""
     run = row.run
-    lasting = "" if run.state.ended else f" for {time_words(max(0.0, now - row.since))}"
+    lasting = "" if run.state.ended else f" for {format_duration(max(0.0, now - row.since))}"
     subject = f" ({printable(row.subject)})" if row.subject else ""
     return f"{run.state} at {run.site}{lasting}{subject}  {run.id}"
 

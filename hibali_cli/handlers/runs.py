@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from hibali.amounts import size_words, time_words
+from hibali.amounts import format_duration, format_size
 from hibali.errors import HibaliError, NotFoundError, OutputsMissingError, RunFailedError, TryLaterError
 from hibali.text import printable, write_ranges
 from hibali_cli.display import plain_line, shortened
@@ -69,7 +69,7 @@ class Row:
     def cells(self, now: float) -> tuple[str, ...]:
         """What stands in the columns, safe to show. How long is told of what is not over."""
         run = self.run
-        lasting = "" if run.state.ended else time_words(max(0.0, now - self.since))
+        lasting = "" if run.state.ended else format_duration(max(0.0, now - self.since))
         texts = (run.id, run.state, lasting, run.spec.pipeline, run.site, run.spec.name, self.subject)
         return tuple(printable(text) for text in texts)
 
@@ -262,7 +262,7 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "started": run.status.started or None,
         "ended": run.status.ended or None,
         "CPU": None if run.status.cpu_seconds is None else f"{run.status.cpu_seconds:.1f} s",
-        "memory": None if run.status.memory_bytes is None else size_words(run.status.memory_bytes),
+        "memory": None if run.status.memory_bytes is None else format_size(run.status.memory_bytes),
         "digest": f"sha256 {run.spec.pipeline_digest}",
         "image": run.placement.image or None,
         **{f"input {number}": _input_words(each) for number, each in enumerate(run.spec.inputs)},
@@ -302,7 +302,7 @@ def find_failure(run: Run) -> HibaliError | None:
     if run.state is State.LOST:
         return TryLaterError(
             "run-lost",
-            f"nobody knows how this run ended: {run.status.reason}",
+            f"the end of this run is not known: {run.status.reason}",
             subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )
@@ -358,7 +358,7 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
     if sweep.in_state(State.LOST):
         return TryLaterError(
             "run-lost",
-            f"nobody knows how some tasks ended: {counts}",
+            f"the end of some tasks is not known: {counts}",
             subject=run.id,
             hint=f"`hibali runs wait {run.id}` asks again.",
         )

@@ -261,7 +261,7 @@ def _check_options(common: Common, command: Command) -> None:
     """Raise what options raise that do not go together, and lists of names that are missing."""
     if command.name not in {"push", "pull", "sync"}:
         return
-    from hibali_cli.handlers.transfer import request_of, take_following
+    from hibali_cli.transfer_options import request_of, take_following
 
     options = {name: value for name, value in command.context.params.items() if name not in COMMON_NAMES}
     ends = {"push": ("local", "target"), "pull": ("source", "local"), "sync": ("source", "target")}

@@ -19,7 +19,7 @@ from hibali_cli.output import Cell
 from hibali_cli.progress import listening
 from hibali_cli.records import moment
 from runs.cache.entries import CacheRecords, times_at
-from runs.cache.listing import CacheContents, Evicted, EvictionResult, Kept, choose_entries, evict, look
+from runs.cache.listing import CacheContents, CacheEntry, Evicted, EvictionResult, choose_entries, evict, look
 from runs.clean import make_work_folder
 from runs.model import Run
 from runs.stage import Synchroniser, at_site
@@ -42,7 +42,7 @@ class _Place:
     book: CacheRecords
     is_purged: bool
 
-    def fields(self, kept: Kept) -> dict[str, Any]:
+    def fields(self, kept: CacheEntry) -> dict[str, Any]:
         """The JSON fields of an entry."""
         path = self.work + b"/" + kept.name.path
         return {
@@ -58,7 +58,7 @@ class _Place:
             "purged": self.purged(kept),
         }
 
-    def purged(self, kept: Kept) -> str | None:
+    def purged(self, kept: CacheEntry) -> str | None:
         """When the site itself deletes the first of it, where it says that it does."""
         purge = self.site.purge
         if purge is None or kept.oldest_ns is None or not self.is_purged:

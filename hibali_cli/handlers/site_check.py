@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hibali.amounts import size_words
+from hibali.amounts import format_size
 from hibali.config.model import Site
 from hibali.config.settings import require_built
 from hibali.errors import AccessError, Exit, HibaliError, TryLaterError
@@ -93,7 +93,7 @@ def tune_and_tell(common: Common, site: Site, place: Location | None, logins: in
 
 
 def _row(trial: Trial) -> tuple[int | str, ...]:
-    speeds = (f"{size_words(speed)}/s" for speed in (trial.up, trial.down))
+    speeds = (f"{format_size(speed)}/s" for speed in (trial.up, trial.down))
     return (trial.logins, trial.channels, *speeds)
 
 

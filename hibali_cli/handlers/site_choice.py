@@ -3,208 +3,180 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from hibali.config.settings import Settings
 from hibali.errors import HibaliError, RunFailedError, TryLaterError, UsageError
 from hibali_cli.handlers.run_sites import opener, update_runs, wait_for_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.run_options import Order, load_first
+from hibali_cli.run_options import RunOptions
 from registry.catalogue import Catalogue
-from registry.invocation import read_invocation
 from registry.pipeline import Pipeline
 from runs.containers.base import find_consent_reasons
-from runs.fast_storage import NO_FAST_OPTIONS, FastOptions
-from runs.inputs import Located, locate_inputs
-from runs.request import Request, run_key
-from runs.schedulers.base import Resources
-from runs.site_selection import Candidate, Choice, Sizes, can_choose, choose, look_at, why_not_considered
+from runs.inputs import Located
+from runs.model import Run
+from runs.request import Request
+from runs.site_selection import Candidate, Choice, Sizes, assess_site, can_choose, choose, why_not_considered
 from runs.store import RunStore, runs_of
 
 AUTO = "auto"
-NOTHING_WANTED = Resources()
 
 
-@dataclass(frozen=True, slots=True)
-class SiteOptions:
-    """How `hibali run` was asked: the sites as typed, and the options that tell runs apart.
-
-    `ran_at` are the sites where a job of this pipeline was begun before.
-    """
-
-    sites: tuple[str, ...]
-    image: str = ""
-    name: str = ""
-    new: bool = False
-    explain: bool = False
-    marks: FastOptions = NO_FAST_OPTIONS
-    wanted: Resources = NOTHING_WANTED
-    proxy: bool | None = None
-    ran_at: frozenset[str] = frozenset()
-
-
-def is_choice(asked: SiteOptions, settings: Settings) -> bool:
-    """Whether there is anything to choose, or to explain; a site that is called `auto` is that site."""
-    word_alone = asked.sites == (AUTO,) and AUTO not in settings.sites
-    return asked.explain or word_alone or len(set(asked.sites)) > 1
-
-
-def choose_request(
-    common: Common, pipeline: Pipeline, answers: Path, asked: SiteOptions, order: Order | None = None
-) -> Request:
-    """The request at the best site, as `choose_site` finds it."""
-    from hibali_cli.handlers.launch import read_request
-
-    order = order or Order()
-    invocation = read_invocation(pipeline, answers)
-    located = locate_inputs(invocation, common.settings(), None)
-    line = run_key(pipeline, invocation, texts_of(located), typed_sites(asked), asked.name, order.after)
-
-    def make(name: str) -> Request:
-        return read_request(
-            common,
-            pipeline,
-            answers,
-            name,
-            asked.image,
-            order._replace(wait=False, heard=True),
-            identify=True,
-            located=located,
-            marks=asked.marks,
-        )
-
-    return choose_site(common, with_experience(asked, pipeline), line, located, make, order)
-
-
-def with_experience(asked: SiteOptions, pipeline: Pipeline) -> SiteOptions:
-    """The same with the sites where the pipeline ran."""
-    return replace(asked, ran_at=frozenset(run.site for run in runs_of(pipeline.digest) if run.job))
+def is_choice(options: RunOptions, settings: Settings) -> bool:
+    """Whether there is a site to choose, or the choice to explain; a site that is named `auto` is that site."""
+    only_auto = options.sites == (AUTO,) and AUTO not in settings.sites
+    return options.explain or only_auto or len(set(options.sites)) > 1
 
 
 def texts_of(located: Sequence[Located]) -> list[str]:
-    """What the inputs are, seen from no site."""
+    """Return the identities of inputs that were located without a site."""
     return [each.identity.text if each.identity is not None else "" for each in located]
 
 
-def typed_sites(asked: SiteOptions) -> str:
-    """The sites of a line, however they were ordered: no site's name holds a bar."""
-    return "|".join(sorted(set(asked.sites)))
+def chosen_sites(options: RunOptions) -> str:
+    """Return the sites of the command line for a key, in any order; no name of a site contains a bar."""
+    return "|".join(sorted(set(options.sites)))
+
+
+def load_dependencies(options: RunOptions) -> list[Run]:
+    """Return the runs of `--after` as the ledger has them; raises `NotFoundError`."""
+    return [RunStore().load(each) for each in dict.fromkeys(options.start.after)]
 
 
 def choose_site(
     common: Common,
-    asked: SiteOptions,
-    line: str,
+    options: RunOptions,
+    pipeline: Pipeline,
+    line_key: str,
     located: Sequence[Located],
     make: Callable[[str], Request],
-    order: Order,
 ) -> Request:
-    """The request, as `make` makes it for each site, at the best one. A run of this very line that is under way stays where it is, and nobody else is asked.
+    """Return the request at the best site.
 
-    Runs whose outputs are among what was `located`, or that come first, are asked about once; where no site can do without their
-    ends they are waited for, if the line waits. Raises `UsageError` where no site can run it, `TryLaterError` where one may later.
+    If a run of the same command is unfinished, its site is used and no other one is queried. The runs that this one depends on are
+    queried once; if no site can do without their ends they are waited for, with `--wait`.
+
+    Args:
+        common: The common options.
+        options: The options of the command line.
+        pipeline: The pipeline; sites where it ran are considered even if they are not marked for it.
+        line_key: The key of the command for any site.
+        located: The inputs, located without a site.
+        make: Makes the request for a site by its name.
+
+    Raises:
+        UsageError: No site can run it.
+        TryLaterError: No site can run it now.
     """
-    if _hear_of(common, located, order, wait=False):
-        return _choose_now(common, asked, line, make)
+    ran_at = frozenset(run.site for run in runs_of(pipeline.digest) if run.job)
+    if _update_dependencies(common, located, options, wait=False):
+        return _choose_now(common, options, ran_at, line_key, make)
     try:
-        return _choose_now(common, asked, line, make)
+        return _choose_now(common, options, ran_at, line_key, make)
     except TryLaterError as problem:
-        if not order.wait or problem.code != "no-site":
+        if not options.start.wait or problem.code != "no-site":
             raise
-    _hear_of(common, located, order, wait=True)
-    return _choose_now(common, asked, line, make)
+    _update_dependencies(common, located, options, wait=True)
+    return _choose_now(common, options, ran_at, line_key, make)
 
 
-def _hear_of(common: Common, located: Sequence[Located], order: Order, *, wait: bool) -> bool:
-    """Ask about the runs that this one needs, or wait for their ends; whether all of them have ended."""
+def _update_dependencies(
+    common: Common, located: Sequence[Located], options: RunOptions, *, wait: bool
+) -> bool:
+    """Query the runs that this one depends on, or wait for their ends; return whether all of them have ended."""
     run_store = RunStore()
     ids = dict.fromkeys(each.reference.run for each in located if each.reference is not None)
-    runs = {run.id: run for run in [*load_first(order), *map(run_store.load, ids)]}
-    waited = [run for run in runs.values() if not run.state.final]
-    if waited:
-        with listening(common, "asking about runs that come first") as on_event:
-            (wait_for_runs if wait else update_runs)(common, run_store, waited, on_event)
+    runs = {run.id: run for run in [*load_dependencies(options), *map(run_store.load, ids)]}
+    unfinished = [run for run in runs.values() if not run.state.final]
+    if unfinished:
+        with listening(common, "querying runs that come first") as on_event:
+            (wait_for_runs if wait else update_runs)(common, run_store, unfinished, on_event)
     return all(run_store.load(run_id).state.final for run_id in runs)
 
 
-def _choose_now(common: Common, asked: SiteOptions, line: str, make: Callable[[str], Request]) -> Request:
+def _choose_now(
+    common: Common,
+    options: RunOptions,
+    ran_at: frozenset[str],
+    line_key: str,
+    make: Callable[[str], Request],
+) -> Request:
     requests: dict[str, Request] = {}
     unable: list[Candidate] = []
     failed: RunFailedError | None = None
-    names = _names(asked, common.settings())
-    if AUTO in asked.sites:
+    names = _candidate_names(options, ran_at, common.settings())
+    if AUTO in options.sites:
         for name, site in sorted(common.settings().sites.items()):
-            why = why_not_considered(site, asked.ran_at)
+            why = why_not_considered(site, ran_at)
             if why and name not in names:
                 unable.append(Candidate(name, why_not=why))
     for name in names:
         try:
-            request = replace(make(name), wanted=asked.wanted)
-            request.ask()
+            request = make(name)
+            request.decide_resources()
             _check_consent(request)
         except HibaliError as problem:
             failed = problem if isinstance(problem, RunFailedError) else failed
-            words = " ".join(problem.message.split())
-            unable.append(Candidate(name, why_not=words, later=isinstance(problem, TryLaterError)))
+            why = " ".join(problem.message.split())
+            unable.append(Candidate(name, why_not=why, later=isinstance(problem, TryLaterError)))
         else:
-            requests[name] = replace(request, name=asked.name, new=asked.new, image=asked.image, line=line)
+            requests[name] = replace(request, line_key=line_key)
     if failed is not None and not requests:
         raise failed
-    choice = _choose(common, requests, unable, line, asked)
-    _on_event(common, choice, explain=asked.explain)
+    choice = _choose(common, requests, unable, line_key, new=options.new)
+    _show_choice(common, choice, explain=options.explain)
     return requests[choice.site]
 
 
 def _choose(
-    common: Common, requests: dict[str, Request], unable: list[Candidate], line: str, asked: SiteOptions
+    common: Common, requests: dict[str, Request], unable: list[Candidate], line_key: str, *, new: bool
 ) -> Choice:
     run_store = RunStore()
-    run = None if asked.new else run_store.find_unreported(line)
+    run = None if new else run_store.find_unreported(line_key)
     if run is not None:
         if run.site not in requests:
             raise UsageError(
                 "run-elsewhere",
-                f"a run of this line is under way at {run.site}, which cannot be asked any more",
+                f"a run of the same command is unfinished at {run.site}, where it cannot run any more",
                 subject=run.id,
-                hint="Put that site back into config.toml, or start another run with --new.",
+                hint="Restore that site in config.toml, or start another run with --new.",
             )
-        return Choice(run.site, f"run {run.id} of this line is under way there")
+        return Choice(run.site, f"run {run.id} of the same command is unfinished there")
     candidates = list(unable)
     sizes = Sizes()
     with listening(common, "choosing a site") as on_event:
         for request in requests.values():
-            looked = look_at(request, opener(request.site, on_event), sizes, run_store, on_event)
+            looked = assess_site(request, opener(request.compute.site, on_event), sizes, run_store, on_event)
             if looked.run is not None:
-                return Choice(looked.run.site, f"run {looked.run.id} of this line is under way there")
+                return Choice(looked.run.site, f"run {looked.run.id} of the same command is unfinished there")
             candidates.append(looked.candidate)
     return choose(candidates)
 
 
-def _names(asked: SiteOptions, settings: Settings) -> list[str]:
-    """The candidates, each once; raises `UsageError` for a site that is not configured."""
+def _candidate_names(options: RunOptions, ran_at: frozenset[str], settings: Settings) -> list[str]:
+    """Return the names of the candidates, each once; raises `UsageError` for a site that is not configured."""
     names: list[str] = []
-    for name in asked.sites:
+    for name in options.sites:
         if name == AUTO and AUTO not in settings.sites:
-            names += sorted(each for each, site in settings.sites.items() if can_choose(site, asked.ran_at))
+            names += sorted(each for each, site in settings.sites.items() if can_choose(site, ran_at))
         else:
             names.append(settings.site(name).name)
     return list(dict.fromkeys(names))
 
 
 def _check_consent(request: Request) -> None:
-    """Nobody is asked while sites are compared: a site where the pipeline needs consent that nobody gave is out (S10, S11)."""
-    reasons = find_consent_reasons(request.pipeline, request.container)
-    if reasons and not Catalogue().is_trusted(request.pipeline.digest):
+    """Raise `UsageError` if the pipeline needs a consent at this site: while sites are compared nobody is prompted (S10, S11)."""
+    reasons = find_consent_reasons(request.workload.pipeline, request.compute.container)
+    if reasons and not Catalogue().is_trusted(request.workload.pipeline.digest):
         raise UsageError(
             "not-trusted",
-            f"there it {'; it '.join(reasons)}, and nobody has consented to that"
-            f" (hibali pipelines trust {request.pipeline.reference})",
+            f"there it {'; it '.join(reasons)}, and you have not trusted it yet"
+            f" (hibali pipelines trust {request.workload.pipeline.reference})",
         )
 
 
-def _on_event(common: Common, choice: Choice, *, explain: bool) -> None:
+def _show_choice(common: Common, choice: Choice, *, explain: bool) -> None:
     if explain and common.json:
         common.output.record(
             "choice",

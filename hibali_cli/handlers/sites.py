@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hibali.amounts import read_words
+from hibali.amounts import split_command
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import UsageError
@@ -168,7 +168,7 @@ def _kind(name: str, options: Mapping[str, Any]) -> str:
 
 def _words(option: str, text: str) -> list[str]:
     try:
-        return list(read_words(text))
+        return list(split_command(text))
     except ValueError as problem:
         raise UsageError("bad-words", str(problem), subject=option) from None
 

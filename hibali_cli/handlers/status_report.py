@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hibali.amounts import size_words
+from hibali.amounts import format_size
 from hibali.text import path_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import coloured
@@ -124,7 +124,7 @@ def _lists(found: Overview) -> list[tuple[str, list[str]]]:
         (
             "Not proven by content",
             [
-                f"{each.target}: {each.files} files, {size_words(each.bytes)}, {each.proof}"
+                f"{each.target}: {each.files} files, {format_size(each.bytes)}, {each.proof}"
                 for each in found.unproven
             ],
         ),
@@ -148,7 +148,7 @@ def _days(days: Sequence[Day]) -> list[str]:
     if not most:
         return []
     bars = "".join(_BLOCKS[-(-day.bytes * 8 // most)] for day in days)
-    return [bars, f"{days[0].day} to {days[-1].day}, at most {size_words(most)}"]
+    return [bars, f"{days[0].day} to {days[-1].day}, at most {format_size(most)}"]
 
 
 def _site(usage: object) -> str:
@@ -156,5 +156,5 @@ def _site(usage: object) -> str:
     day, limits = usage["day"], usage["limits"]
     return (
         f"{usage['name']}: {usage['queued_jobs']} of {limits['queued_jobs']} jobs in the queue, {day['logins']} logins,"
-        f" {day['scheduler_commands']} commands to schedulers, {size_words(day['bytes'])}"
+        f" {day['scheduler_commands']} commands to schedulers, {format_size(day['bytes'])}"
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hibali.documents import read_json_file
 from hibali.errors import HibaliError, RunFailedError, UsageError
@@ -13,161 +12,137 @@ from hibali.events import Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.locations import Location, read_target
 from hibali_cli.handlers.launch import (
-    Into,
-    announce,
+    check_dataset,
+    launch_and_follow,
+    launch_at_site,
+    launch_title,
     make_request,
     report_collected,
     require_consent,
-    run_one,
+    require_dependencies,
     saving_in,
     show_files,
+    warn_of_shortfalls,
+    with_requested_job,
 )
-from hibali_cli.handlers.run_sites import following, opener, run_site, update_runs
+from hibali_cli.handlers.run_sites import following, notifying, opener, run_site, update_runs
 from hibali_cli.handlers.runs import find_failure, report_ends, state_text
-from hibali_cli.handlers.site_choice import (
-    SiteOptions,
-    choose_site,
-    is_choice,
-    texts_of,
-    typed_sites,
-    with_experience,
-)
+from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, texts_of
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.run_options import Order, notifying, parse_resource_argv, settle, with_proxy, with_wishes
+from hibali_cli.run_options import (
+    CollectOptions,
+    RequestedJob,
+    RunOptions,
+    SweepOptions,
+    parse_resource_argv,
+)
+from registry.catalogue import Catalogue
 from registry.invocation import Invocation
 from registry.parameters import check_tasks, make_rows
 from registry.pipeline import Pipeline
-from runs.containers.base import load_container
-from runs.dataset import find_dataset, recorded_request, typed_request
+from runs.dataset import typed_request
+from runs.fast_storage import NO_FAST_OPTIONS
 from runs.inputs import Located, list_references, locate_files, seen_from
-from runs.launch import launch
 from runs.model import Run, State
 from runs.monitor import wait_for_end
 from runs.pilot.setup import by_pilot
 from runs.records import sweep_of
-from runs.request import Request, TaskRequest, with_job_proxy
+from runs.request import Request, TaskRequest, Workload, compute_site, with_job_proxy
 from runs.schedulers.base import load_scheduler
-from runs.stage import Synchroniser
 from runs.store import RunStore
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
-from runs.sweeps.launch import files_of, show_tasks, takes_several, tasks_key
+from runs.sweeps.launch import files_of, show_tasks, sweep_key, takes_several
 from runs.sweeps.table import OutputFile, check_table, hash_files, read_again, tasks_to_rerun, write_table
+from transfers.journal import Receipt
 from transfers.request import Saving
 
-if TYPE_CHECKING:
-    from registry.catalogue import Catalogue
-    from runs.model import Input
-    from transfers.journal import Receipt
 
-
-@dataclass(frozen=True, slots=True)
-class SweepLine:
-    """What the command line said of the tasks, where their table goes, and in how many jobs a pilot may run them; 0 for job arrays."""
-
-    each: Path | None
-    parameters: Sequence[str]
-    table: str | None
-    allocations: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Tasks:
-    """What a line asks for, read and checked: what all tasks answer, each of them, and their files."""
-
-    pipeline: Pipeline
-    answers: Path | None
-    line: SweepLine
-    invocation: Invocation
-    tasks: tuple[TaskRequest, ...]
-    files: tuple[Input, ...]
-
-
-def read_tasks(pipeline: Pipeline, answers: Path | None, line: SweepLine) -> Tasks:
-    """Everything that a line says of its tasks; raises every problem of every row at once."""
+def read_tasks(pipeline: Pipeline, answers: Path | None, sweep: SweepOptions) -> Workload:
+    """Read and check the tasks of a sweep; raises every problem of every row at once. Their files are not located yet."""
     given = read_json_file(answers) if answers is not None else {}
-    rows = make_rows(pipeline, line.each, line.parameters)
-    files = ", ".join(str(each) for each in (line.each, answers) if each is not None)
+    rows = make_rows(pipeline, sweep.each, sweep.parameters)
+    files = ", ".join(str(each) for each in (sweep.each, answers) if each is not None)
     invocations = check_tasks(pipeline, given, rows, subject=files or "--param")
     tasks = tuple(
         TaskRequest(number, row.values, invocation)
         for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)
     )
-    invocation = Invocation(dict(given), dict(given))
-    return Tasks(pipeline, answers, line, invocation, tasks, tuple(files_of(tasks)))
+    return Workload(pipeline, Invocation(dict(given), dict(given)), tuple(files_of(tasks)), tasks=tasks)
 
 
-def choose_sweep(common: Common, sweep: Tasks, choosing: SiteOptions, order: Order) -> Request:
-    """The request at the best site, by what all tasks read together."""
-    several = takes_several(sweep.tasks)
-    located = locate_files(sweep.files, common.settings(), None, several=several)
-    texts = texts_of(located)
-    key = tasks_key(
-        sweep.pipeline, sweep.invocation, sweep.tasks, texts, typed_sites(choosing), choosing.name
-    )
+def _choose_request(
+    common: Common, workload: Workload, answers: Path | None, sweep: SweepOptions, options: RunOptions
+) -> Request:
+    """Return the request at the best of several sites, by the inputs of all tasks together."""
+    several = takes_several(workload.tasks)
+    located = locate_files(workload.inputs, common.settings(), None, several=several)
+    named = replace(workload, name=options.name)
+    line_key = sweep_key(named, texts_of(located), chosen_sites(options))
+    here = replace(options, start=replace(options.start, wait=False, polled=True))
 
     def make(name: str) -> Request:
-        here = order._replace(wait=False, heard=True)
-        return request_at(common, sweep, name, choosing, here, identify=True, located=located)
+        return _read_request(common, workload, answers, sweep, name, here, identify=True, located=located)
 
-    return choose_site(common, with_experience(choosing, sweep.pipeline), key, located, make, order)
+    return choose_site(common, options, workload.pipeline, line_key, located, make)
 
 
-def request_at(
+def _read_request(
     common: Common,
-    sweep: Tasks,
+    workload: Workload,
+    answers: Path | None,
+    sweep: SweepOptions,
     site_name: str,
-    choosing: SiteOptions,
-    order: Order,
+    options: RunOptions,
     *,
     identify: bool,
     located: Sequence[Located] | None = None,
 ) -> Request:
-    """Everything that can be checked here is checked before the site is asked anything; `located` as `read_request` has it."""
-    site = run_site(common, site_name)
+    """Read and check the request of a sweep, like `read_request` in handlers.launch."""
+    compute = compute_site(run_site(common, site_name))
     settings = common.settings()
     if identify:
-        settle(
-            common, list_references(sweep.files, settings), order, site, load_container(site.container.name)
-        )
+        require_dependencies(common, list_references(workload.inputs, settings), options, compute)
     if located is None:
-        several = takes_several(sweep.tasks)
-        located = locate_files(sweep.files, settings, site, identify=identify, several=several)
+        several = takes_several(workload.tasks)
+        located = locate_files(workload.inputs, settings, compute.site, identify=identify, several=several)
     else:
-        located = seen_from(located, site, settings)
-    asked = typed_request(sweep.answers, located, choosing.image, sweep.line.each, sweep.line.parameters)
-    request = make_request(sweep.pipeline, sweep.invocation, located, site, choosing.image, asked.to_fields())
-    request.container.image_name(sweep.pipeline.container)
-    return replace(request, tasks=sweep.tasks, marks=choosing.marks)
+        located = seen_from(located, compute.site, settings)
+    typed = typed_request(answers, located, options.image, sweep.each, sweep.parameters).to_fields()
+    request = make_request(workload.pipeline, workload.invocation, located, compute, options.image, typed)
+    compute.container.image_name(workload.pipeline.container)
+    request = request.with_workload(tasks=workload.tasks, name=options.name)
+    request = request.with_job(fast_options=options.job.fast or NO_FAST_OPTIONS)
+    return with_requested_job(replace(request, new=options.new), options.job)
 
 
-def request_again(
+def _repeat_request(
     common: Common, run_store: RunStore, run: Run, pipeline: Pipeline, numbers: Sequence[int]
 ) -> Request:
-    """The request that runs these tasks of a run again, or all of one that is no sweep."""
+    """Return the request that repeats these tasks of a run, or all of one that is no sweep."""
     again = read_again(run, run_store, pipeline, numbers)
-    site = run_site(common, run.site)
+    compute = compute_site(run_site(common, run.site))
     image = str(again.asked.get("image", ""))
     several = takes_several(again.tasks or [TaskRequest(0, {}, again.invocation)])
-    located = locate_files(again.files, common.settings(), site, known=again.known, several=several)
-    request = make_request(pipeline, again.invocation, located, site, image, again.asked)
-    request = with_wishes(common, request, parse_resource_argv(again.asked.get("options") or ()))
-    request = replace(
-        request, tasks=again.tasks, origin=run.id, name=run.spec.name, image=image, proxy=run.submission.proxy
-    )
+    located = locate_files(again.files, common.settings(), compute.site, known=again.known, several=several)
+    request = make_request(pipeline, again.invocation, located, compute, image, again.asked)
+    job = RequestedJob(parse_resource_argv(again.asked.get("options") or ()))
+    request = with_requested_job(request, job).with_job(proxy=run.submission.proxy)
+    warn_of_shortfalls(common, request)
+    request = request.with_workload(tasks=again.tasks, origin=run.id, name=run.spec.name)
     pilot = run.sweep.pilot if run.sweep is not None else None
     return request if pilot is None else by_pilot(request, pilot.allocations)
 
 
-def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed: bool, wait: bool) -> int:
-    """Run again what the ledger has of a run; the exit code."""
-    from registry.catalogue import Catalogue
-
-    check_sweep_options(into, table, wait=wait)
+def rerun(common: Common, run_id: str, collect: CollectOptions, *, failed: bool, wait: bool) -> int:
+    """Run again the tasks of a run, or only the failed ones; return the exit code."""
+    check_table_options(collect, wait=wait)
     run_store = RunStore()
     run = run_store.load(run_id)
-    if table is not None and run.sweep is None:
-        raise UsageError("usage", "it is for a sweep, and this run is none", subject="--table")
+    if collect.table is not None and run.sweep is None:
+        raise UsageError(
+            "usage", "only a sweep has a table of tasks, and this run is none", subject="--table"
+        )
     with listening(common, f"run {run.id}") as on_event:
         [run] = update_runs(common, run_store, [run], on_event)
     numbers = tasks_to_rerun(run, failed=failed)
@@ -177,11 +152,11 @@ def rerun(common: Common, run_id: str, into: Into, table: str | None, *, failed:
         common.output.say(f"{run.id} {state_text(run)}: there is nothing to run again")
         return 0
     catalogue = Catalogue()
-    request = request_again(common, run_store, run, catalogue.find(run.spec.pipeline), numbers)
-    require_consent(common, catalogue, request.pipeline, request.container)
-    if request.tasks:
-        return send_and_follow(common, request, into, table, wait=wait)
-    return run_one(common, request, wait=wait, into=into)
+    request = _repeat_request(common, run_store, run, catalogue.find(run.spec.pipeline), numbers)
+    require_consent(common, catalogue, request.workload.pipeline, request.compute.container)
+    options = RunOptions(collect=collect, wait=wait)
+    follow = _launch_and_follow if request.workload.tasks else launch_and_follow
+    return follow(common, request, options)
 
 
 def run_sweep(
@@ -189,92 +164,72 @@ def run_sweep(
     catalogue: Catalogue,
     pipeline: Pipeline,
     answers: Path | None,
-    line: SweepLine,
-    choosing: SiteOptions,
-    into: Into,
+    options: RunOptions,
     *,
-    wait: bool,
     dry_run: bool,
-    notify: str | None = None,
 ) -> int | None:
-    """Check every task, then send them all, and follow them where that is asked for; the exit code."""
-    check_sweep_options(into, line.table, wait=wait)
-    sweep = read_tasks(pipeline, answers, line)
-    order = Order(wait=wait, sweep=True)
-    if is_choice(choosing, common.settings()):
-        request = choose_sweep(common, sweep, choosing, order)
-        if choosing.explain and dry_run:
+    """Run a pipeline once for each task of a sweep; return the exit code."""
+    assert options.sweep is not None
+    check_table_options(options.collect, wait=options.wait)
+    workload = read_tasks(pipeline, answers, options.sweep)
+    if is_choice(options, common.settings()):
+        request = _choose_request(common, workload, answers, options.sweep, options)
+        if options.explain and dry_run:
             return None
     else:
-        [name] = set(choosing.sites)
-        request = request_at(common, sweep, name, choosing, order, identify=not dry_run)
-    request = with_proxy(with_wishes(common, request, choosing.wanted), choosing.proxy)
-    if line.allocations:
-        request = by_pilot(request, line.allocations)
-    if into.dataset is not None:
-        find_dataset(into.dataset, recorded_request([{"asked": request.asked}], pipeline.reference))
+        [site] = set(options.sites)
+        request = _read_request(common, workload, answers, options.sweep, site, options, identify=not dry_run)
+    warn_of_shortfalls(common, request)
+    if options.sweep.allocations:
+        request = by_pilot(request, options.sweep.allocations)
+    check_dataset(request, options.collect.dataset)
     if dry_run:
-        _show_sweep(common, request)
+        _show_dry_run(common, request)
         return None
-    require_consent(common, catalogue, pipeline, request.container)
-    request = replace(request, name=choosing.name, new=choosing.new, image=choosing.image)
-    return send_and_follow(common, request, into, line.table, wait=wait, notify=notify)
+    require_consent(common, catalogue, pipeline, request.compute.container)
+    return _launch_and_follow(common, request, options)
 
 
-def check_sweep_options(into: Into, table: str | None, *, wait: bool) -> None:
-    """Raise `UsageError` for what a sweep cannot be asked for."""
-    if table is not None and not wait:
+def check_table_options(collect: CollectOptions, *, wait: bool) -> None:
+    """Raise `UsageError` if the table cannot be written."""
+    if collect.table is not None and not wait:
         raise UsageError(
             "usage",
-            "the table is there when the tasks have ended",
+            "the table can be written only after the tasks have ended",
             subject="--table",
             hint="Add --wait; or, when they have ended: hibali runs collect ID DIR --table FILE",
         )
-    if table is not None:
-        check_table(Path(table), into.folder or into.dataset)
+    if collect.table is not None:
+        check_table(Path(collect.table), collect.folder or collect.dataset)
 
 
-def send_and_follow(
-    common: Common, request: Request, into: Into, table: str | None, *, wait: bool, notify: str | None = None
-) -> int:
-    """The sweep sent, or what there is room for; with `wait` all of it, to its end. Raises how it failed."""
+def _launch_and_follow(common: Common, request: Request, options: RunOptions) -> int:
+    """Launch a sweep, as far as the queue has places for it; with `--wait` follow all of it. Raises how it failed."""
     request = with_job_proxy(request)
     run_store = RunStore()
     receipt = None
-    title = f"run {request.pipeline.reference} at {request.site.name}"
-    with notifying(common, notify) as notice, listening(common, title) as on_event:
-        host = opener(request.site, on_event)()
-        try:
-            run = launch(
-                request,
-                host,
-                run_store,
-                Synchroniser(),
-                began=lambda run: announce(common, run),
-                on_event=on_event,
-            )
-        finally:
-            host.close()
-        if wait:
-            run, receipt = _finish(common, run_store, run, request, into, table, on_event)
-            notice(run)
+    with notifying(common, options.notify) as notify, listening(common, launch_title(request)) as on_event:
+        run = launch_at_site(common, request, run_store, on_event)
+        if options.wait:
+            run, receipt = _finish(common, run_store, run, request, options.collect, on_event)
+            notify(run)
     if receipt is not None:
         report_collected(common, receipt)
-    if wait or run.state.ended:
+    if options.wait or run.state.ended:
         report_ends(common, run_store, [run])
     elif common.json:
         common.output.record("run", run.to_record())
     else:
-        _tell_sent(common, run)
+        _report_submitted(common, run)
     return int(receipt.exit) if receipt is not None else 0
 
 
-def _tell_sent(common: Common, run: Run) -> None:
+def _report_submitted(common: Common, run: Run) -> None:
     common.output.say(f"{state_text(run)} at {run.site}: hibali runs wait {run.id}")
     waiting = sum(len(chunk.tasks) for chunk in sweep_of(run).unsubmitted())
     if waiting:
         common.output.say(
-            f"{waiting} tasks wait here for room in the queue; `runs wait` sends them as there is some"
+            f"{waiting} {'task waits' if waiting == 1 else 'tasks wait'} because the queue is full; `hibali runs wait {run.id}` submits them"
         )
 
 
@@ -283,50 +238,53 @@ def _finish(
     run_store: RunStore,
     run: Run,
     request: Request,
-    into: Into,
-    table: str | None,
+    collect: CollectOptions,
     on_event: Listener,
 ) -> tuple[Run, Receipt | None]:
-    """Follow it to the end, collecting as tasks finish; then whatever is left, and the table."""
+    """Follow a sweep to its end and collect outputs as tasks finish; then collect the rest, and write the table."""
     collector = None
-    folder = into.folder or into.dataset
+    folder = collect.target
     if folder is not None:
         target = read_target(folder, common.settings())
-        collector = TaskCollector(run_store, request.site, target, on_event, Saving(save=not into.no_save))
+        collector = TaskCollector(
+            run_store, request.compute.site, target, on_event, Saving(save=not collect.no_save)
+        )
 
     def changed(now: Run) -> None:
         common.output.detail(f"{now.id} {state_text(now)}")
         shown.changed(now)
         try:
-            if collector is not None and into.dataset is None:
+            if collector is not None and collect.dataset is None:
                 collector.bring_new(now)
         except HibaliError as problem:
             on_event(Noted(f"not collected yet: {problem.message}"))
 
     with following(common, run_store, [run], on_event) as shown:
         [run] = wait_for_end(
-            opener(request.site, shown.on_event),
+            opener(request.compute.site, shown.on_event),
             load_scheduler(run.placement.scheduler),
             run_store,
             [run.id],
-            limits=request.site.limits,
+            limits=request.compute.site.limits,
             on_event=shown.on_event,
             changed=changed,
         )
-    if collector is not None and into.dataset is not None:
+    if collector is not None and collect.dataset is not None:
         # one commit with one record, when all is well; nothing is kept unasked of what failed
         collector = (
-            _keeping(run_store, run, into.dataset, collector) if run.state is State.SUCCEEDED else None
+            _saving_collector(run_store, run, collect.dataset, collector)
+            if run.state is State.SUCCEEDED
+            else None
         )
     numbers = sweep_of(run).in_state(State.SUCCEEDED)
     receipt, chosen = collector.bring(run, numbers) if collector is not None else (None, None)
-    if table is not None:
-        make_table(common, run, Path(table), collector, chosen)
+    if collect.table is not None:
+        make_table(common, run, Path(collect.table), collector, chosen)
     return run_store.load(run.id), receipt
 
 
-def _keeping(run_store: RunStore, run: Run, dataset: str, collector: TaskCollector) -> TaskCollector:
-    """The same, committing what it brings with a record of the line. Raises `UsageError` for a part of what that line asks for."""
+def _saving_collector(run_store: RunStore, run: Run, dataset: str, collector: TaskCollector) -> TaskCollector:
+    """Return a collector that commits the outputs with a record of the command line. Raises `UsageError` for a part of the command's tasks."""
     part = run
     while part.spec.origin:
         whole = run_store.load(part.spec.origin)
@@ -341,19 +299,19 @@ def _keeping(run_store: RunStore, run: Run, dataset: str, collector: TaskCollect
     return collector.saving(saving_in(run_store, run, dataset))
 
 
-def collect_sweep(common: Common, run_store: RunStore, run: Run, into: Into, table: str | None) -> int:
-    """Pull what the tasks left that have ended, and list all tasks; the exit code. Raises how the sweep failed."""
-    check_sweep_options(into, table, wait=True)
+def collect_sweep(common: Common, run_store: RunStore, run: Run, collect: CollectOptions) -> int:
+    """Pull the outputs of the tasks that have ended, and write the table of all tasks; return the exit code. Raises how the sweep failed."""
+    check_table_options(collect, wait=True)
     with listening(common, f"collect {run.id}") as on_event:
         [run] = update_runs(common, run_store, [run], on_event, going_on=True)
-        target = read_target(into.dataset or into.folder or f"./{run.id}", common.settings())
+        target = read_target(collect.target or f"./{run.id}", common.settings())
         site = run_site(common, run.site)
-        collector = TaskCollector(run_store, site, target, on_event, Saving(save=not into.no_save))
-        if into.dataset is not None and run.state is State.SUCCEEDED:
-            collector = _keeping(run_store, run, into.dataset, collector)
+        collector = TaskCollector(run_store, site, target, on_event, Saving(save=not collect.no_save))
+        if collect.dataset is not None and run.state is State.SUCCEEDED:
+            collector = _saving_collector(run_store, run, collect.dataset, collector)
         receipt, chosen = collector.bring(run, ended_tasks(run))
-        if table is not None:
-            make_table(common, run, Path(table), collector, chosen)
+        if collect.table is not None:
+            make_table(common, run, Path(collect.table), collector, chosen)
     report_collected(common, receipt)
     if run.state.final and not run.results.reported:
         run_store.note(run.id, "reported")
@@ -366,8 +324,8 @@ def collect_sweep(common: Common, run_store: RunStore, run: Run, into: Into, tab
 def make_table(
     common: Common, run: Run, path: Path, collector: TaskCollector | None, chosen: ChosenFiles | None
 ) -> None:
-    """One row a task, with the digests of its outputs where they are now: where they were collected to, else at the site."""
-    left: dict[int, list[OutputFile]] = {}
+    """Write the table: a row for each task, with the digests of its outputs, collected or still at the site."""
+    outputs: dict[int, list[OutputFile]] = {}
     if collector is not None and chosen is not None:
         digests = dict(collector.digests)
         rest = [name for name in chosen.files if name not in digests]
@@ -383,11 +341,11 @@ def make_table(
         digests = hash_files(source, list(names.values()))
         root = source.text
     for number, files in chosen.by_task().items():
-        left[number] = [
+        outputs[number] = [
             OutputFile(output, _bytes(root) + b"/" + names[name], digests.get(names[name], ""))
             for output, name in files
         ]
-    write_table(path, run, left)
+    write_table(path, run, outputs)
     common.output.say(f"{path}: {len(sweep_of(run).tasks)} tasks")
 
 
@@ -399,11 +357,12 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _show_sweep(common: Common, request: Request) -> None:
-    """The first job array and the first task: the others differ by their numbers and values."""
+def _show_dry_run(common: Common, request: Request) -> None:
+    """Show the first job array and the first task; the others differ by their numbers and values."""
     shown = show_tasks(request, new_identifier())
-    where = f"{shown.chunks} job arrays; this is the first of each"
-    if request.allocations:
-        where = "one job after the other; this is the first one, and the first task"
-    common.output.say(f"{len(request.tasks)} tasks in {where}")
+    count = len(request.workload.tasks)
+    tasks = "1 task" if count == 1 else f"{count} tasks"
+    arrays = "1 job array" if shown.chunks == 1 else f"{shown.chunks} job arrays"
+    jobs = "one job after the other" if request.job.allocations else arrays
+    common.output.say(f"{tasks} in {jobs}; this is the first job, and the first task")
     show_files(common, request, shown.prepared, shown.files)

@@ -1,4 +1,4 @@
-"""Read image archives of docker and OCI image layouts: what they hold, and whether it is complete."""
+"""Read image archives of docker and OCI image layouts: their images, and whether they are complete."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Members = Mapping[str, Member]
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """An image that is whole. `digests` are its id and its manifest's, where there is one."""
+    """A complete image. `digests` are its id and its manifest's, where there is one."""
 
     id: str
     names: tuple[str, ...]
@@ -59,14 +59,14 @@ class Saved:
 
 
 def read_saved(members: Members, name: str, subject: str) -> Saved:
-    """The image in an archive; of several the one called `name`. Both descriptions are checked where there are two.
+    """Read the image in an archive; of several the one called `name`. Both indexes are checked where there are two.
 
     Raises `BrokenArchiveError`, `RefusedError` `image-damaged`.
     """
     layout = _read_layout(members, name, subject) if "index.json" in members else None
     docker = _read_docker(members, name, subject) if "manifest.json" in members else None
     if docker is None and layout is None:
-        raise BrokenArchiveError("it has neither manifest.json nor index.json")
+        raise BrokenArchiveError("it has no manifest.json and no index.json")
     if docker is None or layout is None:
         found = docker or layout
         assert found is not None
@@ -81,7 +81,7 @@ def read_saved(members: Members, name: str, subject: str) -> Saved:
 
 
 def _read_docker(members: Members, name: str, subject: str) -> Saved:
-    """`manifest.json`: Config, RepoTags and Layers of each image (moby, image/tarexport)."""
+    """Read `manifest.json`: Config, RepoTags and Layers of each image (moby, image/tarexport)."""
     listed = _json(members, "manifest.json", subject)
     entries = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     entry = _choose([(_names(each.get("RepoTags")), each) for each in entries], name)
@@ -93,7 +93,7 @@ def _read_docker(members: Members, name: str, subject: str) -> Saved:
     if expected and config.digest != f"sha256:{expected[1]}":
         raise RefusedError(
             "image-damaged",
-            f"its configuration has digest {config.digest}, and is called {printable(config_name)}",
+            f"its configuration has digest {config.digest}, but its name is {printable(config_name)}",
             subject=subject,
         )
     _check_layers([_resolve(members, each) for each in layers], _diffs(config, config_name, subject), subject)
@@ -101,7 +101,7 @@ def _read_docker(members: Members, name: str, subject: str) -> Saved:
 
 
 def _read_layout(members: Members, name: str, subject: str) -> Saved:
-    """`index.json`, the manifest it names, that one's configuration and layers (OCI image layout specification)."""
+    """Read `index.json`, the manifest it names, its configuration and layers (OCI image layout specification)."""
     version = _json(members, "oci-layout", subject)
     if not isinstance(version, dict) or not str(version.get("imageLayoutVersion")).startswith("1."):
         raise BrokenArchiveError("its oci-layout is of another version than 1")
@@ -117,7 +117,7 @@ def _read_layout(members: Members, name: str, subject: str) -> Saved:
     for each in (described, config, *layers):
         member = _resolve(members, _blob(_digest_of(each)))
         if member.size != each.get("size"):
-            raise BrokenArchiveError(f"{printable(_digest_of(each))} has not the size that is said of it")
+            raise BrokenArchiveError(f"{printable(_digest_of(each))} has another size than its index says")
         found.append(member)
     config_digest = _digest_of(config)
     _check_layers(found[2:], _diffs(found[1], config_digest, subject), subject)
@@ -126,13 +126,13 @@ def _read_layout(members: Members, name: str, subject: str) -> Saved:
 
 
 def _images(members: Members, name: str, subject: str, depth: int = 0) -> list[dict[str, Any]]:
-    """Descriptors of the images of an index, and of the indexes in it; attestations of buildx are none."""
+    """Yield the descriptors of the images of an index and of its nested indexes, without attestations of buildx."""
     index = _json(members, name, subject)
     listed = index.get("manifests") if isinstance(index, dict) else None
     found: list[dict[str, Any]] = []
     for each in listed if isinstance(listed, list) else ():
         if not isinstance(each, dict):
-            raise BrokenArchiveError("its index is not of images")
+            raise BrokenArchiveError("its index does not list images")
         annotations = each.get("annotations")
         if isinstance(annotations, dict) and "vnd.docker.reference.type" in annotations:
             continue
@@ -152,28 +152,28 @@ def _choose(images: list[tuple[tuple[str, ...], dict[str, Any]]], name: str) -> 
     if not chosen:
         raise BrokenArchiveError("it holds no image")
     raise BrokenArchiveError(
-        f"it holds {len(images)} images, not one of the name {name}"
+        f"it holds {len(images)} images, none of them named {name}"
         if name
         else f"it holds {len(images)} images"
     )
 
 
 def _check_layers(layers: list[Member], diffs: list[str], subject: str) -> None:
-    """Raise where they are not the layers that the configuration names: as many, and each uncompressed one with its digest."""
+    """Raise where the layers differ in number or digest from those in the configuration."""
     if len(layers) != len(diffs):
-        raise BrokenArchiveError(f"it has {len(layers)} layers, and its configuration names {len(diffs)}")
+        raise BrokenArchiveError(f"it has {len(layers)} layers, but its configuration names {len(diffs)}")
     for layer, diff in zip(layers, diffs, strict=True):
         if not layer.compressed and layer.digest != diff:
             raise RefusedError(
                 "image-damaged",
-                f"a layer has digest {layer.digest}, and the configuration names {diff}",
+                f"a layer has digest {layer.digest}, but the configuration names {diff}",
                 subject=subject,
-                hint="The archive was changed or damaged; make it anew.",
+                hint="The archive was changed or damaged. Create it again.",
             )
 
 
 def _diffs(config: Member, name: str, subject: str) -> list[str]:
-    """The digests of the uncompressed layers (OCI image configuration, rootfs.diff_ids)."""
+    """Return the digests of the uncompressed layers (OCI image configuration, rootfs.diff_ids)."""
     found = _parse(config.text, name, subject)
     rootfs = found.get("rootfs") if isinstance(found, dict) else None
     diffs = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
@@ -185,20 +185,20 @@ def _diffs(config: Member, name: str, subject: str) -> list[str]:
 
 
 def _resolve(members: Members, name: Any) -> Member:
-    """The file of that name; docker's archives link to layers that they hold once."""
-    where = name if isinstance(name, str) else ""
+    """Return the file of that name, following links: docker's archives store each layer once."""
+    location = name if isinstance(name, str) else ""
     for _ in range(_HOPS):
-        found = members.get(posixpath.normpath(where))
+        found = members.get(posixpath.normpath(location))
         if found is None:
-            raise BrokenArchiveError(f"{printable(where)} is missing in it")
+            raise BrokenArchiveError(f"{printable(location)} is missing from it")
         if not found.link:
             return found
-        where = posixpath.join(posixpath.dirname(where), found.link) if found.is_symlink else found.link
-    raise BrokenArchiveError("its links go in circles")
+        location = posixpath.join(posixpath.dirname(location), found.link) if found.is_symlink else found.link
+    raise BrokenArchiveError("its links form a loop")
 
 
 def _annotated(described: dict[str, Any]) -> tuple[str, ...]:
-    """The names that an index gives an image; a reference may also be a tag alone, which is no name."""
+    """Return the names that an index gives an image; a reference that is only a tag is not a name."""
     found = described.get("annotations")
     annotations = found if isinstance(found, dict) else {}
     given = [annotations.get(key) for key in (_CONTAINERD_NAME, _REFERENCE)]
@@ -209,14 +209,14 @@ def _annotated(described: dict[str, Any]) -> tuple[str, ...]:
 def _names(listed: Any) -> tuple[str, ...]:
     names = listed if isinstance(listed, list) else []
     if len(names) > MOST_NAMES or not all(map(is_image_name, names)):
-        raise BrokenArchiveError("it has names that no image can have")
+        raise BrokenArchiveError("it has invalid image names")
     return tuple(sorted(set(names)))
 
 
 def _digest_of(described: Any) -> str:
     digest = described.get("digest") if isinstance(described, dict) else None
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise BrokenArchiveError("it names something by another digest than sha256")
+        raise BrokenArchiveError("it uses a digest other than sha256")
     return digest
 
 
@@ -246,30 +246,30 @@ _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An image archive that was read to its end. `digests` are those that a descriptor may pin it by, `sha256:HEX` each."""
+    """A complete image archive. `digests` are those to which a descriptor can pin it, `sha256:HEX` each."""
 
     record: ImageRecord
     digests: frozenset[str]
 
 
 def read_archive(path: Path, name: str = "") -> Archive:
-    """What an archive of `docker save`, `podman save`, an OCI layout in a tar, or a SIF holds; compressed or not.
+    """Read an archive of `docker save` or `podman save`, an OCI layout in a tar, or a SIF; compressed or not.
 
     Of several images it is the one called `name`. Raises `NotFoundError`, `UsageError` `bad-image-archive` for what is none or was
     cut short, `RefusedError` for what contradicts its own digests (`image-damaged`) or grows without end (`archive-bomb`).
     """
     subject = printable(os.fsencode(path))
     try:
-        # a FIFO would otherwise wait for somebody who writes
+        # otherwise opening a FIFO would wait for a writer
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             found = os.fstat(stream.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise _bad("it is no regular file", subject)
+                raise _bad("it is not a regular file", subject)
             return _read(stream, found.st_size, name, subject)
     except BrokenArchiveError as problem:
         raise _bad(str(problem), subject) from None
     except FileNotFoundError:
-        raise NotFoundError("no-such-file", "there is no such image archive", subject=subject) from None
+        raise NotFoundError("no-such-file", "the image archive does not exist", subject=subject) from None
     except OSError as problem:
         raise _bad(reason_of(problem), subject) from None
 
@@ -282,11 +282,11 @@ def _read(stream: IO[bytes], size: int, name: str, subject: str) -> Archive:
         digest = _finish(source, size)
         return Archive(ImageRecord(digest, size, "sif", digest), frozenset({digest}))
     if start.startswith(b"PK\x03\x04"):
-        raise RefusedError(
-            "bad-image-archive", "a zip file is no image archive, and is not opened", subject=subject
-        )
+        raise RefusedError("bad-image-archive", "it is a zip file, not an image archive", subject=subject)
     if start.startswith(b"\x28\xb5\x2f\xfd"):
-        raise BrokenArchiveError("it is compressed with zstd; decompress it first: unzstd FILE")
+        raise BrokenArchiveError(
+            "it is compressed with zstd, which hibali does not read; decompress it first: unzstd FILE"
+        )
     saved = read_saved(_collect(Forward(source, start, subject), subject), name, subject)
     record = _record(saved, _finish(source, size), size)
     return Archive(record, saved.digests | {record.digest})
@@ -305,34 +305,34 @@ def _finish(source: Hashed, size: int) -> str:
 
 
 def _collect(forward: Forward, subject: str) -> dict[str, Member]:
-    """Every file and link of a tar by its name, hashed; the content of what may be JSON is kept."""
+    """Read every file and link of a tar by its name, with digests, and with the content of files that may be JSON."""
     found: dict[str, Member] = {}
     kept = 0
     for member, content in members(forward, subject):
         name = member.name.removeprefix("./")
         if member.isdir():
             continue
-        where = f"{subject}: {printable(name)}"
+        location = f"{subject}: {printable(name)}"
         if name.startswith("/") or ".." in name.split("/"):
-            raise RefusedError("unsafe-name", "a member's name leads out of the archive", subject=where)
+            raise RefusedError(
+                "unsafe-name", "the name of a member leads out of the archive", subject=location
+            )
         if name in found:
-            raise RefusedError("image-damaged", "two members have one name", subject=where)
+            raise RefusedError("image-damaged", "two members have the same name", subject=location)
         if member.issym() or member.islnk():
             found[name] = Member(link=member.linkname, is_symlink=member.issym())
         elif member.isreg():
             found[name] = _hash(name, member.size, content, subject)
             kept += len(found[name].text)
         else:
-            raise RefusedError("image-damaged", "a member is no file", subject=where)
+            raise RefusedError("image-damaged", "a member is not a file", subject=location)
         if kept > _KEPT_ALL:
-            raise RefusedError(
-                "archive-bomb", "this archive holds too much that looks like JSON", subject=subject
-            )
+            raise RefusedError("archive-bomb", "this archive holds too much JSON", subject=subject)
     return found
 
 
 def _hash(name: str, size: int, content: Iterator[bytes], subject: str) -> Member:
-    """The member as it is known afterwards; raises `RefusedError` for a blob that is not what its name says."""
+    """Hash a member; raises `RefusedError` for a blob whose digest differs from its name."""
     blob = _BLOB.fullmatch(name)
     hashed = hashlib.sha256()
     text = bytearray()
@@ -346,15 +346,15 @@ def _hash(name: str, size: int, content: Iterator[bytes], subject: str) -> Membe
     if blob and digest != blob[1]:
         raise RefusedError(
             "image-damaged",
-            f"a blob has digest {digest}, and is called {blob[1]}",
+            f"a blob has digest {digest}, but its name is {blob[1]}",
             subject=subject,
-            hint="The archive was changed or damaged; make it anew.",
+            hint="The archive was changed or damaged. Create it again.",
         )
     return Member(size, f"sha256:{digest}", bytes(text), compressed=first.startswith(_COMPRESSED))
 
 
 def _check_sif(start: bytes, size: int) -> None:
-    """Raise where what its header counts on is not there."""
+    """Raise where a SIF ends before what its header describes."""
     if len(start) < _SIF_HEADER.size:
         raise BrokenArchiveError("it ends too early")
     *_, total, table, table_size, data, data_size = _SIF_HEADER.unpack_from(start)
@@ -365,7 +365,7 @@ def _check_sif(start: bytes, size: int) -> None:
 def _bad(reason: str, subject: str) -> UsageError:
     return UsageError(
         "bad-image-archive",
-        f"this is not a whole image archive: {printable(reason)}",
+        f"this is not a complete image archive: {printable(reason)}",
         subject=subject,
-        hint="Make one with `docker save -o FILE IMAGE` or `podman save -o FILE IMAGE`.",
+        hint="Create one with `docker save -o FILE IMAGE` or `podman save -o FILE IMAGE`.",
     )

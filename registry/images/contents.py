@@ -15,9 +15,9 @@ from pathlib import Path
 from hibali.annex_key import key_of
 from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError
 from hibali.files import private_folder, sync_folder
-from hibali.locks import take_claim
-from registry.catalogue_folder import History, Shelf, writing
-from registry.git import Git, who_commits
+from hibali.locks import take_lock
+from registry.catalogue_folder import History, VersionFolders, writing
+from registry.git import Git, committer_environment
 from registry.images.record import ImageRecord
 
 _UUID = "annex.uuid"
@@ -34,7 +34,7 @@ _SETTINGS = (
 
 
 def annex_program() -> str | None:
-    """Where git-annex is: on PATH, or beside the python that runs hibali, where `hibali[annex]` puts it."""
+    """Return the path of git-annex: on PATH, or beside the Python of hibali, where `hibali[annex]` installs it."""
     beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return shutil.which("git-annex", path=beside)
 
@@ -47,9 +47,9 @@ class Annex:
         self._program = Path(program)
 
     def ready(self) -> bool:
-        """Whether it can take contents, after it was made where it was not yet.
+        """Return whether it can store contents; initialise it where needed.
 
-        False on a filesystem without symlinks, and where the repository has hooks that git-annex would run whatever it is told.
+        False on a filesystem without symlinks, and where the repository has hooks that git-annex would run.
         """
         hooks = self._git.folder / "hooks"
         if hooks.exists() and any(each.name.endswith("-annex") for each in hooks.iterdir()):
@@ -60,40 +60,40 @@ class Annex:
         return crippled.strip() != b"true"
 
     def place(self, key: str) -> Path | None:
-        """Where a content lies; None where it is not here."""
+        """Return the path of a content; None where it is not stored here."""
         finished = self._run("contentlocation", key)
         found = finished[1].decode("utf-8", "surrogateescape").strip()
         return self._git.folder.parent / found if finished[0] == 0 and found else None
 
     def keep(self, key: str, file: Path) -> Path:
-        """Move a file in as the content of a key; git-annex hashes it once more. Raises `IncompleteError`."""
+        """Move a file into the annex as the content of a key; git-annex hashes it again. Raises `IncompleteError`."""
         self._ask("setkey", key, str(file))
         found = self.place(key)
         assert found is not None, "git-annex says that it took it"
         return found
 
     def drop(self, key: str) -> None:
-        """Forget a content; raises `IncompleteError`."""
+        """Remove a content; raises `IncompleteError`."""
         self._ask("dropkey", "--force", key)
 
-    def _ask(self, *words: str) -> None:
-        self._git.ask(*self._words(), *words, environment=self._environment())
+    def _ask(self, *arguments: str) -> None:
+        self._git.ask(*self._options(), *arguments, environment=self._environment())
 
-    def _run(self, *words: str) -> tuple[int, bytes]:
-        finished = self._git.run(*self._words(), *words, environment=self._environment())
+    def _run(self, *arguments: str) -> tuple[int, bytes]:
+        finished = self._git.run(*self._options(), *arguments, environment=self._environment())
         return finished.exit_code, finished.stdout
 
     @staticmethod
-    def _words() -> list[str]:
+    def _options() -> list[str]:
         return [*(word for each in _SETTINGS for word in ("-c", each)), "annex"]
 
     def _environment(self) -> dict[str, str]:
         path = f"{self._program.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        return {**who_commits(), "PATH": path}
+        return {**committer_environment(), "PATH": path}
 
 
 def open_annex(history: History | None) -> Annex | None:
-    """The annex of a catalogue that has a history; None without one, without git-annex, or where it cannot work."""
+    """Open the annex of a catalogue with a history; None without one, without git-annex, or where it cannot work."""
     program = annex_program()
     if history is None or program is None:
         return None
@@ -105,20 +105,20 @@ def open_annex(history: History | None) -> Annex | None:
 
 
 _CHUNK = 1024 * 1024
-_SPARE = 16 * 1024 * 1024  # bytes that are left free
+_SPARE = 16 * 1024 * 1024  # bytes that must stay free
 
 
 class ImageContents:
-    """Contents by the digest of their records. Looking starts no program; changes take turns by digest."""
+    """Image contents by the digest of their records. Reading starts no program; changes are locked by digest."""
 
-    def __init__(self, state: Path, shelf: Shelf, history: History | None) -> None:
+    def __init__(self, state: Path, folders: VersionFolders, history: History | None) -> None:
         """Annexed with a history, where git-annex is installed."""
         self._state = state
-        self._shelf = shelf
+        self._folders = folders
         self._history = history
 
     def find(self, name: str, version: str, record: ImageRecord) -> Path | None:
-        """The file with the content of a version's image; None where it is not here."""
+        """Return the file with the content of a version's image; None where it is not stored here."""
         for path in (self._link(name, version, record), self._plain(record)):
             with contextlib.suppress(OSError):
                 found = path.stat()
@@ -127,26 +127,26 @@ class ImageContents:
         return None
 
     @contextlib.contextmanager
-    def arriving(self, record: ImageRecord) -> Iterator[Path]:
-        """Where it is to be laid before it is kept: the same place whenever it is tried again. One process at a time.
+    def partial_file(self, record: ImageRecord) -> Iterator[Path]:
+        """Yield the path of the partial file, the same in each attempt. One process at a time.
 
-        Raises `TryLaterError` while another one is at it, `RefusedError` `no-space`.
+        Raises `TryLaterError` while another process uses it, `RefusedError` `no-space`.
         """
-        with self._turn(record) as folder:
+        with self._locked(record) as folder:
             work = private_folder(folder / "work")
             self._check_space(record, work)
             yield work / "content"
             shutil.rmtree(work, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _turn(self, record: ImageRecord) -> Iterator[Path]:
-        """The folder of a content, which nobody else changes meanwhile."""
+    def _locked(self, record: ImageRecord) -> Iterator[Path]:
+        """Yield the folder of a content, locked against other processes."""
         folder = private_folder(private_folder(self._state / "images") / record.hex)
-        with take_claim(private_folder(folder / "turn")), writing(folder):
+        with take_lock(private_folder(folder / "turn")), writing(folder):
             yield folder
 
     def keep(self, name: str, version: str, record: ImageRecord, file: Path) -> None:
-        """Give a file that was found right its final place, durable; raises `IncompleteError` where it is wrong by then."""
+        """Move a checked file to its final path, durably; raises `IncompleteError` where its digest changed since."""
         key = _key(record)
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
@@ -154,7 +154,7 @@ class ImageContents:
         if annex is not None:
             place = annex.place(key)
             if place is not None and place.stat().st_size != record.size:
-                annex.drop(key)  # somebody damaged it
+                annex.drop(key)  # the file was damaged meanwhile
                 place = None
             place = place or annex.keep(key, file)
             sync_folder(place.parent)
@@ -162,14 +162,14 @@ class ImageContents:
             return
         if digest_of(file) != record.digest:
             raise IncompleteError(
-                "image-miswritten", "what was written is not what is read again", subject=str(file)
+                "image-miswritten", "the file read back differs from what was written", subject=str(file)
             )
         file.chmod(stat.S_IRUSR)
         file.replace(self._plain(record))
         sync_folder(self._plain(record).parent)
 
-    def join(self, name: str, version: str, record: ImageRecord) -> bool:
-        """Whether its content is here, or another version has kept the same one, which is then this one's, too."""
+    def adopt_existing(self, name: str, version: str, record: ImageRecord) -> bool:
+        """Return whether its content is stored here, also for another version; then it is linked to this one, too."""
         if self.find(name, version, record) is None:
             annex = open_annex(self._history)
             place = annex.place(_key(record)) if annex is not None else None
@@ -180,64 +180,64 @@ class ImageContents:
         return True
 
     def _tidy(self, record: ImageRecord) -> None:
-        """Clear away what a call left that was killed just behind its last step."""
+        """Remove what a call left behind that was killed after its last step."""
         if (self._state / "images" / record.hex / "work").exists():
-            with contextlib.suppress(TryLaterError), self._turn(record) as folder:
+            with contextlib.suppress(TryLaterError), self._locked(record) as folder:
                 shutil.rmtree(folder / "work", ignore_errors=True)
 
     def drop(self, name: str, version: str, record: ImageRecord) -> None:
-        """Forget a content, whichever versions it is of, and what has come of one; none is fine. Raises `IncompleteError`."""
-        with self._turn(record) as folder:
+        """Remove a content and its partial file, whichever versions use it; a missing one is no error. Raises `IncompleteError`."""
+        with self._locked(record) as folder:
             shutil.rmtree(folder / "work", ignore_errors=True)
             self._plain(record).unlink(missing_ok=True)
-            annexed = (self._shelf.folder / ".git" / "annex").exists()
+            annexed = (self._folders.folder / ".git" / "annex").exists()
             annex = open_annex(self._history) if annexed else None
             if annex is not None and annex.place(_key(record)) is not None:
                 annex.drop(_key(record))
         if self.find(name, version, record) is not None:
             raise IncompleteError(
                 "image-not-dropped",
-                "the image is kept by git-annex, which cannot be asked now",
+                "the image is stored by git-annex, which is not available",
                 subject=f"{name}@{version}",
-                hint='Is git-annex installed, and config.toml without [catalogue] keep = "folder"?',
+                hint='Check that git-annex is installed, and that config.toml does not have [catalogue] keep = "folder".',
             )
 
     def _link(self, name: str, version: str, record: ImageRecord) -> Path:
-        return self._shelf.version_folder(name, version) / "image" / f"{record.hex}{record.extension}"
+        return self._folders.version_folder(name, version) / "image" / f"{record.hex}{record.extension}"
 
     def _plain(self, record: ImageRecord) -> Path:
         return self._state / "images" / record.hex / _key(record)
 
     def _point(self, link: Path, place: Path) -> None:
-        """A link as git-annex makes them, which git keeps in place of the content."""
+        """Create a link as git-annex does; git stores it in place of the content."""
         private_folder(link.parent)
-        partial = self._shelf.partial_folder() / secrets.token_hex(16)
+        partial = self._folders.partial_folder() / secrets.token_hex(16)
         partial.symlink_to(os.path.relpath(place, link.parent))
         partial.replace(link)
         sync_folder(link.parent)
 
     def _check_space(self, record: ImageRecord, work: Path) -> None:
-        """What an earlier call left there counts as room."""
+        """Raise where the disk is too full; the partial file of an earlier call counts as free."""
         here = sum(each.stat().st_size for each in work.iterdir() if each.is_file())
         found = os.statvfs(work)
         free = found.f_bavail * found.f_frsize + here
         if free < record.size + _SPARE:
             raise RefusedError(
                 "no-space",
-                f"the image has {record.size} bytes, and {free} are free",
+                f"the image has {record.size} bytes, but only {free} are free",
                 subject=str(self._state),
-                hint="Make room there, or set HIBALI_STATE to a place that has it.",
+                hint="Free some space there, or set HIBALI_STATE to a folder on a larger disk.",
             )
 
 
 def digest_of(file: Path) -> str:
-    """`sha256:HEX` of a file's bytes; raises OSError."""
+    """Return `sha256:HEX` of a file's bytes; raises OSError."""
     with file.open("rb", buffering=0) as stream:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
 def copy_hashed(source: Path, target: Path) -> str:
-    """Copy a file's bytes, in place of what stands at `target`; `sha256:HEX` of what was read. Raises OSError, with nothing left."""
+    """Copy a file over `target` and return `sha256:HEX` of what was read. Raises OSError; then no file is left behind."""
     hashed = hashlib.sha256()
     try:
         with source.open("rb", buffering=0) as read, target.open("wb", buffering=0) as written:

@@ -17,7 +17,7 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
 def wanted_name(container: Container | None) -> str:
-    """The image that a descriptor names, as `docker pull` would be told; "" where it names none, or none of that kind."""
+    """Return the image that a descriptor names, as for `docker pull`; "" where it names none, or one of another kind."""
     if container is None or not container.image:
         return ""
     image = container.image.removeprefix("docker://")
@@ -29,7 +29,7 @@ def wanted_name(container: Container | None) -> str:
 
 
 def wanted_digests(container: Container | None) -> tuple[str, ...]:
-    """Every digest, `sha256:HEX`, that a descriptor pins its image to."""
+    """Return every digest, `sha256:HEX`, to which a descriptor pins its image."""
     if container is None:
         return ()
     texts = (container.image.partition("@")[2], container.hash)
@@ -37,16 +37,16 @@ def wanted_digests(container: Container | None) -> tuple[str, ...]:
 
 
 def is_among(name: str, names: Iterable[str]) -> bool:
-    """Whether an archive that calls its image by these names holds the one called `name`.
+    """Return whether an image with these names in an archive is the one called `name`.
 
-    podman calls what was built here localhost/NAME where docker says NAME.
+    podman names images that were built here localhost/NAME, docker NAME.
     """
     wanted = _normal(name)
     return any(wanted in {_normal(each), _normal(each.removeprefix("localhost/"))} for each in names)
 
 
 def _normal(name: str) -> tuple[str, str]:
-    """The repository with its registry, and the tag (distribution/reference, ParseNormalizedNamed)."""
+    """Split into the repository with its registry, and the tag (distribution/reference, ParseNormalizedNamed)."""
     bare = name.partition("@")[0]
     first, slash, rest = bare.partition("/")
     has_host = slash and ("." in first or ":" in first or first == "localhost")
@@ -85,17 +85,17 @@ class ImageRecord:
 
     @property
     def hex(self) -> str:
-        """The archive's sha256 alone."""
+        """The sha256 of the archive in hexadecimal."""
         return self.digest.removeprefix("sha256:")
 
     @property
     def extension(self) -> str:
-        """Of the files that hold it, compressed or not: it follows from the record alone."""
+        """The extension of image files, compressed or not; it follows from the record."""
         return _EXTENSIONS[self.format]
 
 
 def write_record(record: ImageRecord) -> bytes:
-    """The one way to write it: canonical JSON (RFC 8785) and a newline."""
+    """Write the record: canonical JSON (RFC 8785) and a newline."""
     return (
         canonical_json(
             {
@@ -113,7 +113,7 @@ def write_record(record: ImageRecord) -> bytes:
 
 
 def read_record(raw: bytes, subject: str) -> ImageRecord:
-    """The record in bytes nobody vouches for; raises `RefusedError` `bad-image-record` for anything `write_record` would not write."""
+    """Read a record from untrusted bytes; raises `RefusedError` `bad-image-record` for anything `write_record` would not write."""
     try:
         found = read_json(raw, subject)
     except JsonProblemError as problem:
@@ -131,33 +131,33 @@ def read_record(raw: bytes, subject: str) -> ImageRecord:
         names=tuple(found["names"]),
     )
     if write_record(record) != raw:
-        raise _bad("it is not written as canonical JSON with a newline", subject)
+        raise _bad("it is not canonical JSON with a newline", subject)
     return record
 
 
 def is_image_name(name: Any) -> bool:
-    """Whether it can be the name of an image: a reference as registries know them, without spaces or control characters."""
+    """Return whether it is a valid image reference, without spaces or control characters."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def _wrong(found: dict[str, Any]) -> str:
-    """What is wrong with a value; "" where all are right."""
+    """Return the first problem of the values; "" where all are valid."""
     if type(found["schema"]) is not int or found["schema"] != 1 or found["kind"] != "image":
-        return "it is no image record of schema 1"
+        return "it is not an image record of schema 1"
     for key in ("digest", "id"):
         if not isinstance(found[key], str) or not _DIGEST.fullmatch(found[key]):
             return f"{key} is not sha256: and 64 hexadecimal digits"
     if type(found["size"]) is not int or not 0 < found["size"] < 1 << 53:
         return "size is not a number of bytes"
     if found["format"] not in get_args(Format):
-        return f"format is none of {', '.join(get_args(Format))}"
+        return f"format is not one of {', '.join(get_args(Format))}"
     if found["format"] == "sif" and found["id"] != found["digest"]:
-        return "the id of a SIF is its digest"
+        return "the id of a SIF must be its digest"
     names = found["names"]
     if not isinstance(names, list) or len(names) > MOST_NAMES or not all(map(is_image_name, names)):
-        return "names are not names of images"
-    return "" if names == sorted(set(names)) else "names are not sorted, or stand there twice"
+        return "names are not valid image names"
+    return "" if names == sorted(set(names)) else "names are not sorted, or not unique"
 
 
 def _bad(reason: str, subject: str) -> RefusedError:
-    return RefusedError("bad-image-record", f"this is no record of an image: {reason}", subject=subject)
+    return RefusedError("bad-image-record", f"this is not a valid image record: {reason}", subject=subject)

@@ -16,20 +16,20 @@ from hibali.errors import RefusedError
 MOST_MEMBERS = 20_000
 _CHUNK = 1024 * 1024
 _MOST_BYTES = 1 << 42  # decompressed
-_FREE_BYTES = 64 * 1024 * 1024  # so much may come of however little,
-_RATIO = 200  # and beyond it this many bytes of one; images of real software come down to a third
-_HEADER_BYTES = 64 * 1024  # of one member's headers; tarfile would read as much as they ask for
+_FREE_BYTES = 64 * 1024 * 1024  # limit of the decompressed size of any archive,
+_RATIO = 200  # or this many times the compressed size; real images compress to about a third
+_HEADER_BYTES = 64 * 1024  # of the headers of one member; tarfile would read any size that they declare
 _XZ_MEMORY = 512 * 1024 * 1024
 
 _Pull = Callable[[int], bytes]
 
 
 class BrokenArchiveError(Exception):
-    """It cannot be read as a tar file, or ends too early; the text says why."""
+    """The file is not a readable tar file, or ends too early; the message says why."""
 
 
 class Hashed:
-    """A stream of bytes that are hashed as they pass."""
+    """A stream that hashes the bytes read from it."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -37,32 +37,32 @@ class Hashed:
         self.count = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Up to so many bytes; b"" at the end."""
+        """Read up to `size` bytes; b"" at the end."""
         content = self._stream.read(min(size, _CHUNK) if size >= 0 else _CHUNK)
         self._sha256.update(content)
         self.count += len(content)
         return content
 
     def finish(self) -> str:
-        """Read what is left; the sha256 of all of it, in hexadecimal."""
+        """Read the rest and return the sha256 of the whole stream in hexadecimal."""
         while self.read():
             pass
         return self._sha256.hexdigest()
 
 
 class Forward:
-    """What comes out of a stream, plain or decompressed, as a file that only goes forward and does not grow without end."""
+    """A forward-only file of the decompressed content of a stream, with a limit of size."""
 
     def __init__(self, source: Hashed, start: bytes, subject: str) -> None:
-        """`start` is what was read of the stream already, to find out what it is."""
+        """Open it; `start` are the first bytes, which were read to find out the compression."""
         self._source = source
         self._subject = subject
         self._pull = _decompressed(_Started(source, start), start)
         self._position = 0
-        self.allowance: int | None = None  # bytes that may still be read before it is set anew
+        self.allowance: int | None = None  # bytes that may be read until the next member
 
     def read(self, size: int = -1) -> bytes:
-        """Exactly so many bytes, fewer only at the end."""
+        """Read exactly `size` bytes, fewer only at the end."""
         assert size >= 0
         if self.allowance is not None:
             if size > self.allowance:
@@ -78,16 +78,16 @@ class Forward:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def seek(self, position: int) -> int:
-        """Go on to there."""
+        """Skip forward to a position."""
         if position < self._position:
-            raise BrokenArchiveError("its members lie over one another")
+            raise BrokenArchiveError("its members overlap")
         while self._position < position:
             if not self._some(min(position - self._position, _CHUNK)):
                 break
         return self._position
 
     def tell(self) -> int:
-        """Where the next byte comes from."""
+        """Return the position of the next byte."""
         return self._position
 
     def _some(self, size: int) -> bytes:
@@ -103,13 +103,15 @@ class Forward:
         return content
 
     def _bomb(self, reason: str) -> RefusedError:
-        return RefusedError("archive-bomb", f"this archive is not read on: {reason}", subject=self._subject)
+        return RefusedError(
+            "archive-bomb", f"hibali stopped reading this archive: {reason}", subject=self._subject
+        )
 
 
 def members(forward: Forward, subject: str) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
-    """Each member and its content in pieces, which have to be read before the next one is asked for.
+    """Yield each member and its content in pieces, which must be read before the next member.
 
-    Raises `BrokenArchiveError` for what is no tar file or was cut short, `RefusedError` `archive-bomb`.
+    Raises `BrokenArchiveError` for a file that is not a tar file or was cut short, `RefusedError` `archive-bomb`.
     """
     forward.allowance = _HEADER_BYTES
     try:
@@ -130,19 +132,19 @@ def members(forward: Forward, subject: str) -> Iterator[tuple[tarfile.TarInfo, I
 
 
 def _content(forward: Forward, member: tarfile.TarInfo) -> Iterator[bytes]:
-    left = member.size if member.isreg() else 0
-    if left:
+    remaining = member.size if member.isreg() else 0
+    if remaining:
         forward.seek(member.offset_data)
-    while left > 0:
-        content = forward.read(min(left, _CHUNK))
+    while remaining > 0:
+        content = forward.read(min(remaining, _CHUNK))
         if not content:
             raise BrokenArchiveError("it ends too early")
-        left -= len(content)
+        remaining -= len(content)
         yield content
 
 
 class _Started:
-    """A stream whose first bytes were read before; only as much of a file as decompressors ask for."""
+    """A stream whose first bytes were read before, with the methods that decompressors need."""
 
     def __init__(self, source: Hashed, start: bytes) -> None:
         self._source = source
@@ -173,7 +175,7 @@ def _decompressed(stream: _Started, start: bytes) -> _Pull:
 
 
 class _Unpacked:
-    """bzip2 or xz, perhaps in several streams one after the other; the library's own files know no limit of memory."""
+    """Decompressed bzip2 or xz, also of several concatenated streams; the library's own classes have no memory limit."""
 
     def __init__(
         self, stream: _Started, begin: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]

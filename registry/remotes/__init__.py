@@ -1,1 +1,1 @@
-"""Where catalogues meet: one file for each kind of remote."""
+"""Exchange pipelines between catalogues: one module for each kind of remote."""

@@ -16,14 +16,14 @@ from registry.catalogue_folder import DESCRIPTOR
 from registry.pipeline import Pipeline, catalogue_name, catalogue_version
 
 PUBLISHED = "published.json"
-LARGEST_FILE = 4 * 1024 * 1024  # bytes, of a descriptor or of what lies beside it; images lie elsewhere
+LARGEST_FILE = 4 * 1024 * 1024  # bytes, of a descriptor or of a file beside it; images are stored elsewhere
 MOST_VERSIONS = 100_000
 Reference = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """One version on its way: its files by their names in the version's folder."""
+class Upload:
+    """A version to be published: its files by their names in the version's folder."""
 
     name: str
     version: str
@@ -37,7 +37,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One version that lies at a remote: what identifies the content of each file there, by the file's name."""
+    """A version at a remote: the identifier of the content of each file, by the file's name."""
 
     name: str
     version: str
@@ -50,39 +50,39 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """A version that came and was found right, with the files beside its descriptor."""
+class Download:
+    """A fetched and checked version, with the files beside its descriptor."""
 
     pipeline: Pipeline
     beside: Mapping[str, bytes]
 
 
-class Look(Protocol):
-    """A remote as it was at one moment."""
+class Snapshot(Protocol):
+    """The content of a remote at one moment."""
 
     def offers(self) -> Mapping[Reference, Offer]:
-        """Every version there; what has another shape is passed over. Raises `RefusedError` for more than is sane."""
+        """Return every version at the remote; other files are ignored. Raises `RefusedError` for too many."""
 
     def read(self, wanted: Sequence[str]) -> Iterable[bytes]:
-        """Contents in the order they were asked for, each at most `LARGEST_FILE`."""
+        """Read contents in the given order, each at most `LARGEST_FILE`."""
 
-    def publish(self, parcels: Sequence[Parcel], message: str) -> bool:
-        """Add files, all or none seen by others where the remote can do that; False where somebody else was first."""
+    def publish(self, uploads: Sequence[Upload], message: str) -> bool:
+        """Add files, atomically where the remote can do that; False where another process published first."""
 
 
 class Remote(Protocol):
-    """One kind of remote."""
+    """A kind of remote."""
 
-    def look(self, *, accept_rewritten: bool = False, make: bool = False) -> Look:
-        """What lies there now; raises `TryLaterError` where it cannot be reached, `RefusedError` where its history was rewritten.
+    def take_snapshot(self, *, accept_rewritten: bool = False, make: bool = False) -> Snapshot:
+        """Read what the remote has now; raises `TryLaterError` where it is unreachable, `RefusedError` where its history was rewritten.
 
-        With `make` a dataset that is not there yet is made, where the kind of remote knows what to make.
+        With `make`, create a missing dataset, where the kind of remote can do that.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """A remote by its name and URL, and the folder in which its kind may keep what it needs."""
+class RemoteSpec:
+    """A remote's name and URL, and the folder where its kind can store state."""
 
     name: str
     url: str
@@ -90,7 +90,7 @@ class Meeting:
 
 
 def offer_of(parts: Sequence[str]) -> Reference | None:
-    """Name and version of a file's path `NAME/VERSION/...`; None for one that no catalogue would have written."""
+    """Return name and version of a file's path `NAME/VERSION/...`; None for one that no catalogue writes."""
     if len(parts) < 3 or not {"", ".", ".."}.isdisjoint(
         parts
     ):  # git itself lets such names pass with a warning
@@ -104,7 +104,7 @@ def offer_of(parts: Sequence[str]) -> Reference | None:
 
 
 def gather(files: Iterable[tuple[str, str]], subject: str) -> dict[Reference, Offer]:
-    """Offers of the paths at a remote and what identifies their contents."""
+    """Return the versions of paths at a remote, with the identifiers of their contents."""
     found: dict[Reference, dict[str, str]] = {}
     for path, content in files:
         parts = path.split("/")
@@ -117,14 +117,14 @@ def gather(files: Iterable[tuple[str, str]], subject: str) -> dict[Reference, Of
 
 
 def published_digest(raw: bytes, subject: str) -> str:
-    """The digest that `published.json` tells; "" where it tells none. Raises `UsageError` for what is no JSON."""
+    """Return the digest in `published.json`; "" where it has none. Raises `UsageError` for invalid JSON."""
     found = read_json(raw, subject)
     digest = found.get("digest") if isinstance(found, dict) else None
     return digest if isinstance(digest, str) else ""
 
 
 class KnownDigests:
-    """One remote's; a file that can be thrown away."""
+    """The digests of contents at one remote, cached in a file that can be deleted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -132,15 +132,15 @@ class KnownDigests:
         self._fresh: dict[str, str] = {}
 
     def digest(self, content: str) -> str | None:
-        """The digest of a descriptor, None for one that was not read yet."""
+        """Return the digest of a content, None where it was not read yet."""
         return self._fresh.get(content) or self._load().get(content)
 
     def add(self, content: str, digest: str) -> None:
-        """It was read now."""
+        """Add the digest of a content that was read."""
         self._fresh[content] = digest
 
     def save(self) -> None:
-        """Remember what was read."""
+        """Write the cache file."""
         if self._fresh:
             with Journal(self._path) as journal:
                 for content, digest in self._fresh.items():
@@ -150,7 +150,7 @@ class KnownDigests:
 
     def _load(self) -> dict[str, str]:
         if self._known is None:
-            check_private_file(self._path, "what is known of the remote")
+            check_private_file(self._path, "the cached digests of the remote")
             self._known = {
                 str(record.get("content")): str(record.get("digest")) for record in read_records(self._path)
             }

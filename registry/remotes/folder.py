@@ -14,47 +14,47 @@ from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterEr
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from registry.catalogue_folder import DESCRIPTOR
-from registry.exchange import check_standing
-from registry.remotes.base import LARGEST_FILE, Meeting, Offer, Parcel, Reference, gather
+from registry.exchange import check_existing_file
+from registry.remotes.base import LARGEST_FILE, Offer, Reference, RemoteSpec, Upload, gather
 
 
 class FolderRemote:
-    """The Remote protocol (registry.remotes.base.Remote). It has no history: what was there before is known by pins alone."""
+    """The Remote protocol (registry.remotes.base.Remote). It has no history: only pins show what it held before."""
 
-    def __init__(self, meeting: Meeting) -> None:
-        self._folder = Path(meeting.url)
+    def __init__(self, spec: RemoteSpec) -> None:
+        self._folder = Path(spec.url)
 
-    def look(self, *, accept_rewritten: bool = False, make: bool = False) -> FolderLook:
+    def take_snapshot(self, *, accept_rewritten: bool = False, make: bool = False) -> FolderSnapshot:
         """See Remote."""
         del accept_rewritten, make
         if not self._folder.is_dir():
             raise TryLaterError(
                 "remote-unreachable",
-                "there is no such folder now",
+                "the folder does not exist",
                 subject=printable(os.fsencode(self._folder)),
             )
-        return FolderLook(self._folder)
+        return FolderSnapshot(self._folder)
 
 
-class FolderLook:
-    """The Look protocol. Others may write there: whatever is no regular file is passed over."""
+class FolderSnapshot:
+    """The Look protocol. Others may write there: only regular files are read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def offers(self) -> Mapping[Reference, Offer]:
-        """See Look."""
+        """See Snapshot."""
         return gather(self._files(), str(self._folder))
 
     def read(self, wanted: Sequence[str]) -> Iterable[bytes]:
-        """See Look."""
+        """See Snapshot."""
         return [_read(self._folder / each.partition("|")[2]) for each in wanted]
 
-    def publish(self, parcels: Sequence[Parcel], message: str) -> bool:
-        """See Look. A version that is there gets single files more."""
+    def publish(self, uploads: Sequence[Upload], message: str) -> bool:
+        """See Snapshot. An existing version gets additional files."""
         del message
         with _translated(self._folder):
-            return all(self._place(parcel) for parcel in parcels)
+            return all(self._place(upload) for upload in uploads)
 
     def _files(self) -> Iterator[tuple[str, str]]:
         for folder, folders, files in os.walk(self._folder):
@@ -69,16 +69,16 @@ class FolderLook:
                         f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}|{inside}",
                     )
 
-    def _place(self, parcel: Parcel) -> bool:
-        target = self._folder / parcel.name / parcel.version
+    def _place(self, upload: Upload) -> bool:
+        target = self._folder / upload.name / upload.version
         partial = self._folder / f".{secrets.token_hex(16)}"
         try:
-            for name, content in parcel.files.items():
+            for name, content in upload.files.items():
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 _write(partial / name, content)
             if target.exists():
-                last = sorted(parcel.files, key=DESCRIPTOR.__eq__)  # without it nothing else is looked at
-                return all(self._add(parcel, name, partial / name, target / name) for name in last)
+                last = sorted(upload.files, key=DESCRIPTOR.__eq__)  # other files are ignored without it
+                return all(self._add(upload, name, partial / name, target / name) for name in last)
             target.parent.mkdir(exist_ok=True)
             try:
                 partial.rename(target)
@@ -90,17 +90,17 @@ class FolderLook:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def _add(self, parcel: Parcel, name: str, source: Path, target: Path) -> bool:
-        """One file more; whoever was first wins. False where it is the descriptor that somebody else laid there."""
+    def _add(self, upload: Upload, name: str, source: Path, target: Path) -> bool:
+        """Add one file; the first writer wins. False where another process wrote the descriptor."""
         target.parent.mkdir(exist_ok=True)
         try:
             target.hardlink_to(source)
         except FileExistsError:
             if name == DESCRIPTOR:
                 return False
-            standing = _read(target)
-            if standing != parcel.files[name]:
-                check_standing(parcel, name, standing, str(self._folder))
+            existing = _read(target)
+            if existing != upload.files[name]:
+                check_existing_file(upload, name, existing, str(self._folder))
         return True
 
 
@@ -109,7 +109,7 @@ def _read(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise RefusedError("no-file", "this is no regular file any more", subject=str(path))
+                raise RefusedError("no-file", "this is not a regular file any more", subject=str(path))
             return stream.read(LARGEST_FILE + 1)
 
 

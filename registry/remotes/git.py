@@ -24,8 +24,8 @@ from hibali.errors import (
 from hibali.subprocesses import run
 from hibali.system_errors import reason_of
 from hibali.text import printable
-from registry.git import Git, read_blobs, who_commits
-from registry.remotes.base import LARGEST_FILE, Meeting, Offer, Parcel, Reference, gather
+from registry.git import Git, committer_environment, read_blobs
+from registry.remotes.base import LARGEST_FILE, Offer, Reference, RemoteSpec, Upload, gather
 
 _URL = re.compile(
     r"ria\+(?P<scheme>ssh|file|https)://(?P<host>[^/#]*)(?P<store>/[^#]*)#(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
@@ -33,12 +33,12 @@ _URL = re.compile(
 _HOST = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_.][A-Za-z0-9_.-]*)@)?(?P<name>[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
 )
-_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")  # what every login shell takes as it is (S7)
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")  # characters that every login shell keeps (S7)
 _STORE_VERSION, _DATASET_VERSION = "1", "2"
 _SECONDS = 120.0
 _OTHER_VERSION = 64
 _NO_GIT = 65
-# ssh(1): nothing of ours is offered to the host, and the settings of this account start nothing else there
+# ssh(1): forward nothing to the host, and start nothing else that the settings of this account name
 _SSH_OPTIONS = (
     ("RequestTTY", "no"),
     ("RemoteCommand", "none"),
@@ -71,7 +71,7 @@ rm -rf "$partial" "$dataset/.hibali-$$"
 
 @dataclass(frozen=True, slots=True)
 class RiaPlace:
-    """One dataset; `host` is "" where the store is a folder of this machine."""
+    """A dataset in a RIA store; `host` is "" where the store is a folder of this machine."""
 
     scheme: str
     host: str
@@ -85,12 +85,12 @@ class RiaPlace:
 
     @property
     def git_url(self) -> str:
-        """What git is told."""
+        """The URL for git."""
         return self.folder if self.scheme == "file" else f"{self.scheme}://{self.host}{self.folder}"
 
 
 def read_ria_url(url: str) -> RiaPlace | None:
-    """The dataset that `ria+ssh://HOST/STORE#ID` names; None for what is no such URL. Raises `UsageError` where the id is missing."""
+    """Parse `ria+ssh://HOST/STORE#ID`; None for other URLs. Raises `UsageError` where the id is missing."""
     if not url.startswith("ria+"):
         return None
     found = _URL.fullmatch(url)
@@ -98,18 +98,18 @@ def read_ria_url(url: str) -> RiaPlace | None:
         fresh = f"{url.partition('#')[0]}#{uuid.uuid4()}"
         raise UsageError(
             "bad-ria-url",
-            "a dataset of a RIA store is written ria+ssh://HOST/STORE#ID, ria+https://HOST/STORE#ID or ria+file:///STORE#ID",
+            "the URL of a dataset in a RIA store is ria+ssh://HOST/STORE#ID, ria+https://HOST/STORE#ID or ria+file:///STORE#ID",
             subject=printable(url),
-            hint=f"The ID is the dataset's own; for one that is to be made, take a fresh one: {printable(fresh)}",
+            hint=f"ID is the id of the dataset. For a new dataset, take a new one: {printable(fresh)}",
         )
     return RiaPlace(found["scheme"], found["host"], found["store"].rstrip("/"), found["id"])
 
 
 def make_dataset(place: RiaPlace) -> None:
-    """Make the dataset, and its store where there is none; what is there already stays. It appears whole, by one rename.
+    """Create the dataset by one rename, and its store where needed; an existing one is not changed.
 
     Raises `AccessError`, `IncompleteError`, `RefusedError` for a store of another layout, `TryLaterError`, and `UsageError` with the
-    line to type where it cannot be done from here.
+    command to run where it cannot be done from here.
     """
     if place.scheme == "file":
         _make_here(place)
@@ -118,9 +118,9 @@ def make_dataset(place: RiaPlace) -> None:
     else:
         raise UsageError(
             "cannot-make-dataset",
-            "this dataset is not there yet, and nothing can be made over https",
+            "this dataset does not exist, and cannot be created over https",
             subject=place.git_url,
-            hint=f"On the store's host: {_line_to_type(place)}",
+            hint=f"Run this on the store's host: {_line_to_type(place)}",
         )
 
 
@@ -142,14 +142,14 @@ def _make_here(place: RiaPlace) -> None:
             shutil.rmtree(partial, ignore_errors=True)
     except PermissionError:
         raise AccessError(
-            "denied", "the store may not be written to", subject=printable(place.store)
+            "denied", "no permission to write to the store", subject=printable(place.store)
         ) from None
     except OSError as problem:
-        if (dataset / "HEAD").exists():  # somebody else was first
+        if (dataset / "HEAD").exists():  # another process created it first
             return
         raise IncompleteError(
             "cannot-make-dataset",
-            f"the dataset cannot be made: {reason_of(problem)}",
+            f"the dataset cannot be created: {reason_of(problem)}",
             subject=printable(place.folder),
         ) from None
 
@@ -169,62 +169,62 @@ def _make_there(place: RiaPlace) -> None:
     if host is None or login is None or not _PLAIN.fullmatch(place.store):
         raise UsageError(
             "cannot-make-dataset",
-            "this dataset is not there yet, and cannot be made from here: its path or your ssh settings need a shell to be understood",
+            "this dataset does not exist, and cannot be created from here: its path or your ssh settings need a shell",
             subject=printable(place.git_url),
-            hint=f"On the store's host: {_line_to_type(place)}",
+            hint=f"Run this on the store's host: {_line_to_type(place)}",
         )
-    words = [*login, *(("-p", host["port"]) if host["port"] else ())]
+    arguments = [*login, *(("-p", host["port"]) if host["port"] else ())]
     name = host["name"].strip("[]")
-    where = f"{host['user']}@{name}" if host["user"] else name
+    location = f"{host['user']}@{name}" if host["user"] else name
     script = ("sh", "-s", "--", place.store, place.identifier[:3], place.identifier[3:])
-    done = run([*words, where, *script], stdin=_SCRIPT.encode("ascii"), timeout=_SECONDS)
+    done = run([*arguments, location, *script], stdin=_SCRIPT.encode("ascii"), timeout=_SECONDS)
     if done.exit_code != 0:
         raise _error_of(done.exit_code, done.stderr, place)
 
 
 def _login_words() -> list[str] | None:
-    """How git of this account logs in (git-config(1), core.sshCommand); None where a shell would have to read it."""
-    told = os.environ.get("GIT_SSH_COMMAND")
-    if not told:
+    """Return the ssh command of this account's git (git-config(1), core.sshCommand); None where only a shell could parse it."""
+    command = os.environ.get("GIT_SSH_COMMAND")
+    if not command:
         known = Git(Path(os.devnull)).run("config", "--get", "core.sshCommand", own_settings=True)
-        told = known.stdout.decode("utf-8", "surrogateescape").strip()
+        command = known.stdout.decode("utf-8", "surrogateescape").strip()
     try:
-        words = shlex.split(told) if told else [os.environ.get("GIT_SSH") or "ssh"]
+        arguments = shlex.split(command) if command else [os.environ.get("GIT_SSH") or "ssh"]
     except ValueError:
         return None
-    if not words or any(letter in word for word in words for letter in "$`;&|<>()*?~\n"):
+    if not arguments or any(letter in word for word in arguments for letter in "$`;&|<>()*?~\n"):
         return None
-    if Path(words[0]).name == "ssh":
-        words[1:1] = [part for name, value in _SSH_OPTIONS for part in ("-o", f"{name}={value}")]
-    return words
+    if Path(arguments[0]).name == "ssh":
+        arguments[1:1] = [part for name, value in _SSH_OPTIONS for part in ("-o", f"{name}={value}")]
+    return arguments
 
 
-def _error_of(code: int, said: bytes, place: RiaPlace) -> HibaliError:
-    text, subject = printable(said.strip()[-400:]), printable(place.git_url)
+def _error_of(code: int, stderr: bytes, place: RiaPlace) -> HibaliError:
+    text, subject = printable(stderr.strip()[-400:]), printable(place.git_url)
     if code == _OTHER_VERSION:
         return _other_version(f"{place.host}:{place.store}")
     if code == _NO_GIT:
-        return IncompleteError("no-git", "git is not installed there", subject=subject)
-    if b"Permission denied" in said:
-        return AccessError("denied", f"the store may not be written to: {text}", subject=subject)
+        return IncompleteError("no-git", "git is not installed on the store's host", subject=subject)
+    if b"Permission denied" in stderr:
+        return AccessError("denied", f"no permission to write to the store: {text}", subject=subject)
     if code == 255:
         return TryLaterError("remote-unreachable", f"the store cannot be reached: {text}", subject=subject)
     return IncompleteError(
         "cannot-make-dataset",
-        f"the dataset cannot be made: {text or f'sh ended with {code}'}",
+        f"the dataset cannot be created: {text or f'sh ended with {code}'}",
         subject=subject,
-        hint=f"On the store's host: {_line_to_type(place)}",
+        hint=f"Run this on the store's host: {_line_to_type(place)}",
     )
 
 
 def _other_version(store: str) -> RefusedError:
     return RefusedError(
-        "unknown-layout", f"the store's layout is not version {_STORE_VERSION}", subject=printable(store)
+        "unknown-layout", f"the layout of the store is not version {_STORE_VERSION}", subject=printable(store)
     )
 
 
 def _line_to_type(place: RiaPlace) -> str:
-    """What makes the repository by hand; the rest is there or is made with the next dataset."""
+    """Return the command that creates the repository; other parts exist or are created with the next dataset."""
     return f"git init --bare -b main {shlex.quote(place.folder)}"
 
 
@@ -234,26 +234,26 @@ _BRANCH = "refs/heads/main"
 class GitRemote:
     """The Remote protocol (registry.remotes.base.Remote)."""
 
-    def __init__(self, meeting: Meeting) -> None:
-        self._meeting = meeting
-        self._url = repository_url(meeting.url)
-        self._git = Git(meeting.folder / "exchange.git")
-        self._seen = f"refs/remotes/{meeting.name}/main"
+    def __init__(self, spec: RemoteSpec) -> None:
+        self._spec = spec
+        self._url = repository_url(spec.url)
+        self._git = Git(spec.folder / "exchange.git")
+        self._known_ref = f"refs/remotes/{spec.name}/main"
 
-    def look(self, *, accept_rewritten: bool = False, make: bool = False) -> GitLook:
-        """See Remote. Only a dataset of a RIA store is made: whoever names one has said what it is to be."""
+    def take_snapshot(self, *, accept_rewritten: bool = False, make: bool = False) -> GitSnapshot:
+        """See Remote. Only datasets of a RIA store are created: their URL says what to create."""
         self._prepare()
         arrived = f"refs/hibali/arrived-{secrets.token_hex(8)}"
         try:
             tip = self._fetch_or_make(arrived) if make else self._fetch(arrived)
-            known = self._resolve(self._seen)
+            known = self._resolve(self._known_ref)
             if known and tip != known and not accept_rewritten:
                 self._check_grown(known, tip)
             if tip:
-                self._git.ask("update-ref", self._seen, tip)
+                self._git.ask("update-ref", self._known_ref, tip)
         finally:
             self._git.run("update-ref", "-d", arrived)
-        return GitLook(self._git, self._url, tip, self._seen)
+        return GitSnapshot(self._git, self._url, tip, self._known_ref)
 
     def _prepare(self) -> None:
         folder = self._git.folder
@@ -264,76 +264,76 @@ class GitRemote:
         try:
             return self._fetch(arrived)
         except NotFoundError:
-            place = read_ria_url(self._meeting.url)
+            place = read_ria_url(self._spec.url)
             if place is None:
                 raise
-        if self._resolve(self._seen):
+        if self._resolve(self._known_ref):
             raise NotFoundError(
                 "no-repository",
-                "the dataset that was there before is gone",
-                subject=printable(self._meeting.url),
-                hint="Is the store mounted, and is this the host that you mean?",
+                "the dataset existed before, but does not exist any more",
+                subject=printable(self._spec.url),
+                hint="Check that the store is mounted, and that the URL names the right host.",
             )
         make_dataset(place)
         return self._fetch(arrived)
 
     def _fetch(self, arrived: str) -> str:
-        """The tip of its branch; "" where it has none yet."""
-        server = self._git.server_words(self._url, "upload-pack")
-        words = ["fetch", "-q", "--no-tags", "--no-write-fetch-head", *server, "--end-of-options"]
-        fetched = self._git.run(*words, self._url, f"+{_BRANCH}:{arrived}", own_settings=True)
+        """Fetch the tip of its branch; "" where it has none yet."""
+        server = self._git.server_options(self._url, "upload-pack")
+        arguments = ["fetch", "-q", "--no-tags", "--no-write-fetch-head", *server, "--end-of-options"]
+        fetched = self._git.run(*arguments, self._url, f"+{_BRANCH}:{arrived}", own_settings=True)
         if fetched.exit_code == 0:
             return self._resolve(arrived)
         if b"couldn't find remote ref" in fetched.stderr:
             return ""
-        raise error_of(fetched.stderr, self._meeting.url)
+        raise error_of(fetched.stderr, self._spec.url)
 
     def _resolve(self, ref: str) -> str:
         return self._git.run("rev-parse", "-q", "--verify", f"{ref}^{{commit}}").stdout.decode().strip()
 
     def _check_grown(self, known: str, tip: str) -> None:
-        """Raise where what was there before is not among what is there now."""
+        """Raise where the commit seen before is not an ancestor of the branch now."""
         if tip and self._git.run("merge-base", "--is-ancestor", known, tip).exit_code == 0:
             return
         raise RefusedError(
             "history-rewritten",
-            f"the remote's history was rewritten: {known[:12]} was there, and is not before {tip[:12] or 'nothing'}",
-            subject=self._meeting.name,
-            hint="Ask who did it. If that was meant: --accept-rewritten",
+            f"the history of the remote was rewritten: commit {known[:12]}, seen before, is not an ancestor of {tip[:12] or 'the empty branch'}",
+            subject=self._spec.name,
+            hint="Ask its maintainer. If the change is intended, add --accept-rewritten.",
         )
 
 
-class GitLook:
-    """The Look protocol: one commit."""
+class GitSnapshot:
+    """The Snapshot protocol: one commit."""
 
-    def __init__(self, git: Git, url: str, tip: str, seen: str) -> None:
+    def __init__(self, git: Git, url: str, tip: str, known_ref: str) -> None:
         self._git = git
         self._url = url
         self._tip = tip
-        self._seen = seen
+        self._known_ref = known_ref
 
     def offers(self) -> Mapping[Reference, Offer]:
-        """See Look. Symlinks, submodules and large files are passed over."""
+        """See Snapshot. Symlinks, submodules and large files are ignored."""
         if not self._tip:
             return {}
         listed = self._git.ask("ls-tree", "-r", "-z", "-l", self._tip)
         return gather(_files(listed), self._url)
 
     def read(self, wanted: Sequence[str]) -> Iterable[bytes]:
-        """See Look."""
+        """See Snapshot."""
         return [raw for _, raw in read_blobs(self._git, [(each.encode(), each) for each in wanted])]
 
-    def publish(self, parcels: Sequence[Parcel], message: str) -> bool:
-        """See Look: one commit on top of what was looked at, pushed without force."""
-        ours = f"refs/hibali/publish-{secrets.token_hex(8)}"
+    def publish(self, uploads: Sequence[Upload], message: str) -> bool:
+        """See Snapshot: one commit on top of the snapshot, pushed without force."""
+        branch = f"refs/hibali/publish-{secrets.token_hex(8)}"
         try:
-            stream = _commit(ours, self._tip, parcels, message)
+            stream = _commit(branch, self._tip, uploads, message)
             self._git.ask("fast-import", "--quiet", "--done", "--date-format=now", stdin=stream)
-            server = self._git.server_words(self._url, "receive-pack")
-            words = ["push", "--porcelain", "--no-verify", *server, "--end-of-options"]
-            pushed = self._git.run(*words, self._url, f"{ours}:{_BRANCH}", own_settings=True)
+            server = self._git.server_options(self._url, "receive-pack")
+            arguments = ["push", "--porcelain", "--no-verify", *server, "--end-of-options"]
+            pushed = self._git.run(*arguments, self._url, f"{branch}:{_BRANCH}", own_settings=True)
             if pushed.exit_code == 0:
-                self._git.ask("update-ref", self._seen, ours)
+                self._git.ask("update-ref", self._known_ref, branch)
                 return True
             if b"\t[rejected]" in pushed.stdout or b"[remote rejected] (fetch first)" in pushed.stdout:
                 return False
@@ -344,65 +344,69 @@ class GitLook:
                 return False
             raise error_of(pushed.stderr + pushed.stdout, self._url)
         finally:
-            self._git.run("update-ref", "-d", ours)
+            self._git.run("update-ref", "-d", branch)
 
 
 def repository_url(url: str) -> str:
-    """What git is told: `git+` is taken off, and a dataset in a RIA store is found by its id."""
+    """Return the URL for git: without `git+`, and for a dataset in a RIA store its folder."""
     place = read_ria_url(url)
     return url.removeprefix("git+") if place is None else place.git_url
 
 
 def is_repository(folder: Path) -> bool:
-    """Whether a folder is a git repository, bare or not."""
+    """Return whether a folder is a git repository, bare or not."""
     return ((folder / "HEAD").exists() and (folder / "objects").is_dir()) or (folder / ".git").exists()
 
 
-def error_of(said: bytes, subject: str) -> HibaliError:
-    """What git says it failed with, as one of our errors (text of git 2.39 under LC_ALL=C)."""
-    text = printable(said.strip()[-400:])
+def error_of(stderr: bytes, subject: str) -> HibaliError:
+    """Translate the error messages of git (2.39 under LC_ALL=C)."""
+    text = printable(stderr.strip()[-400:])
     subject = printable(subject)
-    if b"does not appear to be a git repository" in said or b"not found" in said:
+    if b"does not appear to be a git repository" in stderr or b"not found" in stderr:
         return NotFoundError(
             "no-repository",
-            "there is no git repository",
+            "this is not a git repository",
             subject=subject,
-            hint="Make one there: git init --bare PATH",
+            hint="Create one: git init --bare PATH",
         )
-    if b"branch is currently checked out" in said:
+    if b"branch is currently checked out" in stderr:
         return RefusedError(
             "branch-checked-out",
-            "the remote has its branch main checked out in a work tree",
+            "the branch main of the remote is checked out in a work tree",
             subject=subject,
             hint="Publish to a bare repository: git init --bare PATH",
         )
-    if b"Permission denied" in said or b"Authentication failed" in said or b"could not read Username" in said:
-        return AccessError("denied", f"the remote does not let you in: {text}", subject=subject)
-    if b"not allowed" in said and b"transport" in said:
-        return RefusedError("unsafe-url", f"this kind of URL is not used: {text}", subject=subject)
-    if b"fsck" in said or b"unpack-objects abnormal exit" in said or b"index-pack failed" in said:
-        return RefusedError("bad-objects", f"what the remote sends is not sound: {text}", subject=subject)
+    if (
+        b"Permission denied" in stderr
+        or b"Authentication failed" in stderr
+        or b"could not read Username" in stderr
+    ):
+        return AccessError("denied", f"the remote rejected the login: {text}", subject=subject)
+    if b"not allowed" in stderr and b"transport" in stderr:
+        return RefusedError("unsafe-url", f"git refused this kind of URL: {text}", subject=subject)
+    if b"fsck" in stderr or b"unpack-objects abnormal exit" in stderr or b"index-pack failed" in stderr:
+        return RefusedError("bad-objects", f"the remote sent invalid objects: {text}", subject=subject)
     return TryLaterError("remote-unreachable", f"the remote cannot be reached: {text}", subject=subject)
 
 
 def _files(listed: bytes) -> Iterable[tuple[str, str]]:
     for line in filter(None, listed.split(b"\0")):
-        told, _, name = line.partition(b"\t")
-        mode, kind, digest, size = told.split()
+        command, _, name = line.partition(b"\t")
+        mode, kind, digest, size = command.split()
         if mode.startswith(b"100") and kind == b"blob" and int(size) <= LARGEST_FILE and name.isascii():
             yield name.decode("ascii"), digest.decode("ascii")
 
 
-def _commit(ref: str, parent: str, parcels: Sequence[Parcel], message: str) -> bytes:
-    """The stream of git-fast-import(1). Names and versions have no character that it would want quoted."""
-    who = who_commits()
-    person = f"{who['GIT_COMMITTER_NAME']} <{who['GIT_COMMITTER_EMAIL']}> now"
+def _commit(ref: str, parent: str, uploads: Sequence[Upload], message: str) -> bytes:
+    """Return the stream for git-fast-import(1). Names and versions have no characters that need quoting there."""
+    committer = committer_environment()
+    person = f"{committer['GIT_COMMITTER_NAME']} <{committer['GIT_COMMITTER_EMAIL']}> now"
     text = message.encode()
     lines = [f"commit {ref}\ncommitter {person}\ndata {len(text)}\n".encode(), text, b"\n"]
     if parent:
         lines.append(f"from {parent}\n".encode())
-    for parcel in parcels:
-        for name, content in sorted(parcel.files.items()):
-            path = f"{parcel.name}/{parcel.version}/{name}"
+    for upload in uploads:
+        for name, content in sorted(upload.files.items()):
+            path = f"{upload.name}/{upload.version}/{name}"
             lines += [f"M 100644 inline {path}\ndata {len(content)}\n".encode(), content, b"\n"]
     return b"".join([*lines, b"\ndone\n"])

@@ -1,1 +1,1 @@
-"""Where descriptors come from: one file for each kind of place."""
+"""Read descriptors from other places: one module for each kind of place."""

@@ -16,19 +16,19 @@ from hibali.text import printable
 ZENODO_ID = re.compile(
     r"(?:https://[^/]+/records?/|(?:doi:|https://doi\.org/)?10\.\d+/zenodo\.|zenodo[.-])(\d{1,12})(?:\.json)?"
 )
-MOST = 10_000  # descriptors of one place
+MOST = 10_000  # descriptors from one place
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may be a descriptor: its bytes, and how people call where it came from."""
+    """A possible descriptor: its bytes, and the name of its source in messages."""
 
     subject: str
     raw: bytes
 
     @property
     def looks_like_one(self) -> bool:
-        """Whether it has what every descriptor has; other JSON lies beside descriptors, too."""
+        """Return whether it has the keys that every descriptor has; other JSON can be stored beside descriptors."""
         if len(self.raw) > MAXIMUM_BYTES:
             return False
         try:
@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What may be reached: `origins` such as `http://localhost:8080` may be private and without TLS; `scratch` is a folder for what comes."""
+    """What a source may use: `origins` such as `http://localhost:8080` may be private and without TLS; `scratch` is a folder for downloads."""
 
     scratch: Path
     zenodo: str = "https://zenodo.org"
@@ -48,14 +48,14 @@ class Access:
 
 
 class Source(Protocol):
-    """One kind of place."""
+    """A kind of source."""
 
     def find_candidates(self, place: str, access: Access) -> Iterator[Candidate]:
-        """What lies there; raises `NotFoundError`, `TryLaterError`, `UsageError`, `RefusedError`."""
+        """Return the candidates at a place; raises `NotFoundError`, `TryLaterError`, `UsageError`, `RefusedError`."""
 
 
 def source_word(place: str) -> str:
-    """Which kind of place is meant, by the file of `registry/sources/` that knows it."""
+    """Return the module of `registry/sources/` that reads the place."""
     if place == "-":
         return "file"
     if place.startswith("bosh:"):
@@ -72,7 +72,7 @@ def source_word(place: str) -> str:
 
 
 def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
-    """What lies at a place, whatever kind it is of."""
+    """Return the candidates at a place of any kind."""
     from hibali.plugins import load
 
     source: Source = load("registry.sources", source_word(place))

@@ -21,7 +21,7 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
         if found is None:
             raise UsageError(
                 "bad-zenodo-id",
-                "what is in the cache of bosh has names such as zenodo.1234567",
+                "names in the cache of bosh have the form zenodo.1234567",
                 subject=printable(place),
             )
         yield Candidate(place, read_file_bytes(folder / f"zenodo-{found[1]}.json"))
@@ -30,9 +30,9 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
     if not files:
         raise NotFoundError(
             "no-bosh-cache",
-            "bosh has fetched nothing here",
+            "bosh has no cached descriptors on this machine",
             subject=str(folder),
-            hint="`hibali pipelines add zenodo.1234567` fetches it from Zenodo itself.",
+            hint="To fetch from Zenodo directly: hibali pipelines add zenodo.1234567",
         )
     for file in files:
         yield Candidate(f"bosh:{file.stem.replace('-', '.', 1)}", read_file_bytes(file))

@@ -13,11 +13,13 @@ from registry.sources.base import Access, Candidate
 
 
 def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
-    """See `Source`. Hidden folders and symlinks are passed over, as is JSON that is no descriptor."""
+    """See `Source`. Hidden folders, symlinks, and JSON that is not a descriptor are ignored."""
     del access
     root = Path(place)
     if not root.is_dir():
-        raise NotFoundError("no-such-folder", "there is no such folder", subject=printable(os.fsencode(root)))
+        raise NotFoundError(
+            "no-such-folder", "the folder does not exist", subject=printable(os.fsencode(root))
+        )
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
         for name in sorted(files):

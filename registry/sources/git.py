@@ -25,7 +25,7 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
     if found is None:
         raise UsageError(
             "bad-git-url",
-            "a git repository is written git+https://HOST/PATH, git+ssh://HOST/PATH or git+file:///PATH, then perhaps @REF and #FOLDER",
+            "the URL of a git repository is git+https://HOST/PATH, git+ssh://HOST/PATH or git+file:///PATH, with optional @REF and #FOLDER",
             subject=printable(place),
         )
     url, ref, folder = found["url"], found["ref"] or "HEAD", found["folder"] or ""
@@ -40,17 +40,26 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
 
 
 def _fetch(repository: Git, url: str, ref: str) -> None:
-    server = repository.server_words(url, "upload-pack")
-    words = ["fetch", "-q", "--depth", "1", "--no-tags", "--no-write-fetch-head", *server, "--end-of-options"]
-    fetched = repository.run(*words, url, f"{ref}:refs/hibali/source", own_settings=True)
+    server = repository.server_options(url, "upload-pack")
+    arguments = [
+        "fetch",
+        "-q",
+        "--depth",
+        "1",
+        "--no-tags",
+        "--no-write-fetch-head",
+        *server,
+        "--end-of-options",
+    ]
+    fetched = repository.run(*arguments, url, f"{ref}:refs/hibali/source", own_settings=True)
     if fetched.exit_code:
-        said = printable(fetched.stderr.strip()[-400:])
+        stderr = printable(fetched.stderr.strip()[-400:])
         if b"couldn't find remote ref" in fetched.stderr:
             raise NotFoundError(
-                "no-such-ref", "this repository has no such branch or tag", subject=printable(ref)
+                "no-such-ref", "the repository has no such branch or tag", subject=printable(ref)
             )
         raise TryLaterError(
-            "git-unreachable", f"the repository cannot be fetched: {said}", subject=printable(url)
+            "git-unreachable", f"the repository cannot be fetched: {stderr}", subject=printable(url)
         )
 
 
@@ -59,8 +68,8 @@ def _read(repository: Git, subject: str, folder: str) -> Iterator[Candidate]:
     blobs: list[tuple[bytes, str]] = []
     total = 0
     for line in filter(None, listed.split(b"\0")):
-        told, _, name = line.partition(b"\t")
-        mode, _, digest, size = told.split()
+        record, _, name = line.partition(b"\t")
+        mode, _, digest, size = record.split()
         wanted = name.endswith(b".json") and name.startswith(
             folder.strip("/").encode() + b"/" if folder else b""
         )

@@ -16,7 +16,7 @@ _CHECKSUMS = {"md5", "sha256", "sha512"}
 
 
 def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
-    """See `Source`. A record may hold several files; those that are descriptors are meant."""
+    """See `Source`. A record may hold several files; only descriptors are returned."""
     found = ZENODO_ID.fullmatch(place)
     assert found is not None
     subject = f"zenodo.{found[1]}"
@@ -31,11 +31,11 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
             count += 1
             yield candidate
     if not count:
-        raise NotFoundError("no-descriptor", "this record holds no Boutiques descriptor", subject=subject)
+        raise NotFoundError("no-descriptor", "the record has no Boutiques descriptor", subject=subject)
 
 
 def _content(file: dict[str, Any], subject: str, access: Access) -> bytes:
-    """The file as it was published: its checksum is compared."""
+    """Download a file and compare its checksum."""
     links = file.get("links")
     url = links.get("self") or links.get("content") if isinstance(links, dict) else None
     if not isinstance(url, str):
@@ -45,7 +45,7 @@ def _content(file: dict[str, Any], subject: str, access: Access) -> bytes:
     if kind in _CHECKSUMS and new_hash(kind, raw, usedforsecurity=False).hexdigest() != digest:
         raise RefusedError(
             "content-differs",
-            f"what came has another {kind} than the record says ({printable(digest)})",
+            f"the downloaded file has another {kind} than the record says ({printable(digest)})",
             subject=f"{subject}/{printable(_name(file))}",
         )
     return raw

@@ -49,10 +49,10 @@ from runs.bundles.record import LeftFacts, PackedInput, Record, RunFacts, write_
 from runs.collect import require_end
 from runs.inputs import identify_at_site, identify_elsewhere, identify_local, list_inputs
 from runs.model import Input, Run
-from runs.outputs import Left, find_content, hash_outputs, recorded_outputs
+from runs.outputs import OutputDigests, find_content, hash_outputs, recorded_outputs
 from runs.records import part_of
 from runs.stage import Synchroniser
-from runs.store import RunStore, read_named
+from runs.store import RunStore, read_output_identity
 from transfers.datasets.repository import bring_here
 from transfers.inventory import Inventory, InventoryRequest
 from transfers.manifest import write_line
@@ -140,7 +140,7 @@ def check_unchanged(
 
 def _now_left(recorded: str, site: Site, content: Content) -> str:
     """The same identity where the output of another run is as that run left it, and is what was hashed; else another one."""
-    named = read_named(recorded)
+    named = read_output_identity(recorded)
     run = part_of(RunStore().load(named.reference.run), named.reference.task) if named else None
     found = find_content(run, site, named) if run and named else None
     same = found is not None and sorted(found.files.values()) == sorted(content.digests.values())
@@ -175,7 +175,7 @@ class Parts:
     agent: str
     run: Run | None = None
     image_id: str = ""
-    left: Left | None = None
+    left: OutputDigests | None = None
     image: ImageRecord | None = None
     image_file: Path | None = None
     signatures: Mapping[str, bytes] = field(default_factory=dict)
@@ -259,7 +259,7 @@ def run_facts(run: Run, image: str) -> RunFacts:
     )
 
 
-def left_facts(left: Left) -> LeftFacts:
+def left_facts(left: OutputDigests) -> LeftFacts:
     """How much it left, and what is wrong with the rest."""
     return LeftFacts(len(left.files), left.size, tuple(_problem(each) for each in left.problems))
 
@@ -422,7 +422,7 @@ def image_of(run: Run, run_store: RunStore) -> str:
     return found[-1] if found else ""
 
 
-def left_by(run: Run, run_store: RunStore, site: Callable[[], Site]) -> Left:
+def left_by(run: Run, run_store: RunStore, site: Callable[[], Site]) -> OutputDigests:
     """The outputs of a run that has ended, of a sweep as `left_by_tasks` names them.
 
     Raises `TryLaterError` for one that has not ended, or of which nobody knows.
@@ -469,7 +469,7 @@ def _local_copies(parts: Parts, record: Record, on_event: Listener) -> Iterator[
     places: dict[int, Path] = {}
     name = f"create-{hashlib.sha256(write_record(record)).hexdigest()}"
     scratch = state_folder() / "bundles" / name
-    with RunStore().claim(name, on_event=on_event):
+    with RunStore().lock(name, on_event=on_event):
         for given, each in zip(parts.inputs, record.inputs, strict=True):
             if not each.included:
                 continue

@@ -21,7 +21,7 @@ from runs.bundles.create import left_facts, manifest_of, run_facts
 from runs.bundles.record import PackedInput, Record
 from runs.inputs import list_inputs
 from runs.model import Run, Sweep
-from runs.outputs import Left
+from runs.outputs import OutputDigests
 from runs.request import TaskRequest
 
 
@@ -31,7 +31,7 @@ class Exported:
 
     run: Run
     pipeline: Pipeline
-    left: Left
+    left: OutputDigests
     tasks: Sequence[TaskRequest] = ()
 
 

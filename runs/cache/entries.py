@@ -29,8 +29,8 @@ _IMAGE_BELOW = re.compile(rb"images/([a-z][a-z0-9_-]*)/([0-9a-f]{64})(?:/(.+))?"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Name:
-    """One entry: `sha256` is a file or tree named by its content, `origin` a tree named by where it came from, `image` what
-    a container `runtime` starts, named by the archive it was made of.
+    """One entry: `sha256` is a file or tree named by its content, `origin` a tree named by its source, `image` an image for a container
+    `runtime`, named by its archive.
     """
 
     kind: str
@@ -44,14 +44,14 @@ class Name:
 
     @property
     def path(self) -> bytes:
-        """Where it lies below the site's work folder."""
+        """The entry's path below the site's work folder."""
         if self.kind == IMAGE:
             return f"images/{self.runtime}/{self.digest}".encode("ascii")
         return f"cache/{self.kind}/{self.digest[:2]}/{self.digest}".encode("ascii")
 
 
 def read_name(text: object) -> Name | None:
-    """The entry that `Name.text` wrote; None for anything else."""
+    """Read an entry that `Name.text` wrote; None for anything else."""
     found = _NAME.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         return None
@@ -59,7 +59,7 @@ def read_name(text: object) -> Name | None:
 
 
 def split_path(path: bytes) -> tuple[Name, bytes] | None:
-    """The entry that a path below the work folder belongs to, and the rest of the path; None where to none."""
+    """Return the entry of a path below the work folder, and the rest of the path; None if it is in no entry."""
     found = _BELOW.fullmatch(path)
     if found is not None:
         name = Name(found[1].decode("ascii"), found[2].decode("ascii"))
@@ -72,25 +72,25 @@ def split_path(path: bytes) -> tuple[Name, bytes] | None:
 
 
 class CacheRecords:
-    """The book of one site, in the ledger of this machine; read once, and only when somebody asks."""
+    """The records of one site's cache in the ledger; read once, when they are first used."""
 
     def __init__(self, site: str) -> None:
         self._path = ledger_folder("runs", "cache") / f"{site}.entries"
 
     def mark_of(self, path: bytes) -> str | None:
-        """What an entry looked like after it was hashed."""
+        """Return an entry's metadata digest from when it was hashed."""
         return self._marks.get(_text(path))
 
     def source_of(self, path: bytes) -> str:
-        """Where an entry came from, as it was written last; "" where nobody knows."""
+        """Return the last recorded source of an entry; "" if unknown."""
         return self._sources.get(_text(path), "")
 
     def content_of(self, origin: str) -> str | None:
-        """The sha256 of a file that came from elsewhere, by the digest of its origin."""
+        """Return the sha256 of a remote file, by the digest of its origin."""
         return self._contents.get(origin)
 
     def note_mark(self, path: bytes, mark: str, source: str = "") -> None:
-        """An entry is as it should be, and looks so."""
+        """Record that an entry is valid with this metadata digest."""
         text = _text(path)
         self._marks[text] = mark
         record = {"kind": "cached", "path": text, "mark": mark}
@@ -100,7 +100,7 @@ class CacheRecords:
         self._append(record)
 
     def note_content(self, origin: str, digest: str) -> None:
-        """A file from elsewhere has that content."""
+        """Record the content of a remote file."""
         self._contents[origin] = digest
         self._append({"kind": "named", "origin": origin, "digest": digest})
 
@@ -135,7 +135,7 @@ _PIECE = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one run uses, or used; `at_ns` is when it began to, by the clock of the site's filesystem."""
+    """The entries that one run uses or used; `at_ns` is when it began to, by the clock of the site's filesystem."""
 
     run: str
     names: frozenset[Name]
@@ -143,7 +143,7 @@ class Use:
 
 
 class Hold:
-    """The names that one run holds, in a file of its own at the site."""
+    """The entries that one run holds, in a file of its own at the site."""
 
     def __init__(self, host: RemoteHost, work: bytes, run: str) -> None:
         """`work` is the site's work folder, absolute."""
@@ -153,7 +153,7 @@ class Hold:
         self._names: frozenset[Name] = frozenset()
 
     def take(self, *names: Name) -> None:
-        """Hold these, too: durable at the site when this returns."""
+        """Hold more entries, durably at the site."""
         if self._names.issuperset(names):
             return
         if not self._names:
@@ -168,13 +168,13 @@ def _file(folder: bytes, run: str) -> bytes:
 
 
 def run_of(name: bytes) -> str | None:
-    """The run whose file is called so; None where it is nobody's."""
+    """Return the run to which a hold file of this name belongs; None if it is no hold file."""
     text = name.decode("ascii", "replace")
     return text if RUN_ID.fullmatch(text) else None
 
 
 def read_use(host: RemoteHost, work: bytes, run: str, at_ns: int = 0) -> Use | None:
-    """What that run's file says, a name a line; None where there is none."""
+    """Read a run's hold file, with one name on each line; None if there is none."""
     path = _file(work + b"/" + HELD, run)
     content = b""
     while part := host.get(path, maximum=_PIECE, offset=len(content)):
@@ -188,7 +188,7 @@ def read_use(host: RemoteHost, work: bytes, run: str, at_ns: int = 0) -> Use | N
 
 
 def remove_use(host: RemoteHost, work: bytes, run: str) -> None:
-    """Forget what a run used."""
+    """Remove a run's hold file."""
     host.remove_tree(_file(work + b"/" + HELD, run))
 
 
@@ -200,22 +200,22 @@ _TOUCH = {"mtime": "-m", "atime": "-a", "ctime": "-a"}
 
 
 def time_ns(purge: Purge, entry: Entry) -> int:
-    """The time by which the site judges a file. When it was read last is not listed: not before its last change."""
+    """Return the time by which the site judges a file. Access times are not listed, but are not before the last change."""
     return entry.mtime_ns if purge.by == "mtime" else entry.ctime_ns
 
 
 def oldest_ns(purge: Purge, entries: Iterable[Entry]) -> int | None:
-    """The earliest time among these files; None where there are none."""
+    """Return the earliest time of these files; None if there are none."""
     return min((time_ns(purge, each) for each in entries if each.kind is Kind.FILE), default=None)
 
 
 def is_doomed(purge: Purge, oldest: int, now_ns: int, wait_seconds: float) -> bool:
-    """Whether a file of that time will be deleted within `wait_seconds`."""
+    """Whether the site deletes a file of that time within `wait_seconds`."""
     return now_ns + wait_seconds * 1e9 - oldest >= purge.days * _DAY_NS
 
 
 def expected_wait(runs: Iterable[Run], site: str) -> float:
-    """The longest time in seconds that one of the last runs at the site waited for its start; 0 where nobody knows."""
+    """Return the longest time in seconds that one of the last runs at the site waited for its start; 0 if unknown."""
     waits = [
         _seconds(run.created, run.status.started) for run in runs if run.site == site and run.status.started
     ]
@@ -230,7 +230,7 @@ def _seconds(first: str, last: str) -> float:
 
 
 class Times:
-    """The times of files at a site that deletes by them."""
+    """The file times at a site that deletes old files."""
 
     def __init__(self, host: RemoteHost, purge: Purge, root: bytes, on_event: Listener = ignore) -> None:
         """`root` is the folder in which the site deletes, absolute."""
@@ -240,11 +240,11 @@ class Times:
         self.purge = purge
 
     def covers(self, path: bytes) -> bool:
-        """Whether the site deletes there."""
+        """Whether the site deletes files at a path."""
         return path == self._root or path.startswith(self._root + b"/")
 
     def begin(self, paths: Sequence[bytes]) -> None:
-        """Copies that were just made are as old as that, and not as their originals: they came with the originals' times."""
+        """Set the times of new copies to now, because they have the times of their originals."""
         covered = [path for path in paths if self.covers(path)]
         if self.purge.by != "ctime":
             for start in range(0, len(covered), _AT_ONCE):
@@ -252,22 +252,22 @@ class Times:
                 self._touch(("touch", "-c", _TOUCH[self.purge.by], "--", *some), some[0])
 
     def may_refresh(self, path: bytes) -> bool:
-        """Whether the site's configuration allows to set times anew of what lies there."""
+        """Whether the site's configuration allows setting the times at a path."""
         return self.purge.refresh_times and self.covers(path)
 
     def is_due(self, oldest: int | None) -> bool:
-        """Whether half of the time is over."""
+        """Whether half of the time before a deletion is over."""
         return oldest is not None and is_doomed(
             self.purge, oldest, time.time_ns(), self.purge.days * 43_200.0
         )
 
     def refresh(self, path: bytes) -> None:
-        """Set the times of all files there to now."""
+        """Set the times of all files at a path to now."""
         touch = ("touch", "-c", _TOUCH[self.purge.by], "--", "{}", "+")
         self._touch(("find", path, "-type", "f", "-exec", *touch), path)
 
     def warn(self, what: str, path: bytes, oldest: int | None, wait_seconds: float) -> None:
-        """Tell a person of what will be gone before a run can start."""
+        """Warn of files that the site deletes before a run can start."""
         now = time.time_ns()
         if oldest is None or not self.covers(path) or not is_doomed(self.purge, oldest, now, wait_seconds):
             return
@@ -291,7 +291,7 @@ class Times:
 
 
 def times_at(host: RemoteHost, site: Site, on_event: Listener = ignore) -> Times | None:
-    """The times of a site that deletes by itself; None for one that does not."""
+    """Return the times of a site that deletes old files; None for another site."""
     if site.purge is None:
         return None
     return Times(host, site.purge, host.expand(site.roots[site.purge.root]), on_event)

@@ -25,8 +25,8 @@ _LISTED = (b"cache", b"images")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """One entry; `used_ns` is when a run last began to use it, else when it came; `oldest_ns` is by what a site deletes."""
+class CacheEntry:
+    """One entry; `used_ns` is when a run last began to use it, or when it was created; the site deletes by `oldest_ns`."""
 
     name: Name
     files: int = 0
@@ -38,16 +38,16 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class CacheContents:
-    """A look at a site's cache at `now_ns`: its entries by name, everybody's uses, and the runs among them that are not over."""
+    """A site's cache at `now_ns`: its entries by name, all uses, and the unfinished runs among them."""
 
-    kept: tuple[Kept, ...]
+    kept: tuple[CacheEntry, ...]
     uses: tuple[Use, ...]
     holding: frozenset[str]
     now_ns: int
 
     @property
     def superseded(self) -> list[str]:
-        """Runs that are over and of whose entries none is left that nobody used later."""
+        """Runs that have ended and whose entries were all used later by others, or are gone."""
         present = {each.name: each.used_ns for each in self.kept}
         return [
             use.run
@@ -76,10 +76,10 @@ def look(
     now_ns: int,
     purge: Purge | None = None,
 ) -> CacheContents:
-    """Look at all of it: two listings, and a question or two for each run that may still hold something.
+    """List a site's cache: two listings, and a query or two for each run that may hold something.
 
-    `place` makes a location of an absolute path there; `find_run` knows the runs of this machine. The site's work folder can be
-    shared by several: of a run that nobody here knows, its own folder at the site tells whether it is over.
+    `place` makes a location of an absolute path there; `find_run` knows the runs of this machine. A work folder can be shared: a run that is
+    unknown here has ended if its own folder at the site says so.
     """
     listed: list[Entry] = []
     for folder in _LISTED:
@@ -100,7 +100,7 @@ def look(
 
 
 def count_entries(listed: Iterable[Entry], purge: Purge | None = None) -> dict[Name, _Found]:
-    """The entries that a listing of the work folder shows; an image that is being made is none yet; pure."""
+    """Return the entries in a listing of the work folder, without images that are being made."""
     found: dict[Name, _Found] = {}
     ready: set[Name] = set()
     for entry in listed:
@@ -126,8 +126,8 @@ def count_entries(listed: Iterable[Entry], purge: Purge | None = None) -> dict[N
     }
 
 
-def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[str]) -> list[Kept]:
-    """The entries with who used them last and who holds them, the least recently used first; pure."""
+def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[str]) -> list[CacheEntry]:
+    """Join entries with their uses and holders, the least recently used first."""
     last: dict[Name, int] = {}
     held: dict[Name, list[str]] = {}
     for use in uses:
@@ -136,7 +136,7 @@ def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[s
             if use.run in holding:
                 held.setdefault(name, []).append(use.run)
     kept = [
-        Kept(
+        CacheEntry(
             name,
             each.files,
             each.bytes,
@@ -150,7 +150,7 @@ def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[s
 
 
 def _is_over(host: RemoteHost, work: bytes, use: Use, run: Run | None, now_ns: int) -> bool:
-    """Whether nothing of that run will look at its inputs any more."""
+    """Whether a run will not read its inputs any more."""
     if run is not None and run.state.final:
         return True
     folder = work + b"/runs/" + use.run.encode("ascii")
@@ -166,7 +166,7 @@ _ASIDE_NAME = re.compile(rb"(sha256|origin|image-([a-z][a-z0-9_-]*))-([0-9a-f]{6
 
 
 class EvictionResult(StrEnum):
-    """What became of an entry that was to go."""
+    """The result for an entry to evict."""
 
     EVICTED = "evicted"
     PLANNED = "planned"
@@ -176,20 +176,20 @@ class EvictionResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """One entry and its fate; `because` says in words why it stays."""
+    """One entry and its result; `because` says why it was kept."""
 
-    kept: Kept
+    kept: CacheEntry
     fate: EvictionResult
     because: str = ""
 
 
 def choose_entries(
     survey: CacheContents, *, keep_bytes: int | None = None, keep_seconds: float | None = None
-) -> list[Kept]:
-    """The entries to take out, the least recently used first; pure.
+) -> list[CacheEntry]:
+    """Choose the entries to evict, the least recently used first.
 
-    With `keep_bytes` only until no more than that is left, with `keep_seconds` only what nobody used for so long, else all. What a
-    run holds stays, and counts.
+    With `keep_bytes` only until at most so much is left, with `keep_seconds` only those unused for so long, else all. Entries that a run holds
+    stay, and count.
     """
     left = sum(each.bytes for each in survey.kept)
     chosen = []
@@ -206,10 +206,10 @@ def evict(
     host: RemoteHost,
     work: bytes,
     survey: CacheContents,
-    chosen: Sequence[Kept],
+    chosen: Sequence[CacheEntry],
     on_event: Callable[[Evicted], None],
 ) -> None:
-    """Take these out, and finish what an eviction before left half-way; `on_evicted` hears of each. `work` is ours alone."""
+    """Evict entries, and finish an earlier interrupted eviction. `work` belongs to this account alone."""
     folder = work + b"/" + ASIDE
     by_name = {each.name: each for each in chosen}
     if chosen:
@@ -219,7 +219,7 @@ def evict(
     aside = [(entry, name) for entry in host.names(folder) if (name := _name_of(entry)) is not None]
     held = _held_now(host, work, survey) if aside else frozenset()
     for entry, name in aside:
-        on_event(_settle(host, work, folder + b"/" + entry, by_name.pop(name, Kept(name)), held))
+        on_event(_settle(host, work, folder + b"/" + entry, by_name.pop(name, CacheEntry(name)), held))
     for name, each in by_name.items():
         if host.stat(work + b"/" + name.path) is not None:
             on_event(Evicted(each, EvictionResult.FAILED, "it could not be taken out"))
@@ -227,8 +227,8 @@ def evict(
         remove_use(host, work, run)
 
 
-def _settle(host: RemoteHost, work: bytes, aside: bytes, kept: Kept, held: frozenset[Name]) -> Evicted:
-    """What lies aside goes for good, or back where a run came to hold it meanwhile."""
+def _settle(host: RemoteHost, work: bytes, aside: bytes, kept: CacheEntry, held: frozenset[Name]) -> Evicted:
+    """Remove entries that were set aside, or restore them if a run held them meanwhile."""
     try:
         if kept.name in held:
             home = work + b"/" + kept.name.path
@@ -245,7 +245,7 @@ def _settle(host: RemoteHost, work: bytes, aside: bytes, kept: Kept, held: froze
 
 
 def _held_now(host: RemoteHost, work: bytes, survey: CacheContents) -> frozenset[Name]:
-    """What runs hold at this moment, those included that came after the survey."""
+    """Return what runs hold now, including those that came after the listing."""
     over = {use.run for use in survey.uses} - survey.holding
     runs = (run_of(name) for name in host.names(work + b"/" + HELD))
     uses = [read_use(host, work, run) for run in runs if run is not None and run not in over]

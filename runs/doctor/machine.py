@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from hibali.amounts import size_words
+from hibali.amounts import format_size
 from hibali.config.model import ContainerSettings, Site, SshSettings
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener
@@ -37,8 +37,9 @@ from runs.doctor.network import (
 from runs.launch import launch
 from runs.model import Run, State
 from runs.poll import update
+from runs.prepare import prepare_dry_run
 from runs.rate_limits import rate_limited
-from runs.request import Request, show_prepared
+from runs.request import JobOptions, Request, Workload, compute_site
 from runs.schedulers.base import Resources, Scheduler, load_scheduler
 from runs.site_commands import SiteCommands
 from runs.stage import Synchroniser
@@ -156,7 +157,7 @@ _DESCRIPTOR = b"""{
 
 def foretold_script(site: Site) -> str:
     """The script of such a job, as it would be submitted."""
-    return show_prepared(_request(site), new_identifier()).job_script
+    return prepare_dry_run(_request(site), new_identifier()).job_script
 
 
 def run_job(
@@ -178,7 +179,7 @@ def run_job(
         run = begun
 
     try:
-        run = launch(_request(site), far, book, Synchroniser(), began=began, on_event=on_event)
+        run = launch(_request(site), far, book, Synchroniser(), on_begin=began, on_event=on_event)
         run = _follow(run, site, far, book, patience)
         _judge(walk, run, patience)
     except HibaliError as problem:
@@ -196,19 +197,8 @@ def _request(site: Site) -> Request:
     """Without a container: whatever image it would take, the site need not have it."""
     pipeline = read_descriptor(_DESCRIPTOR, "hibali doctor")
     site = replace(site, container=ContainerSettings(), fast=None)
-    return Request(
-        pipeline=pipeline,
-        invocation=check_invocation(pipeline, {}),
-        inputs=(),
-        places=(),
-        identities=(),
-        site=site,
-        scheduler=load_scheduler(site.scheduler.name if site.scheduler else "direct"),
-        container=load_container("bare"),
-        name="doctor",
-        new=True,
-        wanted=Resources(seconds=60),
-    )
+    workload = Workload(pipeline, check_invocation(pipeline, {}), name="doctor")
+    return Request(workload, compute_site(site), JobOptions(Resources(seconds=60)), new=True)
 
 
 def _follow(run: Run, site: Site, far: RemoteHost, book: RunStore, patience: float) -> Run:
@@ -406,7 +396,7 @@ def _look_at_room(walk: StepList, site: Site, far: RemoteHost) -> None:
             if free is None:
                 continue
             by = f" (quota of {space.by[key]})" if key in space.by else ""
-            words = f"{what}: {size_words(free) if key == 'bytes' else f'{free} names'} free{by}"
+            words = f"{what}: {format_size(free) if key == 'bytes' else f'{free} names'} free{by}"
             told.append(words)
             if free == 0:
                 full.append(words)

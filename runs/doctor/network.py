@@ -18,7 +18,7 @@ from hibali.config.model import Site, SshSettings
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener
 from hibali.plugins import load
-from hibali.ssh.gsi import ready_proxy, seconds_left, show_time
+from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 from hibali.system_errors import reason_of
 from hibali.text import printable
 
@@ -255,7 +255,7 @@ def look_at_proxy(walk: StepList, ssh: SshSettings, subject: str) -> bool:
             return True
         walk.fault("proxy", problem)
         return False
-    walk.ok("proxy", f"valid for {show_time(left)}")
+    walk.ok("proxy", f"valid for {format_time_left(left)}")
     return True
 
 

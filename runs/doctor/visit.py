@@ -12,13 +12,14 @@ from hibali.config.model import Site
 from hibali.config.settings import require_built, require_built_for_runs
 from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener
+from hibali.http import Answer
 from runs import rate_limits
 from runs.doctor import machine
 from runs.doctor.machine import reach
 from runs.doctor.network import StepList, connect_once, find_addresses, look_at_collection, look_beside
 from transfers.check import check_store
 from transfers.stores.s3.credentials import CredentialSource, find_endpoint
-from transfers.stores.s3.requests import Answer, Requests
+from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
 
 STEPS = ("name", "connection", "endpoint", "credentials", "clock", "bucket", "writes")
@@ -216,7 +217,7 @@ def _look_at_machine(walk: StepList, site: Site, on_event: Listener, *, job: boo
             return
         from runs.doctor.machine import run_job
 
-        run_job(walk, site, far, lambda: rate_limits.reach(site, on_event), on_event)
+        run_job(walk, site, far, lambda: rate_limits.open_limited_host(site, on_event), on_event)
 
 
 def _look_at_web(walk: StepList, site: Site, on_event: Listener) -> None:

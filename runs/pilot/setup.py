@@ -6,7 +6,6 @@ import base64
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +24,7 @@ from runs.prepare import Prepared
 from runs.records import sweep_of
 from runs.resources import DecidedResources
 from runs.schedulers.base import JobVariables
-from runs.script import TURN, read_variables, script_head
+from runs.script import TAKE_TURN, read_variables, script_head
 from runs.stage import Cache
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
@@ -42,9 +41,9 @@ SHA256 = "9bc593684ddd3ca7192d05585c85fc55c8f5588ca29a61d6effa374d3dd4065b"
 
 
 def find_library() -> tuple[Path, Identity]:
-    """The file and what it is. Raises `UsageError` where it is not installed, `RefusedError` where it is another one.
+    """Return HyperQueue's file and identity. Raises `UsageError` if it is not installed, `RefusedError` if it is another version.
 
-    The package is not imported: what it runs on here does not matter, only at the site.
+    The package is not imported, because it only has to run at the site.
     """
     spec = find_spec("hyperqueue")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
@@ -115,13 +114,13 @@ wish=../../cancel
 
 
 def allocation_script(run: str, chunk: int, directives: Sequence[str], variables: JobVariables) -> str:
-    """The script that the scheduler starts in a chunk's folder (S9); `directives` are checked comment lines."""
+    """Return the script that the scheduler starts in a chunk's folder (S9); `directives` are checked comment lines."""
     return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{_ALLOCATION}"
 
 
 def task_script(run: str, chunk: int) -> str:
-    """The script of each task of a chunk; see `runs.script.array_script`."""
-    return f"{script_head(run, ())}chunk={chunk:d}{_TASK}{TURN}"
+    """Return the script of each task of a chunk; see `runs.script.array_script`."""
+    return f"{script_head(run, ())}chunk={chunk:d}{_TASK}{TAKE_TURN}"
 
 
 # One line for each of these that is there: what it is. -S leaves out what a site adds, which may take seconds.
@@ -143,12 +142,12 @@ _HINT = (
 
 
 def program() -> bytes:
-    """What runs at the site, in each allocation."""
+    """Return the program that runs in each allocation."""
     return resources.files("runs.pilot").joinpath("program.py").read_bytes()
 
 
 def find_python(host: RemoteHost, site: Site) -> str:
-    """The first Python of the site that can load the library, by its path. Raises `RefusedError` where there is none."""
+    """Return the path of the site's first Python that can load the library. Raises `RefusedError` if there is none."""
     first = site.ssh.python if site.ssh else "python3"
     names = dict.fromkeys((first, *_NAMES))
     finished = host.run(("/bin/sh", "-c", _LOOK, "hibali", *names))
@@ -171,7 +170,7 @@ def find_python(host: RemoteHost, site: Site) -> str:
 
 
 def _read(line: bytes) -> tuple[str, str] | None:
-    """The path of a Python, and what is wrong with it, "" for nothing; None for a line that says nothing of one."""
+    """Return the path of a Python and its problem, "" for none; None for a line that does not describe one."""
     try:
         path, version, system, machine, libc, free = json.loads(line)
         number = (int(version[0]), int(version[1]))
@@ -190,7 +189,7 @@ def _read(line: bytes) -> tuple[str, str] | None:
 
 
 def stage_library(host: RemoteHost, site: Site, cache: Cache, python: str) -> str:
-    """Where the library lies at the site when this returns, loaded there once. Raises `UsageError` where it cannot be."""
+    """Stage the library, load it once, and return its path at the site. Raises `UsageError` if it cannot be loaded."""
     path, identity = find_library()
     text = as_text(os.fsencode(path.absolute()))
     place = Location(local_site(), text, text, typed_local=True)
@@ -214,7 +213,7 @@ def stage_library(host: RemoteHost, site: Site, cache: Cache, python: str) -> st
 
 
 def program_files(folder: bytes, pilot: Pilot) -> list[SmallFile]:
-    """The program and what it is told, of a run in this folder."""
+    """Return the program and its settings, for a run in this folder."""
     plan = {"library": pilot.library, "sha256": SHA256, "cores": pilot.cores, "asked": pilot.asked}
     below = folder + b"/pilot/"
     return [
@@ -227,7 +226,7 @@ def program_files(folder: bytes, pilot: Pilot) -> list[SmallFile]:
 def allocation_texts(
     run: str, chunk: int, tasks: Iterable[int], pilot: Pilot, variables: JobVariables
 ) -> dict[str, str]:
-    """The files of an allocation, by name in its folder."""
+    """Return the files of an allocation, by name in its folder."""
     return {
         "task.sh": task_script(run, chunk),
         "tasks": "".join(f"{number:d}\n" for number in tasks),
@@ -236,7 +235,7 @@ def allocation_texts(
 
 
 def write_allocation(host: RemoteHost, folder: bytes, texts: dict[str, str]) -> None:
-    """Lay them ready, before anything is submitted."""
+    """Write the files of an allocation before it is submitted."""
     files = [
         SmallFile(folder + b"/" + as_bytes(name), as_bytes(text), executable=name == "job.sh")
         for name, text in texts.items()
@@ -245,7 +244,7 @@ def write_allocation(host: RemoteHost, folder: bytes, texts: dict[str, str]) -> 
 
 
 def pristine(prepared: Prepared) -> bytes | None:
-    """What is in the folders of a task that its tool can write to, before it begins; None for nothing."""
+    """Return the content of a task's writable folders before the tool starts; None if they are empty."""
     folder = as_bytes(prepared.folder) + b"/"
     files = {
         folder + b"work/" + as_bytes(path): as_bytes(content)
@@ -272,10 +271,10 @@ def _text(content: bytes) -> str:
 
 
 def check_pilot_resources(asked: DecidedResources) -> int:
-    """The cores of each task, in an allocation that asks for this; pure.
+    """Return the cores of each task in an allocation with these resources.
 
-    What a sweep's job asks for is the allocation's then, and the author's suggestion for the tool is each task's. Raises
-    `UsageError` for what cannot be shared among tasks.
+    The command line's resources are those of the allocation, the pipeline's suggestion those of each task. Raises `UsageError` for resources
+    that cannot be divided among tasks.
     """
     wished = asked.resources
     shared = {"nodes": wished.nodes or 1, "MPI tasks": wished.tasks or 1}
@@ -290,7 +289,7 @@ def check_pilot_resources(asked: DecidedResources) -> int:
     if wished.gpus:
         raise UsageError(
             "not-in-a-pilot",
-            f"nobody would share the {wished.gpus} GPUs out among the tasks of a pilot",
+            f"a pilot cannot divide {wished.gpus} GPUs among its tasks",
             subject="--pilot",
             hint="Leave out --pilot: job arrays give each task its own. --gpus 0 asks for none.",
         )
@@ -299,42 +298,44 @@ def check_pilot_resources(asked: DecidedResources) -> int:
 
 
 def by_pilot(request: Request, allocations: int) -> Request:
-    """The request of a sweep whose tasks share so many allocations at most, with nothing on fast storage; pure.
+    """Return the request of a sweep that a pilot runs in at most so many allocations, without fast storage.
 
-    Raises `UsageError` for what cannot be shared among tasks.
+    Raises `UsageError` for resources that cannot be divided among tasks.
     """
-    check_pilot_resources(request.ask())
-    if request.marks.inputs or request.marks.work:
+    check_pilot_resources(request.decide_resources())
+    if request.job.fast_options.inputs or request.job.fast_options.work:
         raise UsageError(
             "not-in-a-pilot",
-            "the tasks of a pilot share their node's fast storage, and nobody would share it out",
+            "the tasks of a pilot share their node's fast storage, which cannot be divided among them",
             subject="--pilot, --fast",
             hint="Leave out --fast, or --pilot.",
         )
-    return replace(request, allocations=allocations, marks=FastOptions(none=True))
+    return request.with_job(allocations=allocations, fast_options=FastOptions(none=True))
 
 
 def prepare_pilot(request: Request, host: RemoteHost) -> Pilot:
-    """How the sweep is to go. Raises `UsageError` or `RefusedError` where it cannot, here or at its site; nothing is sent."""
-    asked = request.ask()
+    """Check that a pilot can run here and at the site, and return it. Raises `UsageError` or `RefusedError`."""
+    asked = request.decide_resources()
     cores = check_pilot_resources(asked)
     find_library()
-    python = find_python(host, request.site)
-    return Pilot(python, cores, asked.resources.cores, request.allocations)
+    python = find_python(host, request.compute.site)
+    return Pilot(python, cores, asked.resources.cores, request.job.allocations)
 
 
 def record_pilot(
     run_store: RunStore, run: Run, pilot: Pilot | None, on_event: Listener, *, wanted: bool
 ) -> Run:
-    """The sweep, going by this pilot, or as job arrays where there is none, unless it is on its way already.
+    """Record whether a pilot or job arrays run a sweep, unless it was staged before.
 
-    How the tasks go is no part of a run's key, as what their jobs ask for is not.
+    This is no part of a run's key, just as the resources of its jobs.
     """
     sweep = sweep_of(run)
     if sweep.chunks:
         if (sweep.pilot is not None) is not wanted:
             before, now = ("by a pilot", "job arrays") if sweep.pilot else ("as job arrays", "a pilot")
-            on_event(Noted(f"run {run.id} was begun {before}, and goes on so; --new starts one with {now}"))
+            on_event(
+                Noted(f"run {run.id} was started {before} and keeps that; to start one with {now}, add --new")
+            )
         return run
     if sweep.pilot == pilot:
         return run

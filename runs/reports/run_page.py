@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hibali.amounts import size_words, time_words
+from hibali.amounts import format_duration, format_size
 from runs.model import Run, State
-from runs.outputs import Left, recorded_outputs
+from runs.outputs import OutputDigests, recorded_outputs
 from runs.reports.page import clock, render_page
 from runs.reports.timeline import LEGEND, Row, Shape, draw_timeline, shorten
 from runs.status import SKEW_SECONDS, Span, read_moment, run_timeline
@@ -31,7 +31,7 @@ class ReportedRun:
     record: Mapping[str, Any]
     spans: Sequence[Span]
     collected: Sequence[float]
-    left: Left | None
+    left: OutputDigests | None
 
     @property
     def tasks(self) -> Sequence[Mapping[str, Any]]:
@@ -82,7 +82,7 @@ def _rows_of_run(each: ReportedRun, now: float) -> list[Row]:
     if not each.spans:
         return []
     seconds = each.ran if run.state.ended else now - each.spans[-1].since
-    duration = f", {time_words(seconds)}" if seconds else ""
+    duration = f", {format_duration(seconds)}" if seconds else ""
     whole = Row(
         label=run.id,
         spans=each.spans,
@@ -220,7 +220,7 @@ def _facts(each: ReportedRun) -> Iterator[_Fact]:
 
 
 def _memory(run: Run) -> str:
-    return "" if run.status.memory_bytes is None else size_words(run.status.memory_bytes)
+    return "" if run.status.memory_bytes is None else format_size(run.status.memory_bytes)
 
 
 def _exit_code(run: Run) -> str:
@@ -230,7 +230,7 @@ def _exit_code(run: Run) -> str:
 def _seconds(value: float | None) -> str:
     if value is None:
         return ""
-    return time_words(value) if value >= 1 else f"{value:.1f} s"
+    return format_duration(value) if value >= 1 else f"{value:.1f} s"
 
 
 def _moment(text: str) -> str:
@@ -250,8 +250,11 @@ def _tables(each: ReportedRun) -> Iterator[_Table]:
         yield _Table(
             "Outputs",
             ("path", "size", "content"),
-            [(path, size_words(size), f"sha256:{digest}") for path, (digest, size) in outputs[:_MAX_OUTPUTS]],
-            note=f"and {more} more, {size_words(each.left.size)} in all" if more > 0 else "",
+            [
+                (path, format_size(size), f"sha256:{digest}")
+                for path, (digest, size) in outputs[:_MAX_OUTPUTS]
+            ],
+            note=f"and {more} more, {format_size(each.left.size)} in all" if more > 0 else "",
         )
 
 

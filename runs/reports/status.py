@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from hibali.amounts import size_words, time_words
+from hibali.amounts import format_duration, format_size
 from runs.schedules.records import WELL, Trigger
 from transfers.history.operations import Operation, Result, Unproven, moment_of
 
@@ -155,7 +155,7 @@ def _silent(plan: Plan, firings: Sequence[Trigger], now: float) -> Trouble | Non
     since = firings[-1].began if firings else ""
     return Trouble(
         plan.name,
-        f"Nothing has fired for {time_words(now - last)}: is the machine on, and cron?",
+        f"Nothing has fired for {format_duration(now - last)}: is the machine on, and cron?",
         f"hibali schedule show {plan.name}",
         since,
     )
@@ -252,7 +252,7 @@ def summary(overview: Overview) -> str:
     words = []
     if last is not None:
         words.append(
-            f"Today {last.operations} operations moved {last.files} files, {size_words(last.bytes)}."
+            f"Today {last.operations} operations moved {last.files} files, {format_size(last.bytes)}."
             if last.operations
             else "Nothing has moved today."
         )

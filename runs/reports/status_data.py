@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from hibali.amounts import size_words
+from hibali.amounts import format_size
 from hibali.config.model import Purge, Site
 from hibali.config.settings import load_sites
 from hibali.errors import HibaliError, NotFoundError
@@ -120,7 +120,7 @@ def _of_site(site: Site, purge: Purge, operations: Iterable[Operation], now: flo
     for target, files in targets.items():
         first = min(each.at for each in files) + purge.days * _DAY
         yield Fading(
-            f"{site.name} deletes {len(files)} files ({size_words(sum(each.size for each in files))})",
+            f"{site.name} deletes {len(files)} files ({format_size(sum(each.size for each in files))})",
             target,
             f"{datetime.fromtimestamp(first, UTC):%Y-%m-%dT%H:%M:%SZ}",
             f"hibali pull {target} FOLDER",

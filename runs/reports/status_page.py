@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hibali.amounts import size_words, time_words
+from hibali.amounts import format_duration, format_size
 from hibali.text import counted
 from runs.model import State
 from runs.reports.page import clock, render_page
@@ -135,7 +135,7 @@ def _amount(firing: Trigger) -> str:
     if not files:
         return ""
     verified = f", verified by {firing.proof}" if firing.proof else ""
-    return f": {counted(files, 'file')}, {size_words(firing.amount('bytes_moved'))}{verified}"
+    return f": {counted(files, 'file')}, {format_size(firing.amount('bytes_moved'))}{verified}"
 
 
 def _strip_bars(firings: Sequence[Trigger]) -> Iterable[Shape]:
@@ -159,11 +159,11 @@ def _strip_text(name: str, firings: Sequence[Trigger]) -> str:
 
 def _charts(days: Sequence[Day]) -> list[tuple[str, _Chart]]:
     def moved(day: Day) -> str:
-        amount = f"{size_words(day.bytes)} in {counted(day.files, 'file')}"
+        amount = f"{format_size(day.bytes)} in {counted(day.files, 'file')}"
         return f"{day.day}: {amount}, {counted(day.operations, 'operation')}"
 
     def rate(day: Day) -> str:
-        return f"{day.day}: {size_words(round(day.rate))} a second, for {time_words(day.seconds)}"
+        return f"{day.day}: {format_size(round(day.rate))} a second, for {format_duration(day.seconds)}"
 
     return [
         ("Moved per day", _chart(days, "Bytes moved per day", lambda day: day.bytes, moved)),
@@ -189,13 +189,13 @@ def _chart(
         if day.bad:
             marks.append((x + step / 2, f"{day.bad} of {day.operations} operations failed on {day.day}"))
     return _Chart(
-        text=f"{title}, {days[0].day} to {days[-1].day}: {size_words(round(most))} at most",
+        text=f"{title}, {days[0].day} to {days[-1].day}: {format_size(round(most))} at most",
         width=_CHART_WIDTH,
         height=_CHART_HEIGHT,
         left=_LEFT,
         base=_BASE,
         lines=[
-            (_BASE - share * full, size_words(round(most * share)) if most or not share else "")
+            (_BASE - share * full, format_size(round(most * share)) if most or not share else "")
             for share in (0.0, 0.5, 1.0)
         ],
         bars=bars,
@@ -226,7 +226,7 @@ def _tables(overview: Overview) -> Iterable[dict[str, Any]]:
                 _Cell(each.site),
                 _Cell(each.target, code=True),
                 _Cell(str(each.files)),
-                _Cell(size_words(each.bytes)),
+                _Cell(format_size(each.bytes)),
                 _Cell(each.proof),
                 _Cell(f"hibali verify {each.target}", code=True),
             )
@@ -270,7 +270,7 @@ def _site(each: Mapping[str, Any]) -> tuple[_Cell, ...]:
     share = max(0.0, min(1.0, queued / most)) if most else 0.0
     interval = limits["login_interval_seconds"]
     refused = [f"{one['by']}: {one['because']}" for one in each["refusals"]]
-    bandwidth = f", at most {size_words(limits['bandwidth'])} a second" if limits["bandwidth"] else ""
+    bandwidth = f", at most {format_size(limits['bandwidth'])} a second" if limits["bandwidth"] else ""
     return (
         _Cell(each["name"]),
         _Cell(f"{queued} of {most}", share=share),
@@ -278,6 +278,6 @@ def _site(each: Mapping[str, Any]) -> tuple[_Cell, ...]:
         _Cell(
             f"{hour['scheduler_commands']} and {day['scheduler_commands']}, every {limits['poll_seconds']:g} s"
         ),
-        _Cell(f"{size_words(hour['bytes'])} and {size_words(day['bytes'])}{bandwidth}"),
+        _Cell(f"{format_size(hour['bytes'])} and {format_size(day['bytes'])}{bandwidth}"),
         _Cell("; ".join(refused) or "no"),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from hibali.amounts import time_words
+from hibali.amounts import format_duration
 from runs.model import State
 from runs.reports.page import clock
 from runs.status import Span
@@ -167,7 +167,7 @@ def _bars(row: Row, y: float, scale: _Scale, began: float, now: float) -> Iterat
             continue
         kind = _kind(span.state, row.state)
         left, right = scale.x(span.since, began), scale.x(until, began)
-        text = f"{kind}: {time_words(until - span.since)}, {clock(span.since)} to {clock(until)}"
+        text = f"{kind}: {format_duration(until - span.since)}, {clock(span.since)} to {clock(until)}"
         visible = until > span.since or number == len(row.spans) - 1
         yield Shape(kind, left, top, max(right - left, 1.5 if visible else 0.0), height, text)
 
@@ -190,7 +190,9 @@ def _ticks(scale: _Scale) -> list[tuple[float, str]]:
         step = (step or _STEPS[-1]) * 2
     if scale.origin is None:
         count = int(scale.seconds // step)
-        return [(number * step, time_words(number * step) if number else "0") for number in range(count + 1)]
+        return [
+            (number * step, format_duration(number * step) if number else "0") for number in range(count + 1)
+        ]
     first = -(-scale.origin // step) * step
     count = int((scale.origin + scale.seconds - first) // step)
     return [(at, _tick_label(at, step)) for at in (first + number * step for number in range(count + 1))]
@@ -205,5 +207,5 @@ def _tick_label(at: float, step: int) -> str:
 
 def _caption(scale: _Scale) -> str:
     if scale.origin is None:
-        return f"Each run is drawn from its own start; the longest takes {time_words(scale.seconds)}."
+        return f"Each run is drawn from its own start; the longest takes {format_duration(scale.seconds)}."
     return f"{clock(scale.origin)} to {clock(scale.origin + scale.seconds)} UTC."

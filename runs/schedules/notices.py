@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hibali import subprocesses
-from hibali.amounts import time_words
+from hibali.amounts import format_duration
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.files import write_atomic
@@ -134,7 +134,7 @@ def notice_of_silence(
         "silent",
         schedule,
         "silent",
-        f"{schedule} has not run for {time_words(silence.total_seconds())}",
+        f"{schedule} has not run for {format_duration(silence.total_seconds())}",
         f"hibali schedule show {schedule}",
     )
 
@@ -147,7 +147,7 @@ def notices_of_expiry(
     for each in credentials:
         if each.expires is not None and each.expires - now <= within:
             left = (each.expires - now).total_seconds()
-            when = f"expires in {time_words(left)}" if left > 0 else "has expired"
+            when = f"expires in {format_duration(left)}" if left > 0 else "has expired"
             found.append(
                 Notice(
                     "expires",

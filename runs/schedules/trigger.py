@@ -151,8 +151,8 @@ def run_transfer(
         if isinstance(record, dict):
             heard.take(record)
 
-    errand = subprocesses.Errand(
-        words, environment=environment, folder=folder, aside=log.stream, take=take, leave=leave
+    errand = subprocesses.BackgroundProcess(
+        words, environment=environment, folder=folder, stderr_file=log.stream, take=take, leave=leave
     )
     began = time.monotonic()
     try:

@@ -15,12 +15,13 @@ from hibali.locations import Location
 from hibali.text import printable
 from runs.collect import choose_outputs
 from runs.model import Output, Run, State, Sweep
-from runs.outputs import Left
+from runs.outputs import OutputDigests
 from runs.records import sweep_of
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
-from transfers.journal import Receipt, moved_by
+from transfers.journal import Receipt
 from transfers.operation import synchronise
+from transfers.recorded_digests import moved_by
 from transfers.request import Request, Saving
 from transfers.stores.open_store import open_store
 
@@ -29,14 +30,14 @@ _WORK = b"work"
 
 @dataclass(slots=True)
 class ChosenFiles:
-    """The output files of some tasks: each as its site listed it, under the name it is to have, with the output it belongs to."""
+    """The output files of some tasks, as their site listed them, by the name that each is to have, with the output it belongs to."""
 
     files: dict[bytes, Entry] = field(default_factory=dict)
     owners: dict[bytes, str] = field(default_factory=dict)
     problems: list[Failed] = field(default_factory=list)
 
     def by_task(self) -> dict[int, list[tuple[str, bytes]]]:
-        """Of each task the outputs and the names of their files."""
+        """Return the outputs of each task with the names of their files."""
         found: dict[int, list[tuple[str, bytes]]] = {}
         for name in sorted(self.files):
             number = int(name.partition(b"/")[0])
@@ -47,9 +48,9 @@ class ChosenFiles:
 def choose_tasks(
     entries: Iterable[Entry], outputs: Mapping[int, Sequence[Output]], well: Collection[int]
 ) -> ChosenFiles:
-    """Judge a listing of the folder of all tasks; pure.
+    """Choose the outputs from a listing of the folder of all tasks.
 
-    Of the tasks of `outputs`, `well` are those that succeeded: only there is an output missing that is not there.
+    Of the tasks of `outputs`, `well` are those that succeeded: only their missing outputs are reported.
     """
     chosen = ChosenFiles()
     left = dict(outputs)
@@ -63,7 +64,7 @@ def choose_tasks(
 
 
 def _in_work(entries: Iterable[Entry]) -> list[tuple[bytes, Entry]]:
-    """What lies in a task's work folder, by its path there."""
+    """Return the entries of a task's work folder by their path there."""
     found = []
     for entry in entries:
         _, folder, *rest = [*entry.path.split(b"/", 2), b""][:3]
@@ -91,7 +92,7 @@ def _choose(
 
 
 class TaskCollector:
-    """Brings the outputs of tasks to one place, as they finish or all at once, and remembers what it brought."""
+    """Collects the outputs of tasks into one folder, as they finish or all at once, and remembers which ones."""
 
     def __init__(
         self,
@@ -110,11 +111,11 @@ class TaskCollector:
         self.digests: dict[bytes, str] = {}
 
     def saving(self, saving: Saving) -> TaskCollector:
-        """Another one, of the same place, that makes this commit there."""
+        """Return a collector of the same target that makes this commit there."""
         return TaskCollector(self._run_store, self._site, self.target, self._on_event, saving)
 
     def bring_new(self, run: Run) -> None:
-        """The tasks that succeeded since the last time; what went wrong is tried again, and told, by `bring`."""
+        """Collect the tasks that succeeded since the last call; `bring` repeats and reports what failed."""
         numbers = [
             number for number in sweep_of(run).in_state(State.SUCCEEDED) if number not in self._brought
         ]
@@ -125,10 +126,10 @@ class TaskCollector:
             self._brought.update(numbers)
 
     def bring(self, run: Run, numbers: Sequence[int]) -> tuple[Receipt, ChosenFiles]:
-        """These tasks, which have ended; the receipt's `exit` tells how it went.
+        """Collect these tasks, which have ended; the receipt's `exit` says how it went.
 
-        `Run.failure_exit` where a task of the sweep failed, whatever was found; else INCOMPLETE where anything is missing, is no regular file
-        or did not arrive, or TRY_LATER where there are tasks that have not ended or are LOST.
+        It is `Run.failure_exit` if a task of the sweep failed, else INCOMPLETE if anything is missing, is no regular file or did not arrive, or
+        TRY_LATER if there are tasks that have not ended or are LOST.
         """
         sweep = sweep_of(run)
         receipt, chosen = self._pull(run, numbers, self._on_event)
@@ -162,7 +163,7 @@ class TaskCollector:
 
 
 def list_outputs(run: Run, source: Location, numbers: Sequence[int]) -> ChosenFiles:
-    """What these tasks left of what they should, as the site lists it now; `source` is the folder of all tasks."""
+    """List the declared outputs of these tasks at the site; `source` is the folder of all tasks."""
     sweep = sweep_of(run)
     outputs = sweep.outputs()
     store = open_store(source)
@@ -185,7 +186,7 @@ def _exit_of(arrived: Exit, run: Run, sweep: Sweep, *, incomplete: bool) -> Exit
 
 
 def ended_tasks(run: Run) -> tuple[int, ...]:
-    """The tasks whose outputs can be collected; raises `TryLaterError` where there are none yet."""
+    """Return the tasks whose outputs can be collected; raises `TryLaterError` if there are none yet."""
     numbers = sweep_of(run).in_state(State.SUCCEEDED, State.FAILED, State.CANCELLED)
     if not numbers or not run.folder:
         raise TryLaterError(
@@ -194,23 +195,23 @@ def ended_tasks(run: Run) -> tuple[int, ...]:
     return numbers
 
 
-def task_outputs(run: Run, run_store: RunStore, site: Callable[[], Site]) -> Left:
-    """Each file as `N/PATH`: the number of its task, and its path in the work folder of that task, as collecting names it.
+def task_outputs(run: Run, run_store: RunStore, site: Callable[[], Site]) -> OutputDigests:
+    """Return each output as `N/PATH`: the number of its task, and its path in the task's work folder.
 
-    Of tasks that failed, too, an output is missing that is not there. Raises `NotFoundError` where the folder is gone.
+    Missing outputs are reported of failed tasks, too. Raises `NotFoundError` if the folder was removed.
     """
     for record in reversed(run_store.records(run.id)):
         moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
         if moved is not None:
             chosen = _choose_tasks(run, (_at_site(path, each.size) for path, each in sorted(moved.items())))
-            return Left(
+            return OutputDigests(
                 {name: (moved[name].digest, moved[name].size) for name in chosen.files}, chosen.problems
             )
     return _hash(run, tasks_folder(run, site()))
 
 
 def tasks_folder(run: Run, site: Site) -> Location:
-    """The folder of all tasks at their site."""
+    """Return the folder of all tasks at their site."""
     folder = (run.folder + b"/tasks").decode("utf-8", "surrogateescape")
     return Location(site, folder, f"{site.name}:{folder}")
 
@@ -225,7 +226,7 @@ def _choose_tasks(run: Run, entries: Iterable[Entry]) -> ChosenFiles:
     return choose_tasks(entries, sweep.outputs(), sweep.tasks.keys())
 
 
-def _hash(run: Run, source: Location) -> Left:
+def _hash(run: Run, source: Location) -> OutputDigests:
     store = open_store(source)
     try:
         if store.stat() is None:
@@ -236,7 +237,7 @@ def _hash(run: Run, source: Location) -> Left:
                 hint="Run it again.",
             )
         chosen = _choose_tasks(run, store.list())
-        left = Left(problems=chosen.problems)
+        left = OutputDigests(problems=chosen.problems)
         names = {entry.path: name for name, entry in chosen.files.items()}
         for entry, digest, problem in store.digest(list(chosen.files.values())):
             if digest is None:
@@ -254,7 +255,7 @@ def _hash(run: Run, source: Location) -> Left:
 def pull_named(
     operation: str, run: Run, site: Site, folder: Path, names: Sequence[bytes], on_event: Listener
 ) -> Receipt:
-    """Bring just these files of the tasks into a folder of this machine, under those names."""
+    """Pull these files of the tasks into a local folder, under those names."""
     source = tasks_folder(run, site)
     wanted = {_at_site(name, 0).path: name for name in names}
     store = open_store(source)

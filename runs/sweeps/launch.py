@@ -13,18 +13,17 @@ from hibali.errors import IncompleteError
 from hibali.locations import work_path
 from hibali.text import as_bytes, path_fields, printable, write_ranges
 from registry.invocation import Invocation
-from registry.pipeline import Pipeline
 from runs.containers.base import Started
 from runs.fast_storage import choose_fast_storage, fast_options_of_task
 from runs.images import Staged
 from runs.inputs import list_inputs
 from runs.model import Input, Pilot, Run, chunk_name
 from runs.pilot.setup import pristine, program_files
-from runs.prepare import Prepared
+from runs.prepare import Prepared, image_placeholder, known_inputs, prepare
 from runs.records import chunk_folder, sweep_fields, sweep_of
-from runs.request import Request, TaskRequest, job_proxy, prepare_request, shown_image, shown_inputs
+from runs.request import Request, TaskRequest, Workload, job_proxy
 from runs.schedulers.base import Job, load_scheduler
-from runs.script import FILE, PROXY, Need, array_script
+from runs.script import PROXY, Dependency, array_script
 from runs.stage import Cache
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
@@ -33,10 +32,9 @@ from transfers.remote.host import RemoteHost, SmallFile
 def split_tasks(
     numbers: Sequence[int], *, array_size: int, queued_jobs: int, limit: int | None = None
 ) -> list[tuple[int, ...]]:
-    """The numbers in chunks, in order: none larger than `array_size`, the scheduler's `limit`, or the room in the queue.
+    """Split task numbers into chunks, in order, none larger than `array_size`, the scheduler's `limit` or the queue.
 
-    What does not fit the queue at once goes in as room appears: chunks are then at most half of it, so that one
-    waits there while the other is at work.
+    If not all tasks fit into the queue, chunks are at most half of it, so that one waits there while another one runs.
     """
     most = max(1, min(array_size, queued_jobs if limit is None else min(limit, queued_jobs)))
     if len(numbers) > queued_jobs:
@@ -62,9 +60,9 @@ def write_task_files(
     prepare: Callable[[], Iterable[tuple[int, Prepared]]],
     proxy: Callable[[], bytes],
 ) -> None:
-    """The folders of all tasks or none of them, and those of the chunks, or a pilot's program, before; nothing where they are there.
+    """Write the folders of all tasks, after those of the chunks or the pilot's program; nothing if they exist.
 
-    What an earlier call left half-done is removed: no job has seen it. `proxy` makes that of each task, b"" for none.
+    Half-written folders of an earlier call are removed, because no job has seen them. `proxy` makes that of each task, b"" for none.
     """
     final = run.folder + b"/tasks"
     pilot = sweep_of(run).pilot
@@ -90,11 +88,15 @@ def write_task_files(
         host.put_all(program_files(run.folder, pilot), [run.folder + b"/pilot", run.folder + b"/chunks"])
     host.move(partial, final)
     if host.stat(final) is None:
-        raise IncompleteError("not-put", "the tasks could not be put in place", subject=printable(final))
+        raise IncompleteError(
+            "not-put",
+            "the files of the tasks could not be moved to their final name",
+            subject=printable(final),
+        )
 
 
 def _put_nothing(prepared: Prepared) -> None:
-    """A task of a job array is run once, and its folder is never made anew."""
+    """Return nothing to restore: a task of a job array runs once."""
     del prepared
 
 
@@ -114,7 +116,9 @@ def _put_some(
     copies: list[tuple[bytes, bytes]] = []
     for each in prepared:
         top = placed(each.folder)
-        found = list(_files_of(each, placed))
+        found = [
+            SmallFile(placed(f"{each.folder}/{path}"), as_bytes(text)) for path, text in each.files().items()
+        ]
         copied = [(as_bytes(copy.source), placed(copy.target)) for copy in each.copies]
         wanted = [top, top + b"/work", *(_above(file.path) for file in found)]
         wanted += [_above(target) for _, target in copied]
@@ -131,23 +135,12 @@ def _put_some(
     host.copy_all(copies)
 
 
-def _files_of(prepared: Prepared, placed: Callable[[str], bytes]) -> Iterator[SmallFile]:
-    for path, content in prepared.configuration_files.items():
-        yield SmallFile(placed(f"{prepared.folder}/work/{path}"), as_bytes(content))
-    yield SmallFile(placed(prepared.command_path), as_bytes(prepared.command))
-    if prepared.fast:
-        yield SmallFile(placed(f"{prepared.folder}/fast.sh"), as_bytes(prepared.fast))
-    if prepared.required:
-        yield SmallFile(placed(f"{prepared.folder}/{FILE}"), as_bytes(prepared.required))
-    yield SmallFile(placed(f"{prepared.folder}/start"), as_bytes(prepared.start))
-
-
 def _above(path: bytes) -> bytes:
     return path.rpartition(b"/")[0]
 
 
 def _down_to(folder: bytes, top: bytes) -> list[bytes]:
-    """The folders from `top` to this one, `top` first."""
+    """Return the folders from `top` to this one, `top` first."""
     found = [top]
     for part in folder[len(top) + 1 :].split(b"/") if folder != top else ():
         found.append(found[-1] + b"/" + part)
@@ -155,7 +148,7 @@ def _down_to(folder: bytes, top: bytes) -> list[bytes]:
 
 
 def _put_chunks(host: RemoteHost, run: Run, directives: tuple[str, ...]) -> None:
-    """The script of each job array, and which task each of its indices is."""
+    """Write the script of each job array, and the task of each of its indices."""
     folders = [run.folder + b"/chunks"]
     files = []
     for chunk in sweep_of(run).chunks:
@@ -170,57 +163,35 @@ def _put_chunks(host: RemoteHost, run: Run, directives: tuple[str, ...]) -> None
     host.put_all(files, folders)
 
 
-def sweep_key(request: Request, identities: Sequence[str]) -> str:
-    """What makes two lines the same sweep, or the same running again, as a sha256 (contracts.md, "The same line again")."""
-    return tasks_key(
-        request.pipeline,
-        request.invocation,
-        request.tasks,
-        identities,
-        request.site.name,
-        request.name,
-        origin=request.origin,
-    )
-
-
-def tasks_key(
-    pipeline: Pipeline,
-    invocation: Invocation,
-    tasks: Sequence[TaskRequest],
-    identities: Sequence[str],
-    site: str,
-    name: str,
-    *,
-    origin: str = "",
-) -> str:
-    """The same of what a sweep is made of; `site` is how it was named."""
+def sweep_key(workload: Workload, identities: Sequence[str], site: str) -> str:
+    """Return the sha256 by which the same command finds the sweep, or the repetition, that it started (contracts.md)."""
     return canonical_digest(
         {
-            "pipeline": pipeline.digest,
-            "values": dict(invocation.values),
-            "tasks": [[task.number, dict(task.invocation.values)] for task in tasks],
+            "pipeline": workload.pipeline.digest,
+            "values": dict(workload.invocation.values),
+            "tasks": [[task.number, dict(task.invocation.values)] for task in workload.tasks],
             "inputs": list(identities),
             "site": site,
-            "name": name,
-            "origin": origin,
+            "name": workload.name,
+            "origin": workload.origin,
         }
     )
 
 
 def inputs_of(invocation: Invocation, files: Mapping[str, Sequence[Input]]) -> list[Input]:
-    """The inputs of one task, in its own order and numbers; `files` has those of all tasks by their texts, which may stand for several."""
+    """Return the inputs of one task, in its order and with its numbers; `files` has those of all tasks by text."""
     found = [replace(file, id=each.id) for each in list_inputs(invocation) for file in files[each.text]]
     return [replace(each, number=number) for number, each in enumerate(found)]
 
 
 def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[str, Any]:
-    """The fields of a sweep's first record; whatever cannot be prepared or submitted raises here, before there is one."""
-    request.scheduler.submit_words(Job(chunk_name(run_id, 1), f"/{run_id}/job.sh", tasks=1))
-    request = replace(request, inputs=tuple(placed))
+    """Return the fields of a sweep's first record; raises whatever cannot be prepared or submitted, before there is a record."""
+    request.compute.scheduler.submit_words(Job(chunk_name(run_id, 1), f"/{run_id}/job.sh", tasks=1))
+    request = request.with_workload(inputs=tuple(placed))
     _check_marks(request)
     prepared = _prepare_tasks(request, run_id, f"/{run_id}", Started(""))
     outputs = {number: each.outputs for number, each in prepared}
-    return {"sweep": sweep_fields({task.number: task.values for task in request.tasks}, outputs)}
+    return {"sweep": sweep_fields({task.number: task.values for task in request.workload.tasks}, outputs)}
 
 
 def stage_tasks(
@@ -232,16 +203,15 @@ def stage_tasks(
     image: Staged,
     cache: Cache,
 ) -> Run:
-    """Everything that the tasks need lies at the site when this returns; `request` has its inputs where they lie there.
+    """Stage everything that the tasks need; the inputs of `request` have their paths at the site.
 
-    How the tasks are split into chunks is decided once: jobs may be on their way when this is done again. A pilot's first allocation is
-    for all of them.
+    The tasks are split into chunks once, because jobs may exist when this is repeated. A pilot's first allocation has all of them.
     """
     if not sweep_of(run).chunks:
         if image.id:
             run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
-        numbers = [task.number for task in request.tasks]
-        limits = request.site.limits
+        numbers = [task.number for task in request.workload.tasks]
+        limits = request.compute.site.limits
         pilot = _stage_pilot(request, run, host, cache)
         chunks = [tuple(numbers)]
         if pilot is None:
@@ -262,58 +232,65 @@ def stage_tasks(
 
 
 def _stage_pilot(request: Request, run: Run, host: RemoteHost, cache: Cache) -> Pilot | None:
-    """The pilot with its library at the site, ready to go into allocations; None for job arrays."""
+    """Stage the library of the sweep's pilot, and return the pilot; None for job arrays."""
     pilot = sweep_of(run).pilot
     if pilot is None:
         return None
     from runs.pilot.setup import stage_library
 
-    library = stage_library(host, request.site, cache, pilot.python)
-    return replace(pilot, library=library, directives=request.scheduler.directives(request.ask().resources))
+    library = stage_library(host, request.compute.site, cache, pilot.python)
+    return replace(
+        pilot,
+        library=library,
+        directives=request.compute.scheduler.directives(request.decide_resources().resources),
+    )
 
 
 def _array_limit(host: RemoteHost, request: Request, wanted: int) -> int | None:
-    """What the scheduler itself says, where that can matter; no answer is no limit, and a refusal says so later."""
-    words = request.scheduler.array_limit_words()
-    return request.scheduler.read_array_limit(host.run(words)) if words and wanted > 1 else None
+    """Query the scheduler for its largest job array if that can matter; None if it does not say."""
+    scheduler = request.compute.scheduler
+    query = scheduler.array_limit_words()
+    return scheduler.read_array_limit(host.run(query)) if query and wanted > 1 else None
 
 
 def _prepare_tasks(
     request: Request, run_id: str, folder: str, image: Started
 ) -> Iterator[tuple[int, Prepared]]:
     files: dict[str, list[Input]] = {}
-    for each in request.inputs:
+    for each in request.workload.inputs:
         files.setdefault(each.text, []).append(each)
     needs = {
         f"{need.folder}/work/{path}".removesuffix("/."): replace(need, paths=(path,))
-        for need in request.waiting.needs
+        for need in request.job.dependencies.needs
         for path in need.paths
     }
-    for task in request.tasks:
+    for task in request.workload.tasks:
         inputs = inputs_of(task.invocation, files)
-        marks = fast_options_of_task(request.marks, inputs)
-        fast = choose_fast_storage(request.site, inputs, [each.in_place for each in inputs], marks)
-        waiting = replace(request.waiting, needs=_needs_of(inputs, needs))
-        alone = replace(request, invocation=task.invocation, fast=fast, waiting=waiting)
+        marks = fast_options_of_task(request.job.fast_options, inputs)
+        fast = choose_fast_storage(request.compute.site, inputs, [each.in_place for each in inputs], marks)
+        dependencies = replace(request.job.dependencies, needs=_needs_of(inputs, needs))
+        alone = request.with_workload(invocation=task.invocation).with_job(
+            fast=fast, dependencies=dependencies
+        )
         where = f"{folder}/tasks/{task.number}"
-        yield task.number, prepare_request(alone, inputs, run_id, where, image=image, number=task.number)
+        yield task.number, prepare(alone, inputs, run_id, where, image=image, number=task.number)
 
 
-def _needs_of(inputs: Sequence[Input], needs: Mapping[str, Need]) -> tuple[Need, ...]:
-    """What one task takes of other runs, which is looked after before its tool starts; `needs` are those of all by path."""
+def _needs_of(inputs: Sequence[Input], needs: Mapping[str, Dependency]) -> tuple[Dependency, ...]:
+    """Return the outputs of other runs that one task reads; `needs` are those of all tasks by path."""
     taken = (needs[each.source] for each in inputs if each.in_place and each.source in needs)
     return tuple(dict.fromkeys(taken))
 
 
 def _check_marks(request: Request) -> None:
-    """Raise `UsageError` for a mark that no task has an input for."""
-    named = {each.id: each for task in request.tasks for each in list_inputs(task.invocation)}
+    """Raise `UsageError` for a fast input that no task has."""
+    named = {each.id: each for task in request.workload.tasks for each in list_inputs(task.invocation)}
     inputs = list(named.values())
-    choose_fast_storage(request.site, inputs, [False] * len(inputs), request.marks)
+    choose_fast_storage(request.compute.site, inputs, [False] * len(inputs), request.job.fast_options)
 
 
 def takes_several(tasks: Sequence[TaskRequest]) -> Callable[[Input], bool]:
-    """Whether an input of `files_of` may stand for several files: it does where it stands in lists alone."""
+    """Return whether an input of `files_of` may be several files: it may if it is only used in lists."""
     single = {
         answer for task in tasks for _, answer in task.invocation.file_inputs() if isinstance(answer, str)
     }
@@ -321,16 +298,16 @@ def takes_several(tasks: Sequence[TaskRequest]) -> Callable[[Input], bool]:
 
 
 def files_of(tasks: Sequence[TaskRequest]) -> list[Input]:
-    """The files that any of the tasks names, each once, for all of them together."""
+    """Return the files of all tasks, each once."""
     texts = (each.text for task in tasks for each in list_inputs(task.invocation))
     return [Input("", number, text) for number, text in enumerate(dict.fromkeys(texts))]
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a sweep would put at its site: the first task, the files of it and of the first of so many chunks, by path in the run's folder.
+    """A dry run of a sweep: the first task, its files and those of the first of so many chunks, by path in the run's folder.
 
-    With a pilot there are no `chunks`: it is one allocation after the other.
+    With a pilot `chunks` is 0.
     """
 
     prepared: Prepared
@@ -339,34 +316,31 @@ class Shown:
 
 
 def show_tasks(request: Request, run_id: str) -> Shown:
-    """See `runs.request.show_prepared`."""
-    first = request.tasks[0]
-    folder = f"{work_path(request.site)}/runs/{run_id}"
+    """Prepare the first task and job array of a sweep without contacting the site, as `prepare_dry_run` does."""
+    first = request.workload.tasks[0]
+    folder = f"{work_path(request.compute.site)}/runs/{run_id}"
     where = f"tasks/{first.number}"
-    alone = replace(request, inputs=tuple(shown_inputs(request)), tasks=(first,))
-    [(_, prepared)] = _prepare_tasks(alone, run_id, folder, shown_image(request))
-    tasks = {f"{where}/start": prepared.start, f"{where}/command": prepared.command}
-    if prepared.fast:
-        tasks[f"{where}/fast.sh"] = prepared.fast
-    if prepared.required:
-        tasks[f"{where}/{FILE}"] = prepared.required
-    tasks |= {f"{where}/work/{path}": text for path, text in prepared.configuration_files.items()}
-    limits = request.site.limits
-    numbers = [task.number for task in request.tasks]
-    if request.allocations:
+    alone = request.with_workload(inputs=tuple(known_inputs(request)), tasks=(first,))
+    [(_, prepared)] = _prepare_tasks(alone, run_id, folder, image_placeholder(request))
+    tasks = {f"{where}/{path}": text for path, text in prepared.shown_files().items()}
+    limits = request.compute.site.limits
+    numbers = [task.number for task in request.workload.tasks]
+    if request.job.allocations:
         from runs.pilot.setup import allocation_texts
 
         pilot = Pilot("python3", directives=prepared.directives)
-        texts = allocation_texts(run_id, 1, numbers, pilot, request.scheduler.variables)
-        submit = request.scheduler.submit_words(Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh"))
+        texts = allocation_texts(run_id, 1, numbers, pilot, request.compute.scheduler.variables)
+        submit = request.compute.scheduler.submit_words(
+            Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh")
+        )
         files = {f"chunks/1/{name}": text for name, text in texts.items()}
         return Shown(replace(prepared, folder=folder, submit=submit), {**files, **tasks}, 0)
     chunks = split_tasks(numbers, array_size=limits.array_size, queued_jobs=limits.queued_jobs)
     job = Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh", tasks=len(chunks[0]))
     files = {
-        "chunks/1/job.sh": array_script(run_id, 1, prepared.directives, request.scheduler.variables),
+        "chunks/1/job.sh": array_script(run_id, 1, prepared.directives, request.compute.scheduler.variables),
         "chunks/1/tasks": "".join(f"{number}\n" for number in chunks[0]),
         **tasks,
     }
-    submit = request.scheduler.submit_words(job)
+    submit = request.compute.scheduler.submit_words(job)
     return Shown(replace(prepared, folder=folder, submit=submit), files, len(chunks))

@@ -13,7 +13,7 @@ from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, sweep_of
 from runs.schedulers.base import Job, NotSubmitted, Scheduler, load_scheduler
 from runs.send import reserve_queue_places
-from runs.store import Queued, RunStore, holder_of
+from runs.store import QueuePlaces, RunStore, holder_of
 from runs.submit import SubmitRequest, find_job, submit_once
 from transfers.remote.host import RemoteHost
 
@@ -28,15 +28,17 @@ def send_chunks(
     on_event: Listener = ignore,
     look: bool = True,
 ) -> Run:
-    """The sweep with every chunk submitted for which there is room in the queue, in order; `look` as `take_room` has it.
+    """Submit the chunks of a sweep in order, as far as the queue has places; `look` as in `reserve_queue_places`.
 
-    Raises what the scheduler refuses the first one with; where it has taken some and is busy now, the others wait.
+    Raises the scheduler's refusal of the first chunk; if it accepted some and is busy now, the others wait.
     """
     for chunk in sweep_of(run).unsubmitted():
         run = run_store.load(run.id)
         if run.submission.cancelled:
             break
-        begun = holder_of(run.id, chunk.number) in Queued(run.site).held()  # an earlier call took its places
+        begun = (
+            holder_of(run.id, chunk.number) in QueuePlaces(run.site).held()
+        )  # an earlier call took its places
         begin = partial(run_store.note, run.id, "submitting", {"chunk": chunk.number})
         if not reserve_queue_places(
             host,
@@ -71,7 +73,7 @@ def _send_chunk(
     *,
     begun: bool,
 ) -> Run:
-    """One more job array, or allocation, in the queue; its folder has a marker of its own, as a run's has."""
+    """Submit one more job array or allocation; its folder has a marker of its own, as a run's has."""
     folder = chunk_folder(run, chunk)
     name = chunk_name(run.id, chunk.number)
     pilot = sweep_of(run).pilot
@@ -82,13 +84,13 @@ def _send_chunk(
     with rate_limited(run.site):
         answer = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
         if isinstance(answer, NotSubmitted):
-            Queued(run.site).keep(holder_of(run.id, chunk.number), 0)
+            QueuePlaces(run.site).keep(holder_of(run.id, chunk.number), 0)
             raise answer.error
     return run_store.note(run.id, "chunk", {"chunk": chunk.number, "job": answer.job})
 
 
 def _put_nothing() -> None:
-    """It was laid ready with the tasks."""
+    """Write no files: they were written with the tasks."""
 
 
 def _put_allocation(host: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
@@ -104,7 +106,7 @@ def _waiting(run: Run) -> int:
 
 
 def can_submit_more(run: Run) -> bool:
-    """Whether there is something to submit of a sweep: what waits for room, or one more allocation of its pilot."""
+    """Whether a sweep has chunks to submit, or may have another allocation."""
     return (
         run.sweep is not None
         and not run.submission.cancelled
@@ -122,8 +124,8 @@ def submit_more(
     *,
     look: bool = True,
 ) -> Run:
-    """The sweep with what there is room for submitted; `look` as `runs.send.take_room` has it. Raises what the scheduler refuses with."""
-    with run_store.claim(run.key, on_event=on_event):
+    """Submit more chunks of a sweep as far as the queue has places. Raises the scheduler's refusal."""
+    with run_store.lock(run.key, on_event=on_event):
         run = run_store.load(run.id)
         if can_submit_more(run):
             run = _begin_next(host, run_store, run, on_event)
@@ -132,7 +134,7 @@ def submit_more(
 
 
 def _begin_next(host: RemoteHost, run_store: RunStore, run: Run, on_event: Listener) -> Run:
-    """The sweep with one more chunk for what its last allocation left, unless that was another job's, which may be at work."""
+    """Add an allocation for the tasks that the last one did not finish, unless another job of it may still run."""
     sweep = sweep_of(run)
     left = sweep.unfinished()
     if not left:
@@ -142,7 +144,7 @@ def _begin_next(host: RemoteHost, run_store: RunStore, run: Run, on_event: Liste
     if job is not None and job not in last.jobs:
         return run_store.note(run.id, "chunk", {"chunk": last.number, "job": job})
     run = run_store.note(run.id, "allocation", {"tasks": write_ranges(left)})
-    Queued(run.site).keep(holder_of(run.id, last.number), 0)
+    QueuePlaces(run.site).keep(holder_of(run.id, last.number), 0)
     on_event(
         Noted(f"run {run.id}: allocation {last.number} ended, and {len(left)} tasks go on in the next one")
     )

@@ -52,7 +52,7 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """One file that a task left: the output it belongs to, where it lies, and its sha256 ("" where nobody could hash it)."""
+    """One output file of a task: the output it belongs to, its path, and its sha256 ("" if it could not be hashed)."""
 
     output: str
     path: bytes
@@ -60,7 +60,7 @@ class OutputFile:
 
 
 def check_table(path: Path, folder: str | None = None) -> None:
-    """Raise `UsageError` for a table that could not be written, before anything is run for it; `folder` is going to be made."""
+    """Raise `UsageError` for a table that cannot be written, before the run starts; `folder` is going to be created."""
     if path.suffix.lower() not in _FORMATS:
         raise UsageError("unknown-table", f"a table is written as {', '.join(_FORMATS)}", subject=str(path))
     above = path.absolute().parent
@@ -71,7 +71,7 @@ def check_table(path: Path, folder: str | None = None) -> None:
 
 
 def write_table(path: Path, run: Run, left: Mapping[int, Sequence[OutputFile]]) -> None:
-    """One row a task, in order, whole or not at all. Raises `UsageError` where it cannot be written."""
+    """Write a row for each task, in order, completely or not at all. Raises `UsageError` if it cannot be written."""
     rows = list(_rows(run, left))
     suffix = path.suffix.lower()
     if suffix == ".jsonl":
@@ -107,7 +107,7 @@ def _rows(run: Run, left: Mapping[int, Sequence[OutputFile]]) -> Iterator[dict[s
 
 
 def seconds_between(started: str, ended: str) -> int | None:
-    """How long something took by two times as job scripts write them; None where either is none."""
+    """Return the seconds between two times of job scripts; None if either is invalid."""
     try:
         return int((datetime.strptime(ended, _TIME) - datetime.strptime(started, _TIME)).total_seconds())  # noqa: DTZ007 - both are UTC
     except ValueError:
@@ -115,7 +115,7 @@ def seconds_between(started: str, ended: str) -> int | None:
 
 
 def _columns(run: Run, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The rows as columns of plain values: of several files of one output, a JSON list."""
+    """Return the rows as columns of plain values: several files of one output are a JSON list."""
     sweep = sweep_of(run)
     columns: dict[str, list[Any]] = {"task": [row["task"] for row in rows]}
     fixed = ("state", "exit_code", "seconds")
@@ -152,7 +152,7 @@ def _as_csv(columns: Mapping[str, Sequence[Any]]) -> bytes:
 
 
 def _cell(value: Any) -> Any:
-    """A value for a cell; text that a spreadsheet would take for a formula begins with an apostrophe (OWASP, CSV injection)."""
+    """Return the value of a cell; text that a spreadsheet would read as a formula begins with an apostrophe (OWASP, CSV injection)."""
     if value is None:
         return ""
     if isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
@@ -187,7 +187,7 @@ def _as_parquet(path: Path, columns: Mapping[str, Sequence[Any]]) -> bytes:
 
 
 def hash_files(place: Location, names: Sequence[bytes]) -> dict[bytes, str]:
-    """The sha256 of these files at a place as they are now, read there; what cannot be read is left out."""
+    """Return the sha256 of files at a location, read now; unreadable ones are left out."""
     wanted = set(names)
     if not wanted:
         return {}
@@ -201,9 +201,9 @@ def hash_files(place: Location, names: Sequence[bytes]) -> dict[bytes, str]:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What was asked for: the answers of all, and of each task (none for a single run); `known` has where each file lay.
+    """A recorded request: the answers of all tasks and of each (none for a single run); `known` has the location of each file.
 
-    `asked` is how the line was typed (runs.dataset).
+    `asked` is the command as it was typed (runs.dataset).
     """
 
     invocation: Invocation
@@ -214,9 +214,9 @@ class Again:
 
 
 def tasks_to_rerun(run: Run, *, failed: bool) -> tuple[int, ...]:
-    """The numbers of the tasks to run again, 0 for a run that is no sweep; with `failed` those that failed, were cancelled or are LOST.
+    """Return the numbers of the tasks to run again, 0 for a single run; with `failed` those that failed, were cancelled or are LOST.
 
-    They keep their numbers. Raises `TryLaterError` where that cannot be said yet.
+    Tasks keep their numbers. Raises `TryLaterError` while the run is unfinished.
     """
     if run.sweep is None:
         chosen: tuple[int, ...] = (0,) if not failed or run.state in UNSUCCESSFUL_STATES else ()
@@ -230,7 +230,7 @@ def tasks_to_rerun(run: Run, *, failed: bool) -> tuple[int, ...]:
 
 
 def read_again(run: Run, run_store: RunStore, pipeline: Pipeline, numbers: Sequence[int]) -> Again:
-    """What the ledger has of these tasks of a run. Raises `RefusedError` where its pipeline is another one by now."""
+    """Read these tasks of a run from the ledger. Raises `RefusedError` if its pipeline changed since."""
     if pipeline.digest != run.spec.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
@@ -258,7 +258,7 @@ def read_again(run: Run, run_store: RunStore, pipeline: Pipeline, numbers: Seque
 
 
 def _places(begun: Mapping[str, Any], texts: Sequence[str]) -> dict[str, str]:
-    """Where each file lay: a relative path was meant from another folder, perhaps."""
+    """Return the recorded location of each file, because relative paths may belong to another folder."""
     recorded = begun.get("inputs") or []
     known = {str(each["text"]): str(each["location"]) for each in recorded if "text" in each}
     if not known and len(recorded) == len(texts):

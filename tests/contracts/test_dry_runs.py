@@ -26,7 +26,8 @@ from registry.example import make_example
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 from runs.inputs import locate_inputs
-from runs.request import show_prepared
+from runs.prepare import prepare_dry_run
+from runs.request import compute_site
 from tests.contracts import reference_line
 from tests.contracts.corpus import CORPUS, read_corpus
 from tests.properties.descriptors import make_document, question
@@ -248,8 +249,8 @@ def dry_run(case: Case, settings: Settings) -> str:
     invocation = check_invocation(pipeline, copy.deepcopy(case.answers))
     site = settings.site("here")
     located = locate_inputs(invocation, settings, site, identify=False)
-    request = make_request(pipeline, invocation, located, site, "", {})
-    prepared = show_prepared(request, RUN)
+    request = make_request(pipeline, invocation, located, compute_site(site), "", {})
+    prepared = prepare_dry_run(request, RUN)
     command = prepared.command
     for each in located:
         staged = f"{prepared.folder}/inputs/{each.input.number}/{each.input.name}"

@@ -17,21 +17,22 @@ from typing import Any
 import pytest
 
 from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError
+from hibali.http import Answer
 from registry.catalogue_folder import Deprecation
 from registry.descriptor import read_descriptor
 from registry.images.record import write_record
-from registry.remotes.base import LARGEST_FILE, PUBLISHED, Meeting, Remote
+from registry.remotes.base import LARGEST_FILE, PUBLISHED, Remote, RemoteSpec
 from registry.remotes.folder import FolderRemote
 from registry.remotes.git import GitRemote
 from registry.signature import sign, signed_text
-from runs.site_remotes import PlaceRemote
+from runs.site_remotes import SiteRemote
 from tests.contracts.subjects import Subject, object_stores, subjects
 from tests.services.image import write_image
 from tests.support.catalogues import Site, forge, git, raw
 from tests.support.lacking import lacks
 from tests.support.trees import make_tree
 from transfers import single_files
-from transfers.stores.s3.requests import Answer, Requests
+from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
 
 PLACE = "shared pipelines/lab"
@@ -42,7 +43,7 @@ Files = dict[str, bytes]
 class Ground:
     """A fresh remote, how it is opened, and a way in that is not hibali."""
 
-    open: Callable[[Meeting], Remote]
+    open: Callable[[RemoteSpec], Remote]
     url: str
     plant: Callable[[Files], None]
     subject: Subject | None = None
@@ -51,7 +52,7 @@ class Ground:
     def site(self, folder: Path) -> Site:
         return Site(folder, self._open, self.url)
 
-    def _open(self, meeting: Meeting) -> Remote:
+    def _open(self, meeting: RemoteSpec) -> Remote:
         self.opened.append(self.open(meeting))
         return self.opened[-1]
 
@@ -74,7 +75,7 @@ def ground(
         made = _ground_at(subject)
         yield made
         for remote in made.opened:
-            assert isinstance(remote, PlaceRemote)
+            assert isinstance(remote, SiteRemote)
             remote.close()
 
 
@@ -84,7 +85,7 @@ def _ground_at(subject: Subject) -> Ground:
     def plant(files: Files) -> None:
         subject.place.plant(PLACE, {name.encode(): content for name, content in files.items()})
 
-    return Ground(lambda _: PlaceRemote(location), location.text, plant, subject)
+    return Ground(lambda _: SiteRemote(location), location.text, plant, subject)
 
 
 def _ground_here(word: str, tmp_path: Path) -> Ground:
@@ -393,9 +394,9 @@ def test_a_place_that_cannot_be_reached_is_5_and_one_that_lets_nobody_in_4(groun
     assert unreachable is not None
     assert denied is not None
     for location, kind in ((unreachable, TryLaterError), (denied, AccessError)):
-        remote = PlaceRemote(location)
+        remote = SiteRemote(location)
         with pytest.raises(kind):
-            remote.look().offers()
+            remote.take_snapshot().offers()
         remote.close()
 
 
@@ -458,12 +459,12 @@ def test_a_place_that_is_not_there_is_told(ground: Ground, tmp_path: Path) -> No
             a.publish()
         return
     assert ground.subject is not None
-    remote = PlaceRemote(ground.subject.location("elsewhere"))
+    remote = SiteRemote(ground.subject.location("elsewhere"))
     if ground.subject.place.holds_folders:
         with pytest.raises(NotFoundError, match="nothing there"):
-            remote.look().offers()
+            remote.take_snapshot().offers()
     else:
-        assert remote.look().offers() == {}
+        assert remote.take_snapshot().offers() == {}
     remote.close()
 
 

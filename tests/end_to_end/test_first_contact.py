@@ -47,7 +47,7 @@ def test_without_a_terminal_nobody_is_asked_and_a_first_file_arrives(hibali: Any
     assert (receipt["kind"], receipt["files_moved"], receipt["proof_moved"]) == ("receipt", 1, "digest")
     again = hibali("init", "--yes", exit=0).err.decode()
     [line] = [line for line in again.splitlines() if line.startswith("hibali push")]
-    assert "0 files and 0 bytes moved" in hibali(*line.split()[1:], exit=0).err.decode()
+    assert "0 files (0 B) moved" in hibali(*line.split()[1:], exit=0).err.decode()
     assert hibali("ls", "this-machine:hibali-first", exit=0).out == b"hello.txt\n"
     assert "here:" not in again
     hibali("init", "--yes", "--here", "/proc/no", exit=2)
@@ -80,7 +80,7 @@ def test_somebody_chooses_a_host_of_ssh_and_a_first_file_arrives_there(hibali: A
     assert terminal.end() == 5, terminal.written.decode()  # one of them is not there
     seen = terminal.written.decode()
     assert "hibali doctor broken" in seen
-    assert "proven by digest" in seen, seen
+    assert "verified by sha256 at both ends" in seen, seen
     assert "hibali ls far:hibali-first" in seen
     assert (ssh_server.home / "hibali-first/hello.txt").read_bytes()
     names = {each["name"] for each in hibali("sites", "list", "--json").lines if each["kind"] == "site"}

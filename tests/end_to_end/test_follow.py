@@ -258,8 +258,8 @@ def test_a_signal_ends_it_within_two_seconds_and_frees_the_target(
     assert time.monotonic() - began < 4  # two seconds, on a machine that has others to serve
     assert (receipt["files_moved"], receipt["files"]) == (1, 2)
     told = [line["message"] for line in follow.lines() if line["kind"] == "noted"]
-    assert "1 files (1 bytes)" in told[-1]
-    assert "1 were not finished" in told[-1]
+    assert "1 file (1 byte)" in told[-1]
+    assert "1 file not finished" in told[-1]
     there.nothing_of_ours_there()
     there.push()
     assert there.there() == {b"a": b"a", b"growing": (there.source / "growing").read_bytes()}
@@ -316,4 +316,4 @@ def test_a_bucket_is_told_beforehand_that_what_grows_is_sent_again(bucket_there:
     receipt = follow.finish()
     assert receipt["files_moved"] == 2
     noted = [json.dumps(line) for line in follow.lines() if line["kind"] == "noted"]
-    assert any("sent again in whole" in line for line in noted)
+    assert any("sent again as a whole" in line for line in noted)

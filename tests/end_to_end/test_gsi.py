@@ -75,7 +75,7 @@ def test_a_proxy_that_does_not_do_is_told_before_any_login(far: GridSite, grid: 
     far.configure('least = "2h"')
     mine = tmp_path / "my proxy"
     env = {"X509_USER_PROXY": str(mine)}
-    line = "Type: grid-proxy-init -valid 12:00"
+    line = "Run: grid-proxy-init -valid 12:00"
     assert far.fails(env) == ("proxy-missing", line)
     mine.write_bytes(b"\xff\xfe no proxy\n")
     mine.chmod(0o600)
@@ -117,7 +117,7 @@ def test_the_port_of_gsissh_may_be_in_its_configuration_file(far: GridSite, tmp_
     far.hibali("ls", "far:@data", env=proxied, exit=0)
     own.write_text(given.replace(f"  Port {port}\n", "  Port 9\n"))
     away = far.hibali("ls", "far:@data", "--json", env=proxied, exit=5).last
-    assert away["hint"].startswith("It went to port 9, as gsissh -G says. ")
+    assert away["hint"].startswith("The port was 9 (gsissh -G). ")
     far.ssh.write_text('#!/bin/sh\ncase " $* " in *" -G "*) exit 255 ;; esac\nexit 1\n')
     silent = far.hibali("ls", "far:@data", "--json", env=proxied, exit=2).last
     assert (silent["code"], "-p to the site's ssh.command" in silent["hint"]) == ("ssh-configuration", True)
@@ -349,7 +349,7 @@ def test_a_job_has_a_proxy_of_its_own_and_loses_it(bench: Bench, grid: Grid, tmp
     bench.hibali.env["X509_USER_PROXY"] = str(mine)
     answers = bench.answers()
     short = bench.run(answers, "--with-proxy", "--time", "4h", exit=4).last
-    assert (short["code"], short["hint"]) == ("proxy-too-short", "Type: grid-proxy-init -valid 12:00")
+    assert (short["code"], short["hint"]) == ("proxy-too-short", "Run: grid-proxy-init -valid 12:00")
     assert bench.run_ids() == []
     ended = bench.run(answers, "--with-proxy", "--time", "1h", "--wait", exit=0).last
     bench.hibali("runs", "collect", ended["id"], "back", exit=0)

@@ -90,7 +90,7 @@ def test_all_lines_are_lost_once_and_the_call_comes_back(losing: Losing, tmp_pat
     assert answer.last["reconnects"] >= 1
     assert answer.last["logins"] == proxy.connections == 2
     assert size_of(tree) <= answer.last["bytes_sent"] <= size_of(tree) + IN_FLIGHT
-    assert "the line is lost, trying again in 3 s" in answer.err.decode()
+    assert "connection lost, retrying in 3 s" in answer.err.decode()
     assert (there.there() if way == "push" else read_tree(tmp_path / "back")) == tree
     there.nothing_of_ours_there()
 
@@ -246,7 +246,7 @@ def test_a_pause_can_be_interrupted(losing: Losing, how: str) -> None:
     there.make(many_files(60, 100_000))
     process = begin(there, *(["--max-time", "20s"] if how == "--max-time" else []))
     proxy.lose_all()
-    pauses = "trying again in (2[0-9]|[3-9][0-9]) s" if how == "SIGINT" else "trying again in"
+    pauses = "retrying in (2[0-9]|[3-9][0-9]) s" if how == "SIGINT" else "retrying in"
     wait_for(lambda: bool(re.search(pauses, told(there))))
     began = time.monotonic()
     if how == "SIGINT":

@@ -44,7 +44,7 @@ TENS = int(os.environ.get("HIBALI_TENS", "2"))  # thirty submissions each; ten o
 KILLS = ("agent-before", "agent-after", "client-before", "client-after", "both-before", "both-after")
 
 
-class Scene:
+class TemplateContext:
     """A bench, and an sbatch in whose hands submissions fail as they are told."""
 
     def __init__(self, bench: Bench, slurm: Any, folder: Path, name: str) -> None:
@@ -146,7 +146,7 @@ def queued_names(slurm: Any) -> set[str]:
     return set(found.stdout.split())
 
 
-def check_one_job_each(scenes: Sequence[Scene], ids: Sequence[str], seconds: float) -> None:
+def check_one_job_each(scenes: Sequence[TemplateContext], ids: Sequence[str], seconds: float) -> None:
     """In Slurm's own log, once nothing of ours is in the queue; and each tool ran once."""
     slurm = scenes[0].slurm
     assert len(set(ids)) == len(ids)
@@ -175,7 +175,7 @@ def bench(hibali: Any) -> Bench:
 def test_submissions_that_are_killed_or_not_answered_are_one_job_each(
     bench: Bench, slurm: Any, tmp_path: Path
 ) -> None:
-    scene = Scene(bench, slurm, tmp_path, "here")
+    scene = TemplateContext(bench, slurm, tmp_path, "here")
     scene.add_here()
     fates = ("agent-after", "client-before", "both-after", "silent")  # each leaves a trace, so nobody waits
     scene.threaten(fates)
@@ -197,7 +197,7 @@ def test_many_submissions_are_as_many_jobs(bench: Bench, slurm: Any, tmp_path: P
 
 def submit_many(bench: Bench, slurm: Any, folder: Path, tens: int) -> Counter[str]:
     """Thirty times `tens` submissions, half of them here and half of them by ssh; what befell them."""
-    here, far = Scene(bench, slurm, folder, "here"), Scene(bench, slurm, folder, "far")
+    here, far = TemplateContext(bench, slurm, folder, "here"), TemplateContext(bench, slurm, folder, "far")
     here.add_here()
     far.add_far()
     here.threaten(_shuffled(dict.fromkeys(KILLS, tens) | {"silent": 5 * tens // 2}))

@@ -200,7 +200,7 @@ def test_the_same_line_keeps_to_how_it_was_begun(bench: Bench) -> None:
     run = bench.run(*line, "--pilot", exit=0).last
     same = bench.run(*line, exit=0)
     assert same.last["id"] == run["id"]
-    assert b"goes on so" in same.err
+    assert b"and keeps that" in same.err
     bench.hibali("runs", "wait", run["id"], exit=0)
     assert ran(bench) == ["a", "b"]
     for words in (("--pilot",), ("--allocations", "2")):

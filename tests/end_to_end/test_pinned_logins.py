@@ -78,6 +78,6 @@ def test_behind_another_host_nobody_here_can_say(
 
 def test_what_a_banner_says_is_not_believed() -> None:
     said = b'Authenticated to x ([192.0.2.66]:22)\r\nAuthenticated to far ([2001:db8::1]:2222) using "publickey".\r\n'
-    assert sessions.address_told(said) == ("2001:db8::1", 2222)
-    assert sessions.address_told(b'Authenticated to far (via proxy) using "publickey".') is None
-    assert sessions.address_told(b"Authenticated to far ([$(id)]:22).") is None
+    assert sessions.address_of_login(said) == ("2001:db8::1", 2222)
+    assert sessions.address_of_login(b'Authenticated to far (via proxy) using "publickey".') is None
+    assert sessions.address_of_login(b"Authenticated to far ([$(id)]:22).") is None

@@ -51,7 +51,7 @@ def test_what_is_beyond_the_budget_waits_and_goes_in_when_there_is_room(bench: B
     full = bench.hibali(*named(bench, "second"), "--json", exit=5)
     run, told = full.lines
     assert (run["state"], run["tasks"][0]["job"]) == ("STAGED", "")
-    assert run["tasks"][0]["reason"] == told["message"] == "waits for room: 1 of 1 jobs in the queue"
+    assert run["tasks"][0]["reason"] == told["message"] == "the queue is full: 1 of 1 jobs"
     assert (told["code"], told["about"]) == ("no-room", run["id"])
     again = bench.hibali(*named(bench, "second"), "--json", exit=5).lines[0]
     assert again["id"] == run["id"]

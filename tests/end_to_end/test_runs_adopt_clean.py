@@ -70,7 +70,7 @@ def test_what_another_ledger_may_be_submitting_is_left_to_it(bench: Bench, tmp_p
     assert bench.hibali("runs", "adopt", run_id, "--json", env=env, exit=8).last["code"] == "not-adopted"
     (folder / "run.json").write_text("{}")
     [left] = strays(bench, env, "here")
-    assert left["because"] == "nothing in its folder says what it is"
+    assert left["because"] == "its folder has no valid run manifest"
     assert bench.hibali("runs", "list", "--json", env=env, exit=0).lines[:-1] == []
 
 

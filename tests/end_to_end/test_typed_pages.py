@@ -11,12 +11,6 @@ from tests.support.typed_world import TypedWorld, lines_to_type, page
 
 # Of a page the beginnings of lines that are not typed here, and why.
 LEFT_OUT: dict[str, dict[str, str]] = {
-    "README": {
-        "hibali push --follow": "it goes on until it is interrupted",
-        "hibali sync --direct": "the account at the first site has to know the second: test_direct.py",
-        "hibali runs watch": "a run is on hold, so it goes on",
-        "hibali pipelines stage": "tools run without images in this world: test_stage.py",
-    },
     "bundles": {
         "hibali bundle run bet.zip --site juwels --input": "all inputs are in this bundle: test_bundle.py"
     },
@@ -41,12 +35,14 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali pipelines add https:": "nobody answers there: tests/unit/registry",
         "hibali pipelines add git+https:": "as the line before",
         "hibali pipelines add zenodo": "as the line before",
-        "hibali pipelines add bosh:": "bosh has fetched nothing here: tests/unit/registry",
+        "hibali pipelines add bosh:": "bosh has no cached descriptors on this machine: tests/unit/registry",
         "hibali pipelines example fsl_bet --ask": "it asks: test_asking.py",
     },
     "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/runs/schedules"},
-    "transfers": {
+    "performance": {
         "hibali sync --direct": "the account at the first site has to know the second: test_direct.py",
+    },
+    "webdav": {
         "hibali sites add openneuro": "no web server is here: test_url.py",
         "hibali pull openneuro:": "as the line before",
         "hibali sites add cloud": "no WebDAV server is here: test_webdav.py",
@@ -63,9 +59,8 @@ DONE_BEFORE: dict[str, tuple[str, ...]] = {
         "push data juwels:study/data",
         "push data juwels:@archive",
     ),
-    "transfers": (
+    "plans-and-deletion": (
         "push data juwels:@scratch/run7",
-        "push data juwels:@scratch/run",
         "plan data juwels:@scratch/data -o theirs.plan",
     ),
     "monitoring": (

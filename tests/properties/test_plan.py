@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.properties.trees import FOLDER, Model, ModelSide, buckets, carried_out, parents, trees
 from transfers.entry import Entry, Kind, Proof
 from transfers.plan import Action, Conflict, Verb, decide
-from transfers.planner import TransferPlan, survey
+from transfers.planner import TransferPlan, plan_transfer
 from transfers.rules import Rules, selector
 from transfers.stores.base import Facts
 
@@ -33,7 +33,7 @@ patient = settings(deadline=None, max_examples=60)
 
 @contextmanager
 def planned(source: ModelSide, target: ModelSide, rules: Rules) -> Iterator[TransferPlan]:
-    found = survey(source, target, rules, target_exists=True)
+    found = plan_transfer(source, target, rules, target_exists=True)
     try:
         yield found
     finally:

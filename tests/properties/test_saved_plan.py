@@ -22,7 +22,7 @@ from transfers.entry import Kind
 from transfers.plan import Action
 from transfers.plan_file import Header, PlanEndpoint, plan_lines
 from transfers.plan_reader import SavedPlan, read_plan
-from transfers.planner import TransferPlan, survey
+from transfers.planner import TransferPlan, plan_transfer
 from transfers.recheck import recheck
 from transfers.rules import DeleteLimit, Rules
 
@@ -37,7 +37,7 @@ patient = settings(deadline=None, max_examples=60)
 
 
 def written(source: ModelSide, target: ModelSide, header: Header = HEADER) -> bytes:
-    found = survey(source, target, header.rules, target_exists=True)
+    found = plan_transfer(source, target, header.rules, target_exists=True)
     try:
         if any(conflict.refuse for conflict in found.conflicts):
             reject()

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transfers.entry import Entry, Kind, Proof
-from transfers.follow.watcher import Following, Watch
-from transfers.planner import ListedName, Snapshot
+from transfers.follow.watcher import Following, ListedName, Snapshot, SourceWatcher
 from transfers.rules import Rules
 from transfers.stores.base import Facts, Problem
 
@@ -61,14 +60,14 @@ class Target:
         self.there = dict(standing)
         ordered = sorted(standing.values(), key=lambda entry: entry.order)
         following = Following(quiet=QUIET)
-        self.watch = Watch(source, FACTS, Snapshot(map(ListedName, ordered)), Rules(), following)
-        self.watch.standing = self.there.get
+        self.watch = SourceWatcher(source, FACTS, Snapshot(map(ListedName, ordered)), Rules(), following)
+        self.watch.existing = self.there.get
         self.watch.grows = lambda entry: entry.path == b"log"
         self.touched: dict[bytes, float] = {}
 
     def look(self, now: float, failing: set[bytes]) -> bool:
         """One round; whether there was anything to do."""
-        self.watch.look(now)
+        self.watch.scan(now)
         work = self.watch.plan(now)
         left = set()
         for action in work.moves:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from registry.catalogue import Catalogue
 from registry.exchange import Exchanged, fetch, publish
-from registry.remotes.base import KnownDigests, Meeting, Remote
+from registry.remotes.base import KnownDigests, Remote, RemoteSpec
 from registry.signature import Policy
 from tests.properties.descriptors import make_document, question
 
@@ -33,12 +33,12 @@ class Site:
     """An account with a catalogue of its own."""
 
     def __init__(
-        self, folder: Path, kind: Callable[[Meeting], Remote], url: str, *, history: bool = False
+        self, folder: Path, kind: Callable[[RemoteSpec], Remote], url: str, *, history: bool = False
     ) -> None:
         folder.mkdir()
         self.catalogue = Catalogue(folder / "state", history=history)
         self.folder = folder
-        self.remote = kind(Meeting("lab", url, folder))
+        self.remote = kind(RemoteSpec("lab", url, folder))
         self.seen = KnownDigests(folder / "seen")
         self.policy = Policy(scratch=folder)
 

@@ -1,4 +1,8 @@
-"""Follow a source: run sync cycles until it is finished."""
+"""Follow a source that is still written: scan it in cycles, and send every file once it is finished.
+
+A follower is built from the functions of `transfers.operation`; `follow` is the whole of it. It neither restarts nor reconnects:
+the same command resumes it.
+"""
 
 from __future__ import annotations
 
@@ -6,305 +10,93 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 from hibali.errors import IncompleteError, UsageError
 from hibali.events import Failed, Grown, Listener, Moved, Noted, Planned, Round, ignore
 from hibali.locations import check_writable
 from hibali.retry import Pace, pause
-from hibali.text import printable
+from hibali.text import counted, printable
+from transfers.endpoints import Endpoints
 from transfers.entry import Entry, Kind, Proof
 from transfers.follow.appending import Added, add_tails
-from transfers.follow.watcher import HELD_BACK, Following, Watch, Work, marker_names
-from transfers.journal import Receipt
-from transfers.operation import Operation
-from transfers.plan import Action, Conflict
-from transfers.planner import (
+from transfers.follow.watcher import (
+    HELD_BACK,
+    CyclePlan,
+    Following,
     ListedName,
     Snapshot,
-    TransferPlan,
-    check_plan,
-    check_space,
-    listed,
-    missing_source,
+    SourceWatcher,
+    marker_names,
 )
+from transfers.journal import Receipt
+from transfers.operation import (
+    Operation,
+    carry,
+    connect,
+    finish,
+    item_of,
+    lock_existing,
+    make_root_and_lock,
+    record_empty_target,
+    record_result,
+    save_dataset,
+    start_operation,
+)
+from transfers.plan import Action, Conflict
+from transfers.planner import TransferPlan, check_plan, check_space, listed, missing_source
 from transfers.request import Request
 from transfers.rules import Rules, selector
-from transfers.spool import Spool
-from transfers.stores.base import Item, Landed, Problem, Side, Store, Tail
-from transfers.stores.single_file import SingleSource, SingleTarget
+from transfers.stores.base import Landed, Problem, Tail
 
 _FULL = frozenset({"no-space", "no-quota", "read-only"})
-_QUIETLY = frozenset({"source-changed", "vanished", HELD_BACK})
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """How many seconds the round took besides carrying, whether it found anything to do, and whether anything of that landed."""
-
-    seconds: float
-    busy: bool
-    moved: bool
-
-
-class Rounds(Operation):
-    """Looks and carries; who follows says when."""
-
-    def __init__(self, request: Request, following: Following, on_event: Listener, stack: ExitStack) -> None:
-        super().__init__(request, on_event, stack)
-        self._following = following
-        self._watch: Watch
-        self._rounds = 0
-        self._numbers = count()
-        self._root = 0
-        self._waiting = 0
-        self._aside = 0.0
-        self._landed_last = 0.0
-        self._full = False
-        self._failures: dict[bytes, Problem] = {}
-        self._conflicts: list[Conflict] = []
-        self._noted: set[bytes] = set()
-        self._grown: dict[bytes, Grown] = {}
-        self._unlisted_there: list[tuple[bytes, Problem]] = []
-
-    def _against_globus(self, *, plain: bool) -> tuple[str, ...]:
-        """A task of Globus for every look would be many."""
-        return (*super()._against_globus(plain=plain), "--follow")
-
-    def _reading(self) -> Store:
-        """The store that the source is read from."""
-        return self._source.store if isinstance(self._source, SingleSource) else self._stores[0]
-
-    def _name(self, path: bytes) -> bytes:
-        """What the source calls the file that the target knows as `path`."""
-        return self._source.name if isinstance(self._source, SingleSource) else path
-
-    def _is_marked(self, entry: Entry) -> bool:
-        marker = self._following.marker
-        names = marker_names(marker, self._name(entry.path)) if marker is not None else ()
-        return any(self._reading().stat(name) is not None for name in names)
-
-    def _tell_plan(self, work: Work) -> None:
-        """So much is known by now; what was moved before counts in, so that totals only grow."""
-        files = self.receipt.files_moved + work.files_to_move
-        size = self.receipt.bytes_moved + work.bytes_to_move
-        self.record_event(Planned(work.files, work.bytes, files, size, work.files_kept, 0))
-
-    def _round(self) -> Done:
-        """One look, and all that it found to do."""
-        self._check_root()
-        began = time.monotonic()
-        self._watch.look(began)
-        work = self._watch.plan(began)
-        self._aside = time.monotonic() - began
-        try:
-            self.receipt.files, self.receipt.bytes = work.files, work.bytes
-            self.receipt.files_kept, self._waiting = work.files_kept, work.files_waiting
-            self._conflicts = work.conflicts
-            for failed in self._undone():
-                if failed.code not in _QUIETLY:
-                    self._note(failed.path, failed.message)
-            moved = work.busy and self._carry_out(work)
-            return Done(self._aside, work.busy, moved)
-        finally:
-            work.close()
-
-    def _check_root(self) -> None:
-        """A folder that was put in the place of the one that is followed would never be seen."""
-        if isinstance(self._source, SingleSource):
-            return
-        found = self._stores[0].stat()
-        if found is None:
-            raise missing_source(self._request.source.text)
-        if self._root and found.inode != self._root:
-            raise IncompleteError(
-                "source-replaced",
-                "another folder stands in the place of the one that was followed",
-                subject=self._request.source.text,
-                hint="The same line again follows the new one.",
-            )
-        self._root = found.inode
-
-    def _carry_out(self, work: Work) -> bool:
-        """Whole files, then what grew, then the markers of what is there; whether anything landed."""
-        before = (self.receipt.files_moved, self.receipt.bytes_moved)
-        self._failures = {}
-        self._tell_plan(work)
-        if work.moves.count:
-            self._move(self._items(work.moves), work.bytes_to_move)
-        grown: dict[bytes, Entry | None] = {}
-        added = sum(self._grow(work.growths, grown)) if work.growths.count and not self._full else 0
-        if not self._full:
-            self._carry_markers(work.markers)
-        if self._full:
-            return False
-        left = {*self._failures, *(conflict.entry.path for conflict in work.conflicts)}
-        self._watch.settle(work.offered, left, grown)
-        files = self.receipt.files_moved - before[0] + sum(entry is not None for entry in grown.values())
-        size = self.receipt.bytes_moved - before[1] + added
-        if files:
-            self._rounds += 1
-            failed = len(self._watch.undone) + len(work.conflicts)
-            self.record_event(
-                Round(self._rounds, work.files, work.bytes, files, size, work.files_waiting, failed)
-            )
-        return files > 0
-
-    def _carry_markers(self, markers: Spool) -> None:
-        """Those of which nothing that they mark is missing over there; the others are held back."""
-        if not markers.count:
-            return
-        missing = [*self._watch.undone, *(conflict.entry.path for conflict in self._conflicts)]
-        if sum(self._lets_go(action.entry, missing) for action in markers):
-            self._move(self._items(one for one in markers if one.entry.path not in self._failures), 0)
-
-    def _items(self, actions: Iterable[Action]) -> Iterator[Item]:
-        """Numbered over all rounds: agents know open files by these numbers."""
-        return (self._item(next(self._numbers), action) for action in actions)
-
-    def _lets_go(self, marker: Entry, missing: Iterable[bytes]) -> bool:
-        pattern = self._following.marker
-        assert pattern is not None
-        if not any(marker.path in marker_names(pattern, path) for path in missing):
-            return True
-        self._fail(marker, Problem(HELD_BACK, "what it marks is not there yet"))
-        return False
-
-    def _move(self, items: Iterable[Item], size: int) -> int:
-        """An object store writes the digests of the whole tree after each round: what that takes counts as looking."""
-        answered = super()._move(items, size)
-        self._aside += time.monotonic() - self._landed_last if answered else 0.0
-        return answered
-
-    def _landed(self, landed: Landed) -> None:
-        self._landed_last = time.monotonic()
-        if landed.problem is None:
-            super()._landed(landed)
-        else:
-            self._fail(landed.item.entry, landed.problem)
-
-    def _fail(self, entry: Entry, problem: Problem) -> None:
-        """It is tried again, and a failure only when it never succeeds."""
-        self._full = self._full or problem.code in _FULL
-        self._failures[entry.path] = problem
-        self._watch.failed(entry, problem, time.monotonic())
-        if problem.code not in _QUIETLY:
-            self._note(entry.path, problem.message)
-
-    def _note(self, path: bytes, message: str) -> None:
-        """Once a name: it may be tried for days."""
-        if path not in self._noted:
-            self._noted.add(path)
-            self.record_event(Noted(f"{printable(path) or '.'}: not sent so far: {message}"))
-
-    def _grow(self, growths: Spool, grown: dict[bytes, Entry | None]) -> Iterator[int]:
-        """Send the tails; yields how many bytes each added, and fills in what stands there now."""
-        source, target = self._reading(), self._target
-        tails = (
-            Tail(self._name(action.entry.path), action.entry, action.target.size)
-            for action in growths
-            if action.target is not None
-        )
-        for event in add_tails(source.appender(), target.appender(), tails, Pace(self._request.lowest_rate)):
-            if not isinstance(event, Added):
-                self.record_event(event)
-            elif event.digest is None or event.problem is not None:
-                self._fail(event.tail.entry, event.problem or Problem("failed", "no reason was given"))
-                grown[event.tail.entry.path] = None
-            else:
-                grown[event.tail.entry.path] = event.tail.entry
-                yield self._has_grown(event.tail, event.digest)
-        for path in [path for path, entry in grown.items() if entry is None]:
-            grown[path] = self._target.stat(path)  # how far it came
-
-    def _has_grown(self, tail: Tail, digest: str) -> int:
-        entry, added = tail.entry, tail.entry.size - tail.start
-        told = Grown(entry.path, entry.size, added, digest, Proof.DIGEST, entry.mtime_ns, entry.mode)
-        self._grown[entry.path] = told
-        self.record_event(told)
-        return added
-
-    def _prove_grown(self) -> bool:
-        """Hash in whole, at both ends, what was sent in tails; whether all of it is proven."""
-        waiting, self._grown = self._grown, {}
-        entries = [Entry(one.path, Kind.FILE, one.size, one.mtime_ns) for one in waiting.values()]
-        wrong = []
-        both = zip(self._source.digest(entries), self._target.digest(entries), strict=True)
-        for (entry, ours, _), (_, theirs, _) in list(both):
-            if ours is not None and ours == theirs:
-                self._tell_grown(waiting[entry.path])
-            elif ours is None or theirs is None or self._source_size(entry.path) != entry.size:
-                self._grown[entry.path] = waiting[entry.path]  # it is touched even now
-            else:
-                wrong.append(entry.path)
-        if wrong:
-            self._watch.mistrust(wrong)
-        return not (wrong or self._grown)
-
-    def _source_size(self, path: bytes) -> int | None:
-        found = self._reading().stat(self._name(path))
-        return None if found is None else found.size
-
-    def _unproven(self) -> Iterator[Failed]:
-        """What was sent in tails, and could not be hashed in whole."""
-        for path in self._grown:
-            yield Failed(path, "not-proven", "it never stood still long enough to be hashed in whole")
-
-    def _tell_grown(self, one: Grown) -> None:
-        """All of its tails are there, and count as one file that was moved."""
-        self.record_event(Moved(one.path, Kind.FILE, one.size, one.digest, one.proof, one.mtime_ns, one.mode))
-
-    def _undone(self) -> Iterator[Failed]:
-        """What is not there for another reason than that it is not finished."""
-        for path, problem in (*self._unlisted_there, *self._watch.unlisted):
-            yield Failed(path, problem.code, problem.message)
-        for conflict in self._conflicts:
-            yield Failed(conflict.entry.path, conflict.code, conflict.message)
-        for path, undone in self._watch.undone.items():
-            yield Failed(path, undone.problem.code, undone.problem.message)
-
-
-_IDLE_LOOKS = 2  # so often nothing may be left to do before an announced end is believed
+_EXPECTED = frozenset({"source-changed", "vanished", HELD_BACK})  # failures of files that are not finished
+_IDLE_CYCLES = 2  # cycles without anything to do before an announced end is believed
 _LAST_PAUSE = 1.0
-_PATIENCE = 2.0
+_IDLE_SECONDS = 2.0
 
 
 def follow(
     request: Request, following: Following, on_event: Listener = ignore
 ) -> tuple[Receipt, KeyboardInterrupt | None]:
-    """Do it until the end is announced, or an interruption comes, which is handed back beside the receipt.
+    """Send what is finished until the end is announced, or until an interruption.
 
-    Raises `UsageError` for rules that have no meaning here, and what `synchronise` raises. The receipt is in the ledger in any case.
+    Returns:
+        The receipt, which is in the ledger in any case, and the interruption.
+
+    Raises:
+        UsageError: a rule that has no meaning for a source that is still written.
+        HibaliError: what `synchronise` raises.
     """
     check_request(request)
     check_writable(request.target)
     with ExitStack() as stack:
-        operation = Follow(request, following, on_event, stack)
+        operation, progress = start_operation(request, on_event, stack), Progress()
         interruption: KeyboardInterrupt | None = None
         try:
             try:
-                receipt = operation.run()
+                receipt = _run(operation, following, progress, stack)
             except KeyboardInterrupt as caught:
                 interruption = caught
-                operation.leave()
-                receipt = operation.end(caught)
+                _record_interruption(operation, progress)
+                receipt = finish(operation, caught)
         except BaseException as problem:
-            operation.end(problem)
+            finish(operation, problem)
             raise
-        operation.save()
+        save_dataset(operation)
         return receipt, interruption
 
 
 def check_request(request: Request) -> None:
-    """Raise `UsageError` for what cannot be asked of a source that is still written."""
+    """Raise `UsageError` for what cannot be requested of a source that is still written."""
     rules = request.rules
     if request.source.site.kind != "local":
         raise UsageError(
             "not-with-follow",
-            "only a folder or file of this machine can be followed",
+            "only a folder or file on this machine can be followed",
             subject=request.source.text,
-            hint="Start it where the data is written.",
+            hint="Follow the data on the machine where it is written.",
         )
     refused = {
         "--delete": rules.delete,
@@ -317,135 +109,386 @@ def check_request(request: Request) -> None:
             raise UsageError(
                 "not-with-follow",
                 f"{option} cannot be used with --follow",
-                hint=f"Follow without it; afterwards push once more with {option}.",
+                hint=f"Leave it out; afterwards run push once more with {option}.",
             )
 
 
-class Follow(Rounds):
-    """One call: looks at the source in turn with rounds of carrying."""
+@dataclass(slots=True)
+class Progress:
+    """What is reported of a follower that is interrupted.
 
-    def run(self) -> Receipt:
-        """The whole call."""
-        self.open_ends()
-        facts = self._target.facts
-        existed = self._target.stat() is not None
-        lock = None
-        if facts.locks and (existed or not facts.folders):
-            lock = self._lock()
-        self._watch = self._watching(exists=existed)
-        self._stack.callback(self._watch.close)
-        self._first_look(exists=existed)
-        lock = self._make_and_lock(lock)
-        self._go_on()
-        for failed in [*self._undone(), *self._unproven()]:
-            self.record_event(failed)
-        if lock is not None:
-            lock.release()
-        return self.end(None)
+    Attributes:
+        waiting: the number of files that are not finished.
+        grown: files that were sent in tails, and that were not hashed as a whole yet.
+    """
 
-    def _watching(self, *, exists: bool) -> Watch:
-        side: Side = self._target
-        if isinstance(self._source, SingleSource):
-            side = SingleTarget(self._target, self._source.shown)
-        entries = listed(side, self._unlisted_there) if exists else iter(())
-        there = Snapshot(ListedName(entry) for entry in entries)
-        if self._journal is not None and not there.count and not isinstance(self._source, SingleSource):
-            self._journal.append({"kind": "empty"})
-        watch = Watch(self._source, self._target.facts, there, self._request.rules, self._following)
-        watch.standing = self._target.stat
-        watch.marked = self._is_marked
-        watch.last = self._until_inside()
-        if self._following.append:
-            self._let_grow(watch)
-        return watch
+    waiting: int = 0
+    grown: dict[bytes, Grown] = field(default_factory=dict)
 
-    def _let_grow(self, watch: Watch) -> None:
-        if not (self._target.facts.appends and self._reading().facts.appends):
-            self.record_event(
-                Noted(
-                    f"{self._request.target.text}: nothing can be appended there; a file that grows is sent again in whole,"
-                    f" each time that it was quiet for {self._following.quiet:g} s"
-                )
-            )
-            return
-        takes = selector(Rules(include=self._following.append))
-        watch.grows = lambda entry: takes(entry._replace(path=self._name(entry.path)))
 
-    def _until_inside(self) -> bytes | None:
-        """The file that announces the end, where it lies in the source and so travels itself: as the last of all."""
-        until = self._following.until
-        if until is None or isinstance(self._source, SingleSource):
-            return None
-        folder = os.path.realpath(os.fsencode(until.parent))
-        root = os.path.realpath(self._stores[0].where)
-        if folder != root and not folder.startswith(root.rstrip(b"/") + b"/"):
-            return None
-        below = folder[len(root) :].strip(b"/")
-        return below + b"/" + os.fsencode(until.name) if below else os.fsencode(until.name)
+def _run(operation: Operation, following: Following, progress: Progress, stack: ExitStack) -> Receipt:
+    """Lock the target, list it once, and run the cycles until the end."""
+    # a Globus task for every cycle would be too many
+    endpoints = connect(operation, stack, not_by_globus=("--follow",))
+    existed = endpoints.target.stat() is not None
+    lock = lock_existing(endpoints, exists=existed)
+    unlisted: list[tuple[bytes, Problem]] = []
+    watcher = _watcher(operation, endpoints, following, _listed_target(endpoints, unlisted, exists=existed))
+    stack.callback(watcher.close)
+    follower = Follower(operation, endpoints, following, watcher, progress, unlisted)
+    follower.check_start(exists=existed)
+    lock = make_root_and_lock(endpoints, lock)
+    _run_cycles(follower)
+    for failed in [*follower.failures(), *follower.unproven()]:
+        operation.recorder.record(failed)
+    if lock is not None:
+        lock.release()
+    return finish(operation, None)
 
-    def _first_look(self, *, exists: bool) -> None:
-        """Refuse what must not begin, as of all that is there now, finished or not."""
-        subject = self._request.target.text
-        self._watch.look(time.monotonic())
-        work = self._watch.plan(time.monotonic(), everything=True)
-        try:
-            found = TransferPlan(
-                moves=work.moves,
-                conflicts=work.conflicts,
-                files=work.files,
-                bytes_to_move=work.bytes_to_move,
-                names_to_make=work.names_to_make + (not exists),
-            )
-            check_plan(found, self._request.rules, subject)
-            check_space(found, self._target, subject)
-            self._tell_plan(work)
-        finally:
-            work.close()
 
-    def _go_on(self) -> None:
-        """Look and carry in turn until the end is announced and nothing is left, or there is no room."""
-        idle, moved = 0, time.monotonic()
-        while not self._full:
-            self._notice_the_end()
-            done = self._round()
-            if done.moved or not self._watch.ended:
-                moved = time.monotonic()
-            idle = 0 if done.busy else idle + 1
-            if self._watch.ended and idle >= _IDLE_LOOKS and self._prove_grown():
-                break
-            if time.monotonic() - moved > max(_PATIENCE, self._following.quiet):
-                break
-            wait = self._following.pause(done.seconds)
-            pause(min(_LAST_PAUSE, wait) if self._watch.ended else wait)
-        self._send_the_last()
+def _listed_target(endpoints: Endpoints, unlisted: list[tuple[bytes, Problem]], *, exists: bool) -> Snapshot:
+    """List the locked target; nobody else changes it from now on. What could not be listed goes to `unlisted`."""
+    entries = listed(endpoints.target_side, unlisted) if exists else iter(())
+    return Snapshot(ListedName(entry) for entry in entries)
 
-    def _notice_the_end(self) -> None:
-        until = self._following.until
-        if until is not None and not self._watch.ended and os.path.lexists(until):
-            self._watch.end()
 
-    def _send_the_last(self) -> None:
-        """The file that announced the end says over there what it says here: that everything is there."""
-        path, self._watch.last = self._watch.last, None
-        if path is None or self._full:
-            return
-        if next(self._undone(), None) is None:
-            self._round()
-        else:
-            self._fail(
-                Entry(path, Kind.FILE), Problem(HELD_BACK, "it goes last, and not everything is there")
-            )
+def _watcher(
+    operation: Operation, endpoints: Endpoints, following: Following, target: Snapshot
+) -> SourceWatcher:
+    """Return the watcher of the source, compared with what the target has."""
+    if not target.count:
+        record_empty_target(endpoints, operation.recorder)
+    rules, source = operation.request.rules, endpoints.origin
+    watcher = SourceWatcher(endpoints.source, endpoints.target.facts, target, rules, following)
+    watcher.existing = endpoints.target.stat
+    watcher.last = _until_inside(endpoints, following)
+    marker = following.marker
+    if marker is not None:
 
-    def leave(self) -> None:
-        """Interrupted: say what is there, and what is not."""
-        grown = list(self._grown.values())
-        self._grown.clear()
-        for one in grown:
-            self._tell_grown(one)
-        files, size = self.receipt.files_moved, self.receipt.bytes_moved
-        self.record_event(
+        def is_marked(entry: Entry) -> bool:
+            names = marker_names(marker, source.path_of(entry))
+            return any(source.store.stat(name) is not None for name in names)
+
+        watcher.marked = is_marked
+    if following.append and endpoints.target.facts.appends and source.store.facts.appends:
+        takes = selector(Rules(include=following.append))
+        watcher.grows = lambda entry: takes(entry._replace(path=source.path_of(entry)))
+    elif following.append:
+        operation.recorder.record(
             Noted(
-                f"interrupted; {files} files ({size} bytes) that this call sent stand at the target, whole and proven;"
-                f" {self._waiting} were not finished. The same line again goes on, also with what was under way."
+                f"{operation.request.target.text}: files cannot be appended to there; a file that grows is sent again as a whole"
+                f" whenever it did not change for {following.quiet:g} s"
             )
         )
+    return watcher
+
+
+def _until_inside(endpoints: Endpoints, following: Following) -> bytes | None:
+    """Return the path of the file that announces the end, where it is in the source: it is sent last."""
+    until = following.until
+    if until is None or endpoints.single is not None:
+        return None
+    folder = os.path.realpath(os.fsencode(until.parent))
+    root = os.path.realpath(endpoints.root.where)
+    if folder != root and not folder.startswith(root.rstrip(b"/") + b"/"):
+        return None
+    below = folder[len(root) :].strip(b"/")
+    return below + b"/" + os.fsencode(until.name) if below else os.fsencode(until.name)
+
+
+def _run_cycles(follower: Follower) -> None:
+    """Run cycles until the end is announced and nothing is left to do, or until the target is full."""
+    watcher, following = follower.watcher, follower.following
+    idle, moved = 0, time.monotonic()
+    while not follower.full:
+        if following.until is not None and not watcher.ended and os.path.lexists(following.until):
+            watcher.end()
+        result = follower.run_cycle()
+        if result.moved or not watcher.ended:
+            moved = time.monotonic()
+        idle = 0 if result.busy else idle + 1
+        if watcher.ended and idle >= _IDLE_CYCLES and follower.prove_grown():
+            break
+        if time.monotonic() - moved > max(_IDLE_SECONDS, following.quiet):
+            break
+        wait = following.pause(result.seconds)
+        pause(min(_LAST_PAUSE, wait) if watcher.ended else wait)
+    follower.send_last()
+
+
+def _record_interruption(operation: Operation, progress: Progress) -> None:
+    """Record what is at the target, and what is not."""
+    grown = list(progress.grown.values())
+    progress.grown.clear()
+    for one in grown:
+        operation.recorder.record(_moved(one))
+    files, size = operation.recorder.receipt.files_moved, operation.recorder.receipt.bytes_moved
+    operation.recorder.record(
+        Noted(
+            f"interrupted; {counted(files, 'file')} ({counted(size, 'byte')}) sent and verified,"
+            f" {counted(progress.waiting, 'file')} not finished yet. Run the same command again to resume."
+        )
+    )
+
+
+def _moved(grown: Grown) -> Moved:
+    """Count a file of which all tails were sent as one file that was moved."""
+    return Moved(grown.path, Kind.FILE, grown.size, grown.digest, grown.proof, grown.mtime_ns, grown.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class CycleResult:
+    """The seconds that a cycle took besides carrying, whether there was anything to do, and whether anything was committed."""
+
+    seconds: float
+    busy: bool
+    moved: bool
+
+
+@dataclass(slots=True)
+class Cycle:
+    """One cycle: what it sends, the seconds besides carrying, when an item had its last result, and what failed."""
+
+    plan: CyclePlan
+    seconds: float
+    last_result: float = 0.0
+    failures: dict[bytes, Problem] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Follower:
+    """Runs the cycles.
+
+    Attributes:
+        operation, endpoints: the operation that it is part of.
+        following: when a file is finished.
+        watcher: what is known of the source, and of the target.
+        progress: for the report of an interruption.
+        unlisted_target: what could not be listed at the target.
+        full: whether the target takes no more files.
+    """
+
+    operation: Operation
+    endpoints: Endpoints
+    following: Following
+    watcher: SourceWatcher
+    progress: Progress
+    unlisted_target: list[tuple[bytes, Problem]]
+    full: bool = False
+    _numbers: Iterator[int] = field(default_factory=count)  # over all cycles: agents know open files by these
+    _cycles: int = 0
+    _root_inode: int = 0
+    _conflicts: list[Conflict] = field(default_factory=list)
+    _noted: set[bytes] = field(default_factory=set)
+
+    def check_start(self, *, exists: bool) -> None:
+        """Refuse what must not begin, judged by everything that the source has now, finished or not."""
+        subject = self.operation.request.target.text
+        self.watcher.scan(time.monotonic())
+        plan = self.watcher.plan(time.monotonic(), everything=True)
+        try:
+            found = TransferPlan(
+                moves=plan.moves,
+                conflicts=plan.conflicts,
+                files=plan.files,
+                bytes_to_move=plan.bytes_to_move,
+                names_to_make=plan.names_to_make + (not exists),
+            )
+            check_plan(found, self.operation.request.rules, subject)
+            check_space(found, self.endpoints.target, subject)
+            self._record_plan(plan)
+        finally:
+            plan.close()
+
+    def _record_plan(self, plan: CyclePlan) -> None:
+        """Record the counts known by now; what was moved before is included, so that totals only grow."""
+        receipt = self.operation.recorder.receipt
+        files, size = receipt.files_moved + plan.files_to_move, receipt.bytes_moved + plan.bytes_to_move
+        self.operation.recorder.record(Planned(plan.files, plan.bytes, files, size, plan.files_kept, 0))
+
+    def run_cycle(self) -> CycleResult:
+        """Scan the source once, and send all that is finished."""
+        self._check_root()
+        began = time.monotonic()
+        self.watcher.scan(began)
+        plan = self.watcher.plan(began)
+        cycle, receipt = Cycle(plan, time.monotonic() - began), self.operation.recorder.receipt
+        try:
+            receipt.files, receipt.bytes, receipt.files_kept = plan.files, plan.bytes, plan.files_kept
+            self.progress.waiting, self._conflicts = plan.files_waiting, plan.conflicts
+            for failed in self.failures():
+                if failed.code not in _EXPECTED:
+                    self._note(failed.path, failed.message)
+            moved = plan.busy and self._send(cycle)
+            return CycleResult(cycle.seconds, plan.busy, moved)
+        finally:
+            plan.close()
+
+    def _check_root(self) -> None:
+        """Raise where another folder was put in the place of the followed one: its files would never be seen."""
+        if self.endpoints.single is not None:
+            return
+        subject, found = self.operation.request.source.text, self.endpoints.root.stat()
+        if found is None:
+            raise missing_source(subject)
+        if self._root_inode and found.inode != self._root_inode:
+            raise IncompleteError(
+                "source-replaced",
+                "the followed folder was replaced by another one",
+                subject=subject,
+                hint="Run the same command again to follow the new one.",
+            )
+        self._root_inode = found.inode
+
+    def _send(self, cycle: Cycle) -> bool:
+        """Send whole files, then what grew, then the markers of what is there; return whether anything was committed."""
+        plan, receipt = cycle.plan, self.operation.recorder.receipt
+        before = receipt.files_moved, receipt.bytes_moved
+        self._record_plan(plan)
+        if plan.moves.count:
+            self._carry(cycle, plan.moves, plan.bytes_to_move)
+        grown: dict[bytes, Entry | None] = {}
+        added = sum(self._grow(cycle, grown)) if plan.growths.count and not self.full else 0
+        if not self.full:
+            self._carry_markers(cycle)
+        if self.full:
+            return False
+        left = {*cycle.failures, *(conflict.entry.path for conflict in plan.conflicts)}
+        self.watcher.settle(plan.offered, left, grown)
+        files = receipt.files_moved - before[0] + sum(entry is not None for entry in grown.values())
+        size = receipt.bytes_moved - before[1] + added
+        if files:
+            self._cycles += 1
+            failed = len(self.watcher.undone) + len(plan.conflicts)
+            counts = plan.files, plan.bytes, files, size, plan.files_waiting, failed
+            self.operation.recorder.record(Round(self._cycles, *counts))
+        return files > 0
+
+    def _carry(self, cycle: Cycle, actions: Iterable[Action], size: int) -> None:
+        """Send whole files.
+
+        An object store writes the digests of the whole tree after its last file: that time counts as scanning.
+        """
+
+        def on_result(result: Landed) -> None:
+            cycle.last_result = time.monotonic()
+            if result.problem is None:
+                record_result(self.operation.recorder, result)
+            else:
+                self._fail(cycle, result.item.entry, result.problem)
+
+        request = self.operation.request
+        items = (item_of(request, next(self._numbers), action) for action in actions)
+        if carry(self.operation, self.endpoints, items, size, on_result):
+            cycle.seconds += time.monotonic() - cycle.last_result
+
+    def _carry_markers(self, cycle: Cycle) -> None:
+        """Send the markers of files that are all at the target; hold the others back."""
+        markers = cycle.plan.markers
+        if not markers.count:
+            return
+        missing = [*self.watcher.undone, *(conflict.entry.path for conflict in self._conflicts)]
+        if sum(self._may_send(cycle, action.entry, missing) for action in markers):
+            sent = (action for action in markers if action.entry.path not in cycle.failures)
+            self._carry(cycle, sent, 0)
+
+    def _may_send(self, cycle: Cycle, marker: Entry, missing: Iterable[bytes]) -> bool:
+        pattern = self.following.marker
+        assert pattern is not None
+        if not any(marker.path in marker_names(pattern, path) for path in missing):
+            return True
+        self._fail(cycle, marker, Problem(HELD_BACK, "the files that it marks are not all at the target yet"))
+        return False
+
+    def _fail(self, cycle: Cycle | None, entry: Entry, problem: Problem) -> None:
+        """Have it tried again; it is a failure only when it never succeeds."""
+        self.full = self.full or problem.code in _FULL
+        if cycle is not None:
+            cycle.failures[entry.path] = problem
+        self.watcher.failed(entry, problem, time.monotonic())
+        if problem.code not in _EXPECTED:
+            self._note(entry.path, problem.message)
+
+    def _note(self, path: bytes, message: str) -> None:
+        """Report a failure once for each name: it may be tried for days."""
+        if path not in self._noted:
+            self._noted.add(path)
+            self.operation.recorder.record(Noted(f"{printable(path) or '.'}: not sent yet: {message}"))
+
+    def _grow(self, cycle: Cycle, grown: dict[bytes, Entry | None]) -> Iterator[int]:
+        """Send the tails of grown files; yields the bytes that each added, and puts into `grown` what the target has now."""
+        source, target = self.endpoints.origin, self.endpoints.target
+        tails = (
+            Tail(source.path_of(action.entry), action.entry, action.target.size)
+            for action in cycle.plan.growths
+            if action.target is not None
+        )
+        rate = Pace(self.operation.request.lowest_rate)
+        for event in add_tails(source.store.appender(), target.appender(), tails, rate):
+            if not isinstance(event, Added):
+                self.operation.recorder.record(event)
+            elif event.digest is None or event.problem is not None:
+                problem = event.problem or Problem("failed", "no reason was given")
+                self._fail(cycle, event.tail.entry, problem)
+                grown[event.tail.entry.path] = None
+            else:
+                grown[event.tail.entry.path] = event.tail.entry
+                yield self._record_grown(event.tail, event.digest)
+        for path in [path for path, entry in grown.items() if entry is None]:
+            grown[path] = self.endpoints.target.stat(path)  # some of its tail may be there
+
+    def _record_grown(self, tail: Tail, digest: str) -> int:
+        entry, added = tail.entry, tail.entry.size - tail.start
+        event = Grown(entry.path, entry.size, added, digest, Proof.DIGEST, entry.mtime_ns, entry.mode)
+        self.progress.grown[entry.path] = event
+        self.operation.recorder.record(event)
+        return added
+
+    def prove_grown(self) -> bool:
+        """Hash whole files that were sent in tails, at both ends; return whether all of them are the same."""
+        waiting, self.progress.grown = self.progress.grown, {}
+        entries = [Entry(one.path, Kind.FILE, one.size, one.mtime_ns) for one in waiting.values()]
+        wrong = []
+        both = zip(self.endpoints.source.digest(entries), self.endpoints.target.digest(entries), strict=True)
+        for (entry, ours, _), (_, theirs, _) in list(both):
+            if ours is not None and ours == theirs:
+                self.operation.recorder.record(_moved(waiting[entry.path]))
+            elif ours is None or theirs is None or self._source_size(entry) != entry.size:
+                self.progress.grown[entry.path] = waiting[entry.path]  # it is still written
+            else:
+                wrong.append(entry.path)
+        if wrong:
+            self.watcher.mistrust(wrong)
+        return not (wrong or self.progress.grown)
+
+    def _source_size(self, entry: Entry) -> int | None:
+        source = self.endpoints.origin
+        found = source.store.stat(source.path_of(entry))
+        return None if found is None else found.size
+
+    def send_last(self) -> None:
+        """Send the file that announced the end: at the target it says, too, that everything is there."""
+        path, self.watcher.last = self.watcher.last, None
+        if path is None or self.full:
+            return
+        if next(self.failures(), None) is None:
+            self.run_cycle()
+        else:
+            problem = Problem(HELD_BACK, "it is sent last, and other files are missing")
+            self._fail(None, Entry(path, Kind.FILE), problem)
+
+    def failures(self) -> Iterator[Failed]:
+        """What is not at the target for another reason than that it is not finished."""
+        for path, problem in (*self.unlisted_target, *self.watcher.unlisted):
+            yield Failed(path, problem.code, problem.message)
+        for conflict in self._conflicts:
+            yield Failed(conflict.entry.path, conflict.code, conflict.message)
+        for path, undone in self.watcher.undone.items():
+            yield Failed(path, undone.problem.code, undone.problem.message)
+
+    def unproven(self) -> Iterator[Failed]:
+        """What was sent in tails, and could not be hashed as a whole."""
+        for path in self.progress.grown:
+            yield Failed(
+                path, "not-proven", "it was written all the time, so that it could not be hashed as a whole"
+            )

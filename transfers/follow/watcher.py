@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from hibali.errors import UsageError
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Conflict, Decision, Verb, compare, decide
-from transfers.planner import ListedName, Reader, Snapshot, listed
+from transfers.planner import listed
 from transfers.rules import Rules, Selector, selector
-from transfers.spool import Spool
+from transfers.spool import Blocks, Spool, entry_from_list, entry_to_list
 from transfers.stores.base import Facts, Problem, Source
 
 QUIET_SECONDS = 30.0
 _LONGEST_PAUSE = 5.0
 _SHORTEST_PAUSE = 0.2
-_SHARE = 9  # a look may take a tenth of the time at most
+_SHARE = 9  # scans take at most a tenth of the time
 
 _Identity = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """How growing data is followed.
+    """How a source that is still written is followed.
 
-    A file is finished when its size and time stayed the same for `quiet` seconds; where there is a `marker`, when that is there
-    instead. `until` is a file of this machine that says that all is. Files that match one of `append` only ever grow.
+    Attributes:
+        quiet: a file is finished when its size and time did not change for so many seconds.
+        marker: the name or pattern of the files that mark finished ones; then `quiet` does not count.
+        until: a file on this machine that says that all files are finished.
+        append: patterns of files that only ever grow at their end.
     """
 
     quiet: float = QUIET_SECONDS
@@ -36,12 +41,12 @@ class Following:
     append: tuple[str, ...] = ()
 
     def pause(self, seconds: float) -> float:
-        """How long to wait after a look and what goes with it took so long, in seconds."""
+        """Return the pause after a scan, and what belongs to it, that took `seconds`."""
         return max(_SHORTEST_PAUSE, min(_LONGEST_PAUSE, self.quiet / 3), _SHARE * seconds)
 
 
 def read_marker(text: bytes) -> bytes:
-    """`NAME`, or a pattern with one `*` for the name of the file that it marks; raises `UsageError`."""
+    """Check a marker: `NAME`, or a pattern with one `*` for the name of the file that it marks. Raises `UsageError`."""
     if not text.strip(b"*") or text.count(b"*") > 1 or b"/" in text or text in {b".", b".."}:
         raise UsageError(
             "bad-marker",
@@ -53,7 +58,7 @@ def read_marker(text: bytes) -> bytes:
 
 
 def marker_names(marker: bytes, path: bytes) -> tuple[bytes, ...]:
-    """The paths of which one says that `path` is finished.
+    """Return the paths of the markers of `path`; one of them is enough.
 
     A pattern stands for the file's name, or its name without the last suffix, beside it; a name marks all in and below its folder.
     """
@@ -70,7 +75,7 @@ def marker_names(marker: bytes, path: bytes) -> tuple[bytes, ...]:
 
 
 def is_marker(marker: bytes | None, path: bytes) -> bool:
-    """Whether the file is itself a marker."""
+    """Return whether the file is itself a marker."""
     if marker is None:
         return False
     name = path.rpartition(b"/")[2]
@@ -80,46 +85,108 @@ def is_marker(marker: bytes | None, path: bytes) -> bool:
     return len(name) > len(marker) - 1 and name.startswith(before) and name.endswith(after)
 
 
+class ListedName(NamedTuple):
+    """One name as a scan found it.
+
+    Attributes:
+        entry: the name.
+        since: when it first was as it is, in seconds of a monotonic clock.
+        scans: the number of scans that found it so.
+        renamed: whether it came by a rename.
+        ours: whether this operation put it there.
+    """
+
+    entry: Entry
+    since: float = 0.0
+    scans: int = 1
+    renamed: bool = False
+    ours: bool = False
+
+
+class Snapshot:
+    """Names in canonical order, on disk."""
+
+    def __init__(self, seen: Iterable[ListedName] = ()) -> None:
+        self._blocks = Blocks()
+        for one in seen:
+            self.add(one)
+
+    def add(self, seen: ListedName) -> None:
+        """Append one name."""
+        fields = [*seen[1:], entry_to_list(seen.entry)]
+        self._blocks.append(json.dumps(fields, separators=(",", ":")).encode("ascii"))
+
+    def __iter__(self) -> Iterator[ListedName]:
+        """Read forward; several readers may run at once, and nothing may be added meanwhile."""
+        for content in self._blocks.blocks():
+            *known, entry = json.loads(content)
+            yield ListedName(entry_from_list(entry), *known)
+
+    @property
+    def count(self) -> int:
+        """The number of names."""
+        return self._blocks.count
+
+    def close(self) -> None:
+        """Forget it."""
+        self._blocks.close()
+
+
+class Reader:
+    """Reads a snapshot beside another listing in the same order."""
+
+    def __init__(self, snapshot: Iterable[ListedName]) -> None:
+        self._coming = iter(snapshot)
+        self._next = next(self._coming, None)
+
+    def at(self, order: bytes) -> ListedName | None:
+        """Return the name at this position, if there is one; positions only increase."""
+        while self._next is not None and self._next.entry.order < order:
+            self._next = next(self._coming, None)
+        found = self._next
+        return found if found is not None and found.entry.order == order else None
+
+
 def see(entry: Entry, before: ListedName | None, now: float, *, renamed: bool) -> ListedName:
-    """What a look at `now` makes of an entry, after what the look before it knew of that name."""
+    """Compare an entry of a scan at `now` with what the scan before knew of that name."""
     if before is None or identity(before.entry) != identity(entry):
         return ListedName(entry, now, renamed=renamed)
-    return ListedName(entry, before.since, before.looks + 1, before.renamed)
+    return ListedName(entry, before.since, before.scans + 1, before.renamed)
 
 
 def identity(entry: Entry) -> tuple[object, ...]:
-    """What differs when somebody wrote to a file, or put another in its place."""
+    """Return what differs when a file was written or replaced."""
     return (entry.kind, entry.size, entry.mtime_ns, entry.device, entry.inode, entry.link)
 
 
 def is_quiet(seen: ListedName, now: float, quiet: float) -> bool:
-    """Whether it has stayed as it is for so many seconds, or came by a rename, or is nothing that is written to."""
+    """Return whether it did not change for `quiet` seconds, came by a rename, or is not a file."""
     return seen.renamed or seen.entry.kind is not Kind.FILE or now - seen.since >= quiet
 
 
 class Renames:
-    """Files of the look before by their inodes, so that a new name of a known file is known for what it is."""
+    """Finds files of the scan before by their inodes, so that a renamed file is recognized."""
 
     def __init__(self, most: int = 100_000) -> None:
-        """Beyond so many files no more are remembered: a rename of those is not noticed."""
+        """At most `most` files are remembered; a rename of others is not noticed."""
         self._most = most
         self._known: dict[_Identity, tuple[int, int, bool]] = {}
 
     def remember(self, entry: Entry, *, taken: bool) -> None:
-        """A file as this look saw it; `taken` where its name is one that travels."""
+        """Remember a file of this scan; `taken` where its name is selected."""
         if entry.kind is Kind.FILE and entry.inode and entry.links == 1 and len(self._known) < self._most:
             self._known[entry.device, entry.inode] = (entry.size, entry.mtime_ns, taken)
 
     @property
     def count(self) -> int:
-        """How many are remembered."""
+        """The number of remembered files."""
         return len(self._known)
 
     def meets(self, entry: Entry) -> bool:
-        """Whether a file that is new under its name is one of the look before, renamed when it was complete.
+        """Return whether a new name is a file of the scan before, renamed when it was complete.
 
-        From a name that does not travel: whoever writes so renames last. From any other only where nothing was written since,
-        because an inode is soon used again.
+        A name that is not selected is a temporary one, renamed last. Any other counts only where nothing was written since,
+        because inodes are reused.
         """
         known = self._known.get((entry.device, entry.inode))
         if known is None or entry.kind is not Kind.FILE or entry.links != 1:
@@ -135,12 +202,12 @@ _FLEETING = frozenset({"source-changed", "vanished", "corrupt", "target-changed"
 _NO_TAIL = frozenset({"not-a-prefix", "not-ours-alone"})
 _COUNTED = frozenset({Kind.FILE, Kind.LINK})
 _LONGEST_WAIT = 3600.0
-_REMEMBERED = 50_000  # files that were finished already, by which a folder that is renamed is known
+_REMEMBERED = 50_000  # finished files that are remembered, to recognize a renamed folder
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """Why a name is not at the target, how often that was tried, and when it is tried again if nobody touches it."""
+    """Why a name is not at the target, how often it was tried, and when it is tried again if it does not change."""
 
     problem: Problem
     entry: Entry
@@ -149,8 +216,8 @@ class Undone:
 
 
 @dataclass(slots=True)
-class Work:
-    """What one look found: what is to be sent whole, the markers behind it, the files to be made longer, and counts."""
+class CyclePlan:
+    """What one cycle sends: whole files, the markers after them, the files that grew, and counts."""
 
     moves: Spool = field(default_factory=Spool)
     markers: Spool = field(default_factory=Spool)
@@ -167,24 +234,24 @@ class Work:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether there is anything to send."""
         return bool(self.moves.count or self.markers.count or self.growths.count)
 
     def close(self) -> None:
-        """Forget it."""
+        """Delete it from disk."""
         for spool in (self.moves, self.markers, self.growths):
             spool.close()
 
 
-class Watch:
-    """What is known of both sides between two looks; constant in memory but for one byte a name, and what fails."""
+class SourceWatcher:
+    """Knows both sides between two scans, in constant memory except for one byte per name and the failures."""
 
     def __init__(
         self, source: Source, target_facts: Facts, there: Snapshot, rules: Rules, following: Following
     ) -> None:
-        """`there` is what stood at the target when it was locked; nobody else changes that since.
+        """`there` is what the target had when it was locked; nobody else changes it since.
 
-        `grows` tells which files only ever grow, `marked` which have a marker, `standing` what the target has now.
+        The functions `grows`, `marked` and `existing` say which files only ever grow, which have a marker, and what the target has now.
         """
         self._source = source
         self._facts = target_facts
@@ -200,12 +267,12 @@ class Watch:
         self.last: bytes | None = None  # a name that waits until everything else is there
         self.grows: Callable[[Entry], bool] = lambda _: False
         self.marked: Callable[[Entry], bool] = lambda _: False
-        self.standing: Callable[[bytes], Entry | None] = lambda _: None
+        self.existing: Callable[[bytes], Entry | None] = lambda _: None
         self._whole: set[bytes] = set()
         self._again: set[bytes] = set()
 
-    def look(self, now: float) -> None:
-        """List the source, beside what the look before saw."""
+    def scan(self, now: float) -> None:
+        """List the source, and compare with the scan before."""
         seen, renames, unlisted = Snapshot(), Renames(), list[tuple[bytes, Problem]]()
         before = Reader(self._seen)
         failing: dict[bytes, Undone] = {}
@@ -226,36 +293,36 @@ class Watch:
         self._seen, self._renames = seen, renames
         self.undone, self.unlisted = failing, unlisted
 
-    def plan(self, now: float, *, everything: bool = False) -> Work:
-        """What there is to do now; with `everything`, as if all of the source were finished."""
-        work = Work()
+    def plan(self, now: float, *, everything: bool = False) -> CyclePlan:
+        """Return what to send now; with `everything`, as if all files were finished."""
+        plan = CyclePlan()
         theirs = (seen.entry for seen in self._there)
-        ours = self._finished(work, now, everything=everything)
+        ours = self._finished(plan, now, everything=everything)
         for decision in decide(ours, theirs, self._rules, _all, self._source.facts, self._facts):
-            self._count(work, decision)
-        return work
+            self._count(plan, decision)
+        return plan
 
-    def _finished(self, work: Work, now: float, *, everything: bool) -> Iterator[Entry]:
+    def _finished(self, plan: CyclePlan, now: float, *, everything: bool) -> Iterator[Entry]:
         there = Reader(self._there)
         for seen in self._seen:
             entry = seen.entry
             theirs = there.at(entry.order)
             same = theirs is not None and self._is_same(entry, theirs.entry)
             if entry.kind in _COUNTED:
-                work.files += 1
-                work.bytes += entry.size
-                work.files_kept += same and theirs is not None and not theirs.ours
+                plan.files += 1
+                plan.bytes += entry.size
+                plan.files_kept += same and theirs is not None and not theirs.ours
             ready = same or self._is_ready(seen, now) or everything
             grows = not same and not everything and self._can_grow(seen, theirs, now)
-            work.offered.append(ready and not grows and not same)
-            if work.offered[-1] and theirs is not None and theirs.ours:
+            plan.offered.append(ready and not grows and not same)
+            if plan.offered[-1] and theirs is not None and theirs.ours:
                 self._again.add(entry.path)
             if grows:
-                self._add_growth(work, entry, theirs)
+                self._add_growth(plan, entry, theirs)
             elif ready:
                 yield entry
             elif entry.path not in self.undone and entry.path != self.last:
-                work.files_waiting += 1
+                plan.files_waiting += 1
 
     def _is_same(self, ours: Entry, theirs: Entry) -> bool:
         if ours.kind is Kind.FOLDER or ours.kind is not theirs.kind:
@@ -273,15 +340,13 @@ class Watch:
             return True
         marker = self._following.marker
         if is_marker(marker, entry.path):
-            return (
-                seen.looks > 1
-            )  # the look before this one began after it was there, and so saw what it marks
+            return seen.scans > 1  # the scan before began after it existed, and so found what it marks
         if marker is not None:
             return self.marked(entry)
         return is_quiet(seen, now, self._following.quiet)
 
     def _can_grow(self, seen: ListedName, theirs: ListedName | None, now: float) -> bool:
-        """Whether only a tail is to be sent. One that is complete and not there at all travels as any file, by all lines."""
+        """Return whether only a tail is sent. A complete file that the target does not have is sent as a whole, by all channels."""
         entry = seen.entry
         if (
             entry.kind is not Kind.FILE
@@ -297,28 +362,28 @@ class Watch:
             return not self.ended and not is_quiet(seen, now, self._following.quiet)
         return theirs.entry.kind is Kind.FILE and theirs.entry.size <= entry.size
 
-    def _add_growth(self, work: Work, entry: Entry, theirs: ListedName | None) -> None:
+    def _add_growth(self, plan: CyclePlan, entry: Entry, theirs: ListedName | None) -> None:
         start = 0 if theirs is None else theirs.entry.size
-        work.growths.add(Action(Verb.REPLACE, entry, "it grew", Entry(entry.path, Kind.FILE, start)))
-        work.files_to_move += 1
-        work.bytes_to_move += entry.size - start
+        plan.growths.add(Action(Verb.REPLACE, entry, "it grew", Entry(entry.path, Kind.FILE, start)))
+        plan.files_to_move += 1
+        plan.bytes_to_move += entry.size - start
 
-    def _count(self, work: Work, decision: Decision) -> None:
+    def _count(self, plan: CyclePlan, decision: Decision) -> None:
         if isinstance(decision, Conflict):
-            work.conflicts.append(decision)
+            plan.conflicts.append(decision)
         elif decision.verb is not Verb.KEEP:
             if decision.entry.path in self._again:
-                # What this call put there has the permissions that the site gave it.
+                # what this operation put there has the permissions that the site gave it
                 self._again.discard(decision.entry.path)
-                decision = replace(decision, target=self.standing(decision.entry.path))
+                decision = replace(decision, target=self.existing(decision.entry.path))
             later = is_marker(self._following.marker, decision.entry.path)
-            (work.markers if later else work.moves).add(decision)
-            work.files_to_move += decision.entry.kind in _COUNTED
-            work.bytes_to_move += decision.entry.size
-            work.names_to_make += decision.target is None
+            (plan.markers if later else plan.moves).add(decision)
+            plan.files_to_move += decision.entry.kind in _COUNTED
+            plan.bytes_to_move += decision.entry.size
+            plan.names_to_make += decision.target is None
 
     def failed(self, entry: Entry, problem: Problem, now: float) -> None:
-        """It could not be sent: it is tried again when somebody touches it, and from time to time."""
+        """Note a failure: it is tried again when it changes, and from time to time."""
         if problem.code in _NO_TAIL:  # no failure yet: once it is finished it goes in whole
             self._whole.add(entry.path)
             self.undone.pop(entry.path, None)
@@ -333,28 +398,28 @@ class Watch:
         self.undone[entry.path] = Undone(problem, entry, min(tries + 1, 30), now + wait)
 
     def end(self) -> None:
-        """Nobody writes any more: all that is there counts as finished, and what failed is tried once more."""
+        """Count all files as finished: nothing is written any more, and what failed is tried once more."""
         self.ended = True
         self.undone = {}
 
     def mistrust(self, paths: Iterable[bytes]) -> None:
-        """What stands there under these names is not what the source has: it is sent again, in whole."""
+        """Have these files sent again as a whole: the target does not have the content of the source."""
         wrong: dict[bytes, Entry | None] = {path: Entry(path, Kind.FILE, -1) for path in paths}
         self._whole.update(wrong)
         self.settle(bytes(self._seen.count), set(), wrong)
 
     def settle(self, offered: bytes | bytearray, left: set[bytes], grown: dict[bytes, Entry | None]) -> None:
-        """Take in what stands at the target now: what a plan `offered` but for what was `left`, and what became longer."""
+        """Update what the target has: what a plan `offered` except what was `left`, and what was `grown`."""
         there, before = Snapshot(), iter(self._there)
-        standing = next(before, None)
+        existing = next(before, None)
         for given, seen in zip(offered, self._seen, strict=True):
             order, path = seen.entry.order, seen.entry.path
-            while standing is not None and standing.entry.order < order:
-                there.add(standing)
-                standing = next(before, None)
-            known = standing if standing is not None and standing.entry.order == order else None
+            while existing is not None and existing.entry.order < order:
+                there.add(existing)
+                existing = next(before, None)
+            known = existing if existing is not None and existing.entry.order == order else None
             if known is not None:
-                standing = next(before, None)
+                existing = next(before, None)
             if path in grown:
                 changed = grown[path]
                 known = None if changed is None else ListedName(changed, ours=True)
@@ -363,14 +428,14 @@ class Watch:
                 self._whole.discard(path)
             if known is not None:
                 there.add(known)
-        while standing is not None:
-            there.add(standing)
-            standing = next(before, None)
+        while existing is not None:
+            there.add(existing)
+            existing = next(before, None)
         self._there.close()
         self._there = there
 
     def close(self) -> None:
-        """Forget everything."""
+        """Delete both snapshots from disk."""
         self._seen.close()
         self._there.close()
 

@@ -148,7 +148,7 @@ class GlobusMover:
         """How many bytes Globus put on the wire."""
         return self._tasks.bytes
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Follow what earlier calls began to its end; what it wrote is proven when its turn comes in a plan."""
         for task in self._tasks.earlier(self._over):
             self._over[task.submission] = task
@@ -162,7 +162,7 @@ class GlobusMover:
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Landed, None, None]:
         """See Mover."""
-        self.go_on()
+        self.resume()
         coming = iter(items)
         while some := list(islice(coming, TASK_FILES)):
             files = [item for item in some if _goes(item)]

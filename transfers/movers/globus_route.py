@@ -12,8 +12,8 @@ from hibali.errors import UsageError
 from hibali.events import Listener
 from hibali.locations import Location
 from transfers.entry import Entry
-from transfers.journal import DigestBook
 from transfers.movers.base import Mover
+from transfers.recorded_digests import DigestBook
 from transfers.request import Request
 from transfers.stores.base import Store
 from transfers.stores.globus.paths import CollectionPair, path_in_collection
@@ -150,7 +150,7 @@ def open_globus(
     sites = [_named(location.site) for location in ends_of]
     access = stack.enter_context(open_access(sites))
     globus = Globus(access.transfer(), sites[0], others=sites[1:], on_event=on_event)
-    tasks = Tasks(globus, ends, request.operation, request.patience, on_event)
+    tasks = Tasks(globus, ends, request.operation, request.task_timeouts, on_event)
     return GlobusMover(tasks, ends, otherwise, _recorded(request.source, source, stack))
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from hibali.system_errors import words_of
+from hibali.system_errors import message_of
 from transfers.agent import protocol
 from transfers.entry import Kind, Proof
 from transfers.remote.connection import Connection
@@ -347,7 +347,7 @@ def problem_from(found: Any) -> Problem:
     """The agent's [code, message, again]."""
     try:
         code, message, again = found
-        return Problem(str(code), words_of(str(code), str(message)), again=bool(again))
+        return Problem(str(code), message_of(str(code), str(message)), again=bool(again))
     except (TypeError, ValueError):
         return Problem("failed", "the agent gave no reason")
 

@@ -17,12 +17,12 @@ from typing import Any
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.ssh.sessions import Login
 from hibali.subprocesses import Process
-from hibali.system_errors import EXPLANATIONS, hint_of, words_of
+from hibali.system_errors import EXPLANATIONS, hint_of, message_of
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.agent.lease import seconds_of
 from transfers.agent.protocol import FAILED, SILENCE_SECONDS
 from transfers.pipeline.shared_memory import arena, take_room
+from transfers.stores.server_lease import locked
 
 # Reads eight digits and then that many bytes, straight from descriptor 0 so that nothing behind them is swallowed.
 # No newline, quote, `!` or `$`: it stands between single quotes in sh, bash, tcsh and fish alike.
@@ -291,8 +291,9 @@ class Connection:
         code = str(header.get("code", "failed"))
         subject = self._subject(header)
         if code == "locked":
-            return _locked(header, self.where)
-        message = printable(words_of(code, str(header.get("message", ""))))
+            holder = header.get("holder")
+            return locked(holder if isinstance(holder, dict) else {}, self.where)
+        message = printable(message_of(code, str(header.get("message", ""))))
         if code == FAILED:
             return agent_failed(message, subject)
         if code == "overtaken":
@@ -373,20 +374,6 @@ def agent_failed(reason: str, where: str) -> HibaliError:
         f"hibali's agent stopped because of a bug: {reason}",
         subject=where,
         hint="Please report this line, with the version: hibali --version",
-    )
-
-
-def _locked(header: dict[str, Any], where: str) -> TryLaterError:
-    told = header.get("holder")
-    holder = told if isinstance(told, dict) else {}
-    words = f"{printable(str(holder.get('operation') or 'an operation'))} from {printable(str(holder.get('client') or 'somewhere'))}"
-    words += f" (agent {printable(str(holder.get('pid')))} on {printable(str(holder.get('host')))})"
-    return TryLaterError(
-        "locked",
-        f"the target is held by {words}",
-        subject=where,
-        hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
-        transient=False,
     )
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, NoReturn
 
 from hibali.errors import IncompleteError, RefusedError
-from hibali.files import private_folder, state_folder, write_atomic
-from hibali.ledger import now
 from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent.identity import Identity
@@ -244,6 +239,10 @@ class Origin:
     def entry(self, item: Item) -> Entry:
         """What an item is at its source."""
         return item.entry if self.name is None else item.entry._replace(path=self.name)
+
+    def path_of(self, entry: Entry) -> bytes:
+        """Return the path at the source of an entry of the target."""
+        return entry.path if self.name is None else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -851,39 +850,6 @@ def named_anew(store: Store, entry: Entry, name: bytes) -> Iterator[Landed] | No
         return None
     further = Item(0, entry._replace(path=name, same_as=entry.path))
     return store.write([Payload(Unit((further,)), b"", [0], [None])])
-
-
-def read_seen(site: str, table: str, name: str, endpoint: str) -> dict[str, Any] | None:
-    """What `keep_seen` kept of this place at this very endpoint; None where nothing was. Its values are to be judged."""
-    found = _read(_file(site)).get(table)
-    one = found.get(name) if isinstance(found, dict) else None
-    if not isinstance(one, dict) or one.get("endpoint") != endpoint:
-        return None
-    seen = one.get("honours")
-    return seen if isinstance(seen, dict) else None
-
-
-def keep_seen(site: str, table: str, name: str, endpoint: str, seen: dict[str, Any]) -> None:
-    """Keep it for the next call; where that fails it is asked again."""
-    path = _file(site)
-    record = _read(path)
-    places = record.get(table)
-    kept = places if isinstance(places, dict) else {}
-    kept[name] = {"endpoint": endpoint, "at": now(), "honours": seen}
-    with contextlib.suppress(OSError):
-        write_atomic(path, json.dumps({**record, table: kept, "schema": 1}, indent=1).encode("ascii") + b"\n")
-
-
-def _file(site: str) -> Path:
-    return private_folder(state_folder() / "sites") / f"{site}.json"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 class CleanupResult(StrEnum):

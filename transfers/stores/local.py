@@ -11,7 +11,7 @@ from hibali.config.model import Site
 from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
-from hibali.system_errors import words_of
+from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.agent.commands import expanded
 from transfers.agent.protocol import RefusedError, problem_of
@@ -92,7 +92,7 @@ class LocalStore(PosixStore):
         except (OSError, UnsafeNameError, RefusedError) as problem:
             self._close_folder()
             code, message, _ = problem_of(problem)
-            words = words_of(str(code), str(message))
+            words = message_of(str(code), str(message))
             raise error_from(str(code), words, printable(self.where)) from None
 
     def _reopen_folder(self) -> tuple[OpenedFolder, Root]:

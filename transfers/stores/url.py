@@ -20,7 +20,7 @@ from hibali.errors import (
     TryLaterError,
 )
 from hibali.events import Listener, ignore
-from hibali.http import ANSWER_SECONDS, MOST_ERROR, patience_for, too_long, too_slow
+from hibali.http import ANSWER_SECONDS, MOST_ERROR, request_timeout, too_long, too_slow
 from hibali.locations import Location
 from hibali.retry import with_retries
 from hibali.text import printable
@@ -110,7 +110,7 @@ class Web:
         url = self._url(path)
         end = None if length is None else offset + length
         start = None if length is None else offset
-        seconds = patience_for(most if length is None else length, _ANSWER_SECONDS)
+        seconds = request_timeout(most if length is None else length, _ANSWER_SECONDS)
         content = self._tried(
             lambda: self._within("_cat_file", url, seconds=seconds, start=start, end=end), absent=False
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import Exit
-from hibali.system_errors import EXPLANATIONS, code_of, explain, passing, reason_of, unreadable
+from hibali.system_errors import EXPLANATIONS, code_of, explain, reason_of, transient_error, unreadable
 from transfers.agent import protocol
 
 STATE = Path("/home/me/state")
@@ -99,4 +99,4 @@ def test_the_hint_says_when_it_is_a_file_of_our_own_or_not_known_which() -> None
 def test_a_file_that_cannot_be_read_now_is_for_later_and_any_other_for_the_user() -> None:
     assert unreadable(error(errno.ESTALE), "f").exit is Exit.TRY_LATER
     assert unreadable(error(errno.EISDIR), "f").exit is Exit.USAGE
-    assert passing(error(errno.ENOENT), "f") is None
+    assert transient_error(error(errno.ENOENT), "f") is None

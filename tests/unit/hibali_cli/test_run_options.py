@@ -9,7 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from hibali.errors import UsageError
-from hibali_cli.run_options import add_job_options, parse_resource_argv, read_resource_options, words_of
+from hibali_cli.run_options import (
+    add_resource_options,
+    parse_resource_argv,
+    read_resource_options,
+    resource_argv,
+)
 from runs.dataset import DatasetRequest, recorded_request
 from runs.schedulers.base import Resources
 
@@ -19,7 +24,7 @@ def read(*words: str) -> Resources:
     found: list[Resources] = []
 
     @click.command()
-    @add_job_options
+    @add_resource_options
     def command(**given: Any) -> None:
         found.append(read_resource_options(given))
 
@@ -44,8 +49,8 @@ def test_options_are_read_and_written_again() -> None:
         reservation="r",
         directives=("--qos=x y", "-l"),
     )
-    assert read(*words_of(asked)) == parse_resource_argv(words_of(asked)) == asked
-    assert (read(), words_of(read())) == (Resources(), ())
+    assert read(*resource_argv(asked)) == parse_resource_argv(resource_argv(asked)) == asked
+    assert (read(), resource_argv(read())) == (Resources(), ())
 
 
 def test_memory_is_never_rounded_down() -> None:
@@ -88,7 +93,7 @@ def test_what_would_be_another_directive_is_refused(words: tuple[str, ...]) -> N
 
 
 def test_the_ledger_keeps_the_options_of_a_line_and_older_ones_had_none() -> None:
-    asked = DatasetRequest("/f", "/f/answers.json", options=words_of(Resources(cores=2)))
+    asked = DatasetRequest("/f", "/f/answers.json", options=resource_argv(Resources(cores=2)))
     assert recorded_request([{"asked": asked.to_fields()}], "run") == asked
     older = {name: value for name, value in asked.to_fields().items() if name != "options"}
     assert recorded_request([{"asked": older}], "run").options == ()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali.amounts import size_words, time_words
+from hibali.amounts import format_duration, format_size
 from hibali.events import (
     Carried,
     Carrying,
@@ -88,9 +88,9 @@ def test_an_interruption_is_told_what_is_safe() -> None:
 
 
 def test_sizes_and_times_are_short() -> None:
-    assert [size_words(size) for size in (0, 999, 1000, 99_949, 99_950, 999_999, 10**18)] == [
+    assert [format_size(size) for size in (0, 999, 1000, 99_949, 99_950, 999_999, 10**18)] == [
         "0 B", "999 B", "1.0 kB", "99.9 kB", "100 kB", "1.0 MB", "1000 PB"
     ]  # fmt: skip
-    assert [time_words(seconds) for seconds in (0, 59.4, 60, 200, 7500, 273_600)] == [
+    assert [format_duration(seconds) for seconds in (0, 59.4, 60, 200, 7500, 273_600)] == [
         "1 s", "59 s", "1 min", "3 min 20 s", "2 h 5 min", "3 d 4 h"
     ]  # fmt: skip

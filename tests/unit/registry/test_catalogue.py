@@ -272,4 +272,6 @@ def test_a_version_is_deprecated_and_that_is_taken_back(catalogue: Catalogue) ->
 
 def test_an_author_can_deprecate_too(catalogue: Catalogue) -> None:
     added = catalogue.add(raw(**{"deprecated-by-doi": "10.5281/zenodo.1"}))
-    assert str(catalogue.deprecation(added)) == "deprecated; use doi:10.5281/zenodo.1; its author says so"
+    assert (
+        str(catalogue.deprecation(added)) == "deprecated; use doi:10.5281/zenodo.1; deprecated by its author"
+    )

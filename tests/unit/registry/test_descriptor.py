@@ -57,7 +57,7 @@ def test_the_reference_is_contained(
     )
     before = json.dumps(crashing)
     [problem] = find_refusals({**crashing, "inputs": [question("a", value_key="[O]")]})
-    assert "stops at it" in problem.message
+    assert "reference validator failed" in problem.message
     assert json.dumps(crashing) == before
     assert capfd.readouterr() == ("", "")
     assert (os.getcwd(), dict(os.environ)) == (folder, variables)  # noqa: PTH109  # as above

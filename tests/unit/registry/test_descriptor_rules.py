@@ -41,7 +41,7 @@ def test_what_the_schema_says_hides_nothing_else() -> None:
             "inputs[1].value-key",
             '"[B]" not in command-line or file template or environment variables',
         ),
-        ("extra", "there is no key 'extra' here"),
+        ("extra", "unknown key 'extra'"),
     ]
     lines = raw.decode().splitlines()
     assert ['"id"' in lines[found[0].line - 1], '"extra"' in lines[found[2].line - 1]] == [True, True]
@@ -83,7 +83,7 @@ def test_a_key_that_is_nearly_right_is_guessed() -> None:
                     ]
                 },
             ),
-            '"a" has a conditional-path-template and does not say whether it is optional',
+            '"a" has a conditional-path-template but not the key "optional"',
             "output-files[0].conditional-path-template",
         ),
         (make_document("x [F]", {**FLAG, "optional": False}), "it has to be optional", "inputs[0].optional"),
@@ -165,14 +165,14 @@ def advice_on(document: dict[str, Any]) -> list[tuple[str, str]]:
                 ],
             ),
             "output-files[0].conditional-path-template[0]",
-            "cannot be judged",
+            "cannot be evaluated",
         ),
         (
             make_document(
                 "x [A]", question("a"), environment_variables=[{"name": "LD_PRELOAD", "value": "y"}]
             ),
             "environment-variables[0].name",
-            "refused to run",
+            "refuses to run",
         ),
         ({**make_document("x [A]", question("a")), "shell": "/bin/zsh"}, "shell", "refuses to run"),
         ({**make_document("x [A]", question("a")), "shell": "/tmp/evil/bash"}, "shell", "refuses to run"),
@@ -208,17 +208,17 @@ def advice_on(document: dict[str, Any]) -> list[tuple[str, str]]:
                 groups=[{"id": "g", "name": "G", "members": ["a", "b"], "mutually-exclusive": True}],
             ),
             "inputs[1].default-value",
-            "the group g excludes it beside a",
+            "the group g excludes it together with a",
         ),
         (
             make_document("x [A]", question("a"), custom={"hibali": {"tasks": "4"}}),
             "custom.hibali.tasks",
-            "passed over",
+            "is ignored",
         ),
         (
             make_document("x [A]", question("a"), custom={"hibali": {"task": 4}}),
             "custom.hibali.task",
-            "says nothing",
+            "has no meaning",
         ),
     ],
 )

@@ -57,7 +57,7 @@ def test_under_the_policy_only_what_is_signed_comes(
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
     a.catalogue.sign(added, *sign(signed_text(added), other, a.folder))
     a.publish()
-    with pytest.raises(RefusedError, match="none whose word counts"):
+    with pytest.raises(RefusedError, match="none of its signers"):
         b.fetch()
     second = a.catalogue.add(raw(version="2.0"))
     file, signature = sign(signed_text(added), key, a.folder)
@@ -104,7 +104,7 @@ def test_what_was_fetched_once_cannot_be_changed_there(over_git: tuple[Site, Sit
     b.fetch()
     forge(repository, {"tool/1.0/descriptor.json": raw(description="Evil."), "tool/1.0/published.json": None})
     for site in (a, b):
-        with pytest.raises(RefusedError, match="other content"):
+        with pytest.raises(RefusedError, match="different content"):
             site.fetch()
 
 

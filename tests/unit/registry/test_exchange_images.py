@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import HibaliError, RefusedError
-from registry.exchange import Content, FolderShelf, publish, shelf_place
+from registry.exchange import Content, FolderImageStore, image_path, publish
 from registry.images.record import ImageRecord, write_record
 from registry.pipeline import Pipeline
-from registry.remotes.base import Look, Offer, Parcel, Reference
+from registry.remotes.base import Offer, Reference, Snapshot, Upload
 from registry.remotes.folder import FolderRemote
 from registry.remotes.git import GitRemote
 from registry.signature import Policy, sign, signed_text
@@ -34,7 +34,7 @@ class Lab(Site):
         self, folder: Path, kind: type[GitRemote | FolderRemote], url: str, shelf: Path | None
     ) -> None:
         super().__init__(folder, kind, url, history=False)
-        self.shelf = FolderShelf(shelf) if shelf else None
+        self.shelf = FolderImageStore(shelf) if shelf else None
 
     def leave(self) -> dict[str, tuple[str, Content]]:
         """What became of each version and of its image's content."""
@@ -96,7 +96,7 @@ def test_what_is_known_comes_by_itself_and_the_content_when_wanted(
     assert a.leave() == {"tool@1.0": ("published", "sent")}
     assert b.fetch() == {"tool@1.0": "fetched"}
     assert b.catalogue.image(pipeline) == record
-    assert b.catalogue.images.here(pipeline, record) is None
+    assert b.catalogue.images.local_file(pipeline, record) is None
     assert b.shelf is not None
     b.catalogue.images.receive(pipeline, b.shelf.get, "lab")
     assert b.catalogue.image_file(pipeline).read_bytes() == archive.read_bytes()
@@ -109,7 +109,7 @@ def test_a_content_that_is_there_is_not_moved(
     a, b = two_labs
     a.add(archive)
     a.leave()
-    monkeypatch.setattr(FolderShelf, "put", None)
+    monkeypatch.setattr(FolderImageStore, "put", None)
     assert a.leave() == {"tool@1.0": ("same", "there")}
     b.fetch()
     assert b.leave() == {"tool@1.0": ("same", "there")}
@@ -136,7 +136,7 @@ def test_without_a_place_for_images_the_record_is_published(
     assert a.leave() == {"tool@1.0": ("published", "stays here")}
     b.fetch()
     assert b.catalogue.image(pipeline) == record
-    b.shelf = FolderShelf(tmp_path / "elsewhere")
+    b.shelf = FolderImageStore(tmp_path / "elsewhere")
     assert b.leave() == {"tool@1.0": ("same", "missing")}
 
 
@@ -153,7 +153,7 @@ def test_another_image_of_a_published_version_is_refused_where_it_is_published(
         assert refused.value.code == "immutable-image"
         assert first.digest in refused.value.message
         assert second.digest in refused.value.message
-    assert FolderShelf(tmp_path / "lab" / ".images").present([second]) == set()
+    assert FolderImageStore(tmp_path / "lab" / ".images").present([second]) == set()
 
 
 def altered(record: ImageRecord, **changes: object) -> bytes:
@@ -212,12 +212,12 @@ class DiesBeforePublishing:
     def __init__(self, remote: GitRemote | FolderRemote) -> None:
         self._remote = remote
 
-    def look(self, **how: bool) -> Look:
-        return _DyingLook(self._remote.look(**how))
+    def take_snapshot(self, **how: bool) -> Snapshot:
+        return _DyingLook(self._remote.take_snapshot(**how))
 
 
 class _DyingLook:
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Snapshot) -> None:
         self._look = look
 
     def offers(self) -> Mapping[Reference, Offer]:
@@ -226,8 +226,8 @@ class _DyingLook:
     def read(self, wanted: Sequence[str]) -> list[bytes]:
         return list(self._look.read(wanted))
 
-    def publish(self, parcels: Sequence[Parcel], message: str) -> bool:
-        del parcels, message
+    def publish(self, uploads: Sequence[Upload], message: str) -> bool:
+        del uploads, message
         raise Interrupted
 
 
@@ -243,7 +243,7 @@ def test_killed_between_content_and_pointer_nothing_dangles(
     assert b.shelf is not None
     assert b.shelf.present([record]) == {record.digest}
     a.remote = remote
-    monkeypatch.setattr(FolderShelf, "put", None)
+    monkeypatch.setattr(FolderImageStore, "put", None)
     assert a.leave() == {"tool@1.0": ("published", "there")}
     assert b.fetch() == {"tool@1.0": "fetched"}
 
@@ -303,6 +303,6 @@ def test_under_the_policy_a_signature_covers_the_image(
 
 def test_the_place_of_a_content_is_that_of_a_special_remote_of_ours() -> None:
     record = ImageRecord(f"sha256:{'ab' * 32}", 3_000_000, "sif", f"sha256:{'ab' * 32}")
-    first, second, key = shelf_place(record).split("/")
+    first, second, key = image_path(record).split("/")
     assert key == f"SHA256E-s3000000--{'ab' * 32}.sif"
     assert (len(first), len(second)) == (3, 3)

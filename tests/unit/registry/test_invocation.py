@@ -269,4 +269,4 @@ def test_an_authors_own_schema_stands_in_for_single_values_and_is_never_fetched(
     elsewhere = make_tool("x", question("a"), invocation_schema={"$ref": "http://127.0.0.1:1/schema.json"})
     assert "cannot be followed" in problems_of(elsewhere, {"a": "x"})["invocation-schema"]
     broken = make_tool("x", question("a"), invocation_schema={"type": 3})
-    assert "not a JSON schema" in problems_of(broken, {"a": "x"})["invocation-schema"]
+    assert "not a valid JSON schema" in problems_of(broken, {"a": "x"})["invocation-schema"]

@@ -18,11 +18,11 @@ from hibali.config.model import local_site
 from hibali.documents import line_of_json
 from hibali.errors import RefusedError
 from runs.adopt import Adoption, FoundRun, adopt, find_unknown_runs, read_run_manifest, write_run_manifest
-from runs.clean import CleanRequest, why_kept
+from runs.clean import CleanRequest, reason_to_keep
 from runs.model import Run, State
 from runs.reports.run_page import ReportedRun, render
 from runs.status import Span
-from runs.store import Queued, RunStore
+from runs.store import QueuePlaces, RunStore
 from tests.support.runs import change_run, make_run
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
@@ -54,20 +54,20 @@ def test_only_what_is_over_and_collected_goes(
     state: State, collected: tuple[str, ...], folder: bytes, ended: str, everything: bool, older_than: float
 ) -> None:
     run = change_run(BARE, state=state, collected=collected, folder=folder, ended=ended)
-    because = why_kept(run, CleanRequest(all_ended=everything, older_than=older_than), NOW)
+    because = reason_to_keep(run, CleanRequest(all_ended=everything, older_than=older_than), NOW)
     if not because:
         assert state in {State.SUCCEEDED, State.FAILED, State.CANCELLED}
         assert folder
         assert collected or everything
         assert older_than < 86400 * 365
-    assert why_kept(change_run(run, cleaned="2026-02-28T00:00:00Z"), CleanRequest(all_ended=True), NOW)
+    assert reason_to_keep(change_run(run, cleaned="2026-02-28T00:00:00Z"), CleanRequest(all_ended=True), NOW)
 
 
 def test_younger_ones_stay() -> None:
     ended = (NOW - timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
     run = change_run(BARE, state=State.FAILED, collected=("x",), folder=b"/w", ended=ended)
-    assert why_kept(run, CleanRequest(older_than=3 * 86400.0), NOW)
-    assert not why_kept(run, CleanRequest(older_than=86400.0), NOW)
+    assert reason_to_keep(run, CleanRequest(older_than=3 * 86400.0), NOW)
+    assert not reason_to_keep(run, CleanRequest(older_than=86400.0), NOW)
 
 
 @pytest.fixture
@@ -95,11 +95,11 @@ def test_a_run_is_taken_up_from_its_card_once(host: RemoteHost, tmp_path: Path) 
         begun.spec.outputs,
         bytes(tmp_path),
     )
-    assert Queued("here").held() == {RUN: 1}
+    assert QueuePlaces("here").held() == {RUN: 1}
     run_store.note(RUN, "seen", {"state": "SUCCEEDED", "native": "", "reason": ""})
-    assert Queued("here").held() == {}
+    assert QueuePlaces("here").held() == {}
     assert adopt(run_store, stray).state is State.SUCCEEDED
-    assert Queued("here").held() == {}
+    assert QueuePlaces("here").held() == {}
     found = run_store.find_unreported("a" * 64)
     assert found is not None
     assert found.id == RUN

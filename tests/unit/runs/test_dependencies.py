@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hibali.errors import RunFailedError, TryLaterError
-from runs.clean import CleanRequest, needed_ids, why_kept
+from runs.clean import CleanRequest, needed_ids, reason_to_keep
 from runs.dependencies import find_jobs, find_task_jobs
 from runs.model import Chunk, Pilot, Run, RunStatus, State, Sweep
-from runs.poll import explain
+from runs.poll import add_reason
 from runs.records import sweep_fields
 from runs.schedulers.base import load_scheduler
 from runs.status import ExitRecord, Observation
@@ -69,7 +69,7 @@ def test_what_a_run_that_is_not_over_needs_is_not_cleaned() -> None:
     for state, kept in ((State.RUNNING, True), (State.SUCCEEDED, False)):
         other = change_run(a_run(state), id=SECOND, sources=(("in", f"run:{FIRST}/out"),))
         wanted = CleanRequest(needed=needed_ids([done, other]))
-        assert bool(why_kept(done, wanted, datetime.now(UTC))) is kept
+        assert bool(reason_to_keep(done, wanted, datetime.now(UTC))) is kept
 
 
 class Place:
@@ -96,7 +96,7 @@ def explained(first: State, seen: Observation, place: Place, **more: Any) -> Obs
         return [run_store.note(run.id, "seen", {"state": first, "native": "", "reason": ""}) for run in runs]
 
     host: Any = place
-    return explain(change_run(run, folder=b"/w", job="8"), seen, host, run_store, look)
+    return add_reason(change_run(run, folder=b"/w", job="8"), seen, host, run_store, look)
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -127,7 +127,7 @@ def test_a_tool_that_was_not_started_says_why() -> None:
     started = Observation(State.FAILED, record=replace(RECORD, code=3))
     run_store = RunStore()
     host: Any = Place(unmet=b"forged")
-    assert explain(run_store.load(SECOND), started, host, run_store, list) == started
+    assert add_reason(run_store.load(SECOND), started, host, run_store, list) == started
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -199,7 +199,7 @@ def test_a_job_that_could_never_start_names_the_task_that_failed() -> None:
     run = run_store.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken]})
     assert run.needs == (FIRST,)
     host: Any = Place()
-    found = explain(
+    found = add_reason(
         change_run(run, folder=b"/w", job="8"), Observation(State.LOST, "x"), host, run_store, list
     )
     assert (found.state, found.reason) == (State.CANCELLED, f"run {FIRST}.2 failed")

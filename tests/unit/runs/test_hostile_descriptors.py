@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hibali.config.model import SchedulerSettings
+from hibali.config.model import local_site
 from hibali.errors import HibaliError
 from registry.advice import find_advice
 from registry.descriptor import read_descriptor
@@ -17,6 +17,7 @@ from runs.containers.base import Started, find_consent_reasons, load_container
 from runs.inputs import list_inputs
 from runs.model import Input
 from runs.prepare import Prepared, prepare
+from runs.request import ComputeSite, Request, Workload
 from runs.schedulers.slurm import SCHEDULER as SLURM
 from tests.end_to_end.run_tools import DESCRIPTOR, doing
 
@@ -33,17 +34,8 @@ def prepared(change: dict[str, Any], answers: dict[str, Any], word: str = "bubbl
     inputs = [
         Input(each.id, each.number, each.text, "name", source="/c/0") for each in list_inputs(invocation)
     ]
-    return prepare(
-        pipeline,
-        invocation,
-        inputs,
-        run=RUN,
-        folder=f"/w/runs/{RUN}",
-        settings=SchedulerSettings(name="slurm"),
-        scheduler=SLURM,
-        container=container,
-        image=Started("e" * 64),
-    )
+    request = Request(Workload(pipeline, invocation), ComputeSite(local_site(), SLURM, container))
+    return prepare(request, inputs, RUN, f"/w/runs/{RUN}", image=Started("e" * 64))
 
 
 def output(template: str, **more: Any) -> dict[str, Any]:

@@ -6,7 +6,14 @@ import pytest
 
 from hibali.errors import NotFoundError, UsageError
 from runs.model import Output, Run, RunStatus, Sweep
-from runs.store import Named, Reference, find_output, parts_meant, read_named, read_reference
+from runs.store import (
+    OutputIdentity,
+    Reference,
+    find_output,
+    read_output_identity,
+    read_reference,
+    referenced_runs,
+)
 from tests.support.runs import make_run
 
 RUN = "20260102-030405-0a1b2c3d"
@@ -81,13 +88,13 @@ def test_what_is_meant_of_a_run_has_to_be_declared_and_there() -> None:
 @pytest.mark.parametrize(
     "named",
     [
-        Named(Reference(RUN, "out")),
-        Named(Reference(RUN, "out", "a/b", 7)),
-        Named(Reference(RUN, "out", task=7), "part-1"),
+        OutputIdentity(Reference(RUN, "out")),
+        OutputIdentity(Reference(RUN, "out", "a/b", 7)),
+        OutputIdentity(Reference(RUN, "out", task=7), "part-1"),
     ],
 )
-def test_an_identity_is_read_as_it_was_written(named: Named) -> None:
-    assert read_named(named.text) == named
+def test_an_identity_is_read_as_it_was_written(named: OutputIdentity) -> None:
+    assert read_output_identity(named.text) == named
 
 
 def test_of_a_sweep_one_task_is_meant_or_all_in_their_order() -> None:
@@ -95,11 +102,11 @@ def test_of_a_sweep_one_task_is_meant_or_all_in_their_order() -> None:
     sweep = Sweep({3: RunStatus(), 10: RunStatus()}, rows=((), ()), sets=outputs, set_of=(0, 1))
     run = make_run(id=RUN, site="s", folder=b"/w", sweep=sweep)
     everything, one = Reference(RUN, "out"), Reference(RUN, "out", task=10)
-    assert [part.reference for part in parts_meant(run, everything)] == [f"{RUN}.3", f"{RUN}.10"]
-    assert [find_output(part, everything).path for part in parts_meant(run, everything)] == ["a", "b"]
-    [part] = parts_meant(run, one)
+    assert [part.reference for part in referenced_runs(run, everything)] == [f"{RUN}.3", f"{RUN}.10"]
+    assert [find_output(part, everything).path for part in referenced_runs(run, everything)] == ["a", "b"]
+    [part] = referenced_runs(run, one)
     assert (part.task, part.folder, find_output(part, one).path) == (10, b"/w/tasks/10", "b")
     with pytest.raises(NotFoundError):
-        parts_meant(run, Reference(RUN, "out", task=4))
+        referenced_runs(run, Reference(RUN, "out", task=4))
     with pytest.raises(UsageError):
-        parts_meant(left_by(Output("out", "a")), one)
+        referenced_runs(left_by(Output("out", "a")), one)

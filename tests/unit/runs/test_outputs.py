@@ -12,7 +12,7 @@ from hibali.locations import Location
 from runs import outputs as left
 from runs.inputs import identify_local
 from runs.model import Output, Run
-from runs.outputs import RunOutputs, content_at, content_of_place, look_at, matched_paths
+from runs.outputs import RunOutputs, content_at, content_of_place, inspect_outputs, matched_paths
 from tests.support.runs import make_run
 from tests.support.waiting import wait_for
 from transfers.entry import Entry, Kind
@@ -40,7 +40,7 @@ def work(tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("hibali_home")
 def test_a_content_is_the_same_at_a_site_as_here(work: Path) -> None:
     outputs = [Output("tree", "tree"), Output("one", "one")]
-    standing = look_at(ended_run(work.parent, *outputs), SITE, outputs, hashed=True)
+    standing = inspect_outputs(ended_run(work.parent, *outputs), SITE, outputs, hashed=True)
     assert (standing.problems, standing.changed) == ([], [])
     assert content_at(b"tree", standing).text == identify_local(work / "tree").text
     assert content_at(b"one", standing).text == identify_local(work / "one").text
@@ -55,7 +55,7 @@ def test_a_folder_with_a_symlink_has_no_content_that_could_be_compared(work: Pat
     (work / "tree" / "link").symlink_to("a")
     assert content_of_place(Location(SITE, str(work / "tree"), "tree")) is None
     run = ended_run(work.parent, Output("tree", "tree"))
-    assert [each.code for each in look_at(run, SITE, run.spec.outputs, hashed=False).problems] == [
+    assert [each.code for each in inspect_outputs(run, SITE, run.spec.outputs, hashed=False).problems] == [
         "output-not-a-file"
     ]
 
@@ -68,7 +68,7 @@ def test_whatever_changes_after_the_end_is_seen(
     monkeypatch.setattr(left, "_SLACK_NS", 0)
     run = ended_run(work.parent, Output("tree", "tree"))
     ended = (work.parent / "exit.json").stat().st_ctime_ns
-    assert look_at(run, SITE, run.spec.outputs, hashed=False).changed == []
+    assert inspect_outputs(run, SITE, run.spec.outputs, hashed=False).changed == []
 
     def later() -> bool:
         """Whether the clock of the filesystem goes on."""
@@ -85,7 +85,7 @@ def test_whatever_changes_after_the_end_is_seen(
         path.unlink()
     else:
         (path.parent / "more").write_text("x")
-    assert look_at(run, SITE, run.spec.outputs, hashed=False).changed
+    assert inspect_outputs(run, SITE, run.spec.outputs, hashed=False).changed
 
 
 def test_a_pattern_stands_for_all_that_it_matches_in_order() -> None:

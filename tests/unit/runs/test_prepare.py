@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from hibali.config.model import Gpus, SchedulerSettings
+from hibali.config.model import Gpus, SchedulerSettings, local_site
 from hibali.errors import RefusedError, UsageError
 from hibali.plugins import built_in_words
 from registry.descriptor import read_descriptor
@@ -22,7 +23,7 @@ from runs.containers.shifter import CONTAINER as SHIFTER
 from runs.inputs import list_inputs
 from runs.model import Input
 from runs.prepare import Prepared, prepare
-from runs.request import run_key
+from runs.request import ComputeSite, JobOptions, Request, Workload, run_key
 from runs.schedulers.base import Resources, load_scheduler
 from runs.schedulers.slurm import SCHEDULER as SLURM
 from runs.script import job_script
@@ -47,19 +48,13 @@ def prepared(
     inputs = [
         Input(each.id, each.number, each.text, "name", source="/c/0") for each in list_inputs(invocation)
     ]
-    return prepare(
-        pipeline,
-        invocation,
-        inputs,
-        run=RUN,
-        folder=FOLDER,
-        settings=SchedulerSettings(name=scheduler.name, **settings),
-        scheduler=scheduler,
-        container=container,
-        image=Started("e" * 64),
-        wanted=wanted,
-        gpus=gpus,
+    site = replace(local_site(), scheduler=SchedulerSettings(name=scheduler.name, **settings), gpus=gpus)
+    request = Request(
+        Workload(pipeline, invocation),
+        ComputeSite(site, scheduler, container),
+        JobOptions(wanted or Resources()),
     )
+    return prepare(request, inputs, RUN, FOLDER, image=Started("e" * 64))
 
 
 @settings(deadline=None)
@@ -157,17 +152,10 @@ def test_a_container_s_working_directory_and_entry_point_are_followed() -> None:
     def prepare_with(command: str) -> Prepared:
         document = {**DESCRIPTOR, "container-image": image, "command-line": command}
         pipeline = read_descriptor(json.dumps(document).encode(), "tool.json")
-        return prepare(
-            pipeline,
-            check_invocation(pipeline, {"in": "x", "say": "a b"}),
-            [Input("in", 0, "x", "x", source="/c/0")],
-            run=RUN,
-            folder=FOLDER,
-            settings=SchedulerSettings(),
-            scheduler=SLURM,
-            container=PODMAN,
-            image=Started("e" * 64),
-        )
+        workload = Workload(pipeline, check_invocation(pipeline, {"in": "x", "say": "a b"}))
+        request = Request(workload, ComputeSite(local_site(), SLURM, PODMAN))
+        inputs = [Input("in", 0, "x", "x", source="/c/0")]
+        return prepare(request, inputs, RUN, FOLDER, image=Started("e" * 64))
 
     found = prepare_with(plain)
     with pytest.raises(UsageError):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runs.rate_limits import SharedPolling
-from runs.store import Queued, RunStore, count_queued, format_queue_full, room
+from runs.store import QueuePlaces, RunStore, count_queued, format_queue_full, free_places
 
 RUN = "20260102-030405-0a1b2c3d"
 FIELDS: dict[str, Any] = {
@@ -33,25 +33,25 @@ def test_what_is_left_is_never_more_than_the_limit_and_never_less_than_none(
     limit: int, held: dict[str, int]
 ) -> None:
     queued = count_queued(held)
-    left = room(limit, queued)
+    left = free_places(limit, queued)
     assert 0 <= left <= limit
     assert left == 0 or queued + left == limit
 
 
 def test_why_a_run_waits_is_said_in_numbers() -> None:
-    assert format_queue_full(100, 100) == "waits for room: 100 of 100 jobs in the queue"
+    assert format_queue_full(100, 100) == "the queue is full: 100 of 100 jobs"
 
 
 def test_places_are_taken_once_kept_and_given_back(hibali_home: Any) -> None:
     del hibali_home
-    queued = Queued("juwels")
+    queued = QueuePlaces("juwels")
     assert queued.take(RUN, 3, 5)
     assert queued.take(RUN, 3, 5)  # again by the same line: the same places
     assert not queued.take(f"{RUN}.2", 3, 5)
     assert queued.take(f"{RUN}.2", 2, 5)
     assert not queued.take(run_id(1), 1, 5)
-    assert Queued("juwels").held() == {RUN: 3, f"{RUN}.2": 2}
-    assert Queued("other").held() == {}
+    assert QueuePlaces("juwels").held() == {RUN: 3, f"{RUN}.2": 2}
+    assert QueuePlaces("other").held() == {}
     queued.keep(RUN, 1)
     assert queued.take(run_id(1), 2, 5)
     queued.keep(f"{RUN}.2", 0)
@@ -63,7 +63,7 @@ def test_places_are_taken_once_kept_and_given_back(hibali_home: Any) -> None:
 
 def test_what_is_larger_than_the_budget_goes_in_alone(hibali_home: Any) -> None:
     del hibali_home
-    queued = Queued("juwels")
+    queued = QueuePlaces("juwels")
     queued.take(RUN, 1, 5)
     assert not queued.take(run_id(1), 9, 5)
     queued.release(RUN)
@@ -73,7 +73,7 @@ def test_what_is_larger_than_the_budget_goes_in_alone(hibali_home: Any) -> None:
 
 def test_what_is_noted_is_noted_before_the_next_one_counts(hibali_home: Any) -> None:
     del hibali_home
-    queued = Queued("juwels")
+    queued = QueuePlaces("juwels")
     noted: list[str] = []
     queued.take(RUN, 2, 2, taken=lambda: noted.append("first"))
     queued.take(run_id(1), 2, 2, taken=lambda: noted.append("second"))
@@ -82,7 +82,7 @@ def test_what_is_noted_is_noted_before_the_next_one_counts(hibali_home: Any) -> 
 
 def test_places_of_the_dead_are_freed(hibali_home: Any) -> None:
     del hibali_home
-    queued = Queued("juwels")
+    queued = QueuePlaces("juwels")
     for holder in (RUN, f"{RUN}.1", run_id(1)):
         queued.take(holder, 1, 10)
     queued.forget_dead(lambda found: found != RUN)
@@ -92,9 +92,9 @@ def test_places_of_the_dead_are_freed(hibali_home: Any) -> None:
 def test_threads_do_not_overrun_it(hibali_home: Any) -> None:
     del hibali_home
     with ThreadPoolExecutor(4) as pool:
-        granted = list(pool.map(lambda number: Queued("juwels").take(run_id(number), 1, 5), range(12)))
+        granted = list(pool.map(lambda number: QueuePlaces("juwels").take(run_id(number), 1, 5), range(12)))
     assert granted.count(True) == 5
-    assert count_queued(Queued("juwels").held()) == 5
+    assert count_queued(QueuePlaces("juwels").held()) == 5
 
 
 def test_two_processes_do_not_overrun_it(hibali_home: Any) -> None:
@@ -118,7 +118,7 @@ def test_whoever_asks_tells_the_others_and_asks_for_their_runs(hibali_home: Any)
     assert SharedPolling("here", "direct").seconds_ago() > 1e9
     for number, scheduler in ((1, "direct"), (2, "slurm"), (3, "direct"), (4, "direct")):
         run_store.begin(run_id(number), f"{number:064x}", {**FIELDS, "scheduler": scheduler})
-        Queued("here").take(run_id(number), 1, 10)
+        QueuePlaces("here").take(run_id(number), 1, 10)
         if number != 4:
             run_store.note(run_id(number), "submitted", {"job": "7"})
     asking = SharedPolling("here", "direct")

@@ -14,7 +14,7 @@ from hibali.files import state_folder
 from registry.catalogue import Catalogue
 from registry.descriptor import read_descriptor
 from runs.model import State
-from runs.store import RunStore, by_site, runs_of
+from runs.store import RunStore, runs_by_site, runs_of
 from tests.support.catalogues import raw
 
 OTHER = "0" * 64
@@ -43,7 +43,7 @@ def test_runs_are_counted_by_site_and_the_last_one_is_told() -> None:
     begin(4, digest, "juwels", State.FAILED)
     begin(5, digest, "juwels", State.RUNNING)
     begin(6, digest, "juwels", State.SUCCEEDED)
-    sites = by_site(runs_of(digest))
+    sites = runs_by_site(runs_of(digest))
     assert [(each.site, each.last.id) for each in sites] == [("juwels", run_id(6)), ("here", run_id(3))]
     assert sites[0].states == {State.RUNNING: 1, State.SUCCEEDED: 2, State.FAILED: 1}
 

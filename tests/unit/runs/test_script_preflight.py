@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runs.script import Need, guard_lines
+from runs.script import Dependency, guard_lines
 
 RUN = "20260102-030405-0a1b2c3d"
 HOSTILE = "-n $(touch pwned) 'a\"b\n*"
@@ -35,9 +35,9 @@ class Chain:
 
     def start(self, *paths: str) -> str:
         """ "" where the tool starts, else what is said of why it does not."""
-        return self.start_after(Need(RUN, str(self.left.parent), paths))
+        return self.start_after(Dependency(RUN, str(self.left.parent), paths))
 
-    def start_after(self, need: Need) -> str:
+    def start_after(self, need: Dependency) -> str:
         """The same after whatever is needed."""
         script = guard_lines(str(self.own), [need]) + "exec touch started\n"
         done = subprocess.run(["/bin/sh", "-c", script], cwd=self.own, capture_output=True, check=False)
@@ -117,7 +117,9 @@ def test_a_fifo_is_named_and_not_opened(chain: Chain) -> None:
 
 def test_a_task_is_called_by_its_number(chain: Chain) -> None:
     chain.end(3)
-    assert chain.start_after(Need(RUN, str(chain.left.parent), (), 7)) == f"run {RUN}.7 did not succeed\n"
+    assert (
+        chain.start_after(Dependency(RUN, str(chain.left.parent), (), 7)) == f"run {RUN}.7 did not succeed\n"
+    )
 
 
 def test_of_a_whole_sweep_every_task_has_to_have_succeeded(chain: Chain) -> None:
@@ -126,7 +128,7 @@ def test_of_a_whole_sweep_every_task_has_to_have_succeeded(chain: Chain) -> None
     for number, code in ((1, 0), (2, 0), (10, 0)):
         (run / "tasks" / str(number)).mkdir(parents=True)
         (run / "tasks" / str(number) / "exit.json").write_text(record % code)
-    need = Need(RUN, str(run), all_tasks=True)
+    need = Dependency(RUN, str(run), all_tasks=True)
     assert chain.start_after(need) == ""
     (chain.own / "started").unlink()
     (run / "tasks" / "10" / "exit.json").write_text(record % 3)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runs.model import State
 from runs.schedulers.base import Phase, Status
-from runs.status import ASKED, ExitRecord, read_exit_record, resolve_status
+from runs.status import CANCEL_REQUESTED, ExitRecord, read_exit_record, resolve_status
 
 RUN = "20260102-030405-0a1b2c3d"
 
@@ -107,7 +107,9 @@ def test_a_tool_that_ended_after_the_wish_is_what_the_scheduler_did(
 ) -> None:
     """Its child may have been killed first, and it went on without it: no signal came, and the code proves nothing."""
     by_itself = State.FAILED if code else State.SUCCEEDED
-    seen = resolve_status(status(phase), record(code, ASKED), None, cancelled=True, marked=True, told=told)
+    seen = resolve_status(
+        status(phase), record(code, CANCEL_REQUESTED), None, cancelled=True, marked=True, told=told
+    )
     assert seen.state is (expected or by_itself)
 
 
@@ -136,7 +138,7 @@ def test_a_wish_that_never_arrived_explains_nothing() -> None:
 @given(
     st.sampled_from(list(Phase)),
     st.none() | st.sampled_from(list(Phase)),
-    st.none() | st.tuples(st.sampled_from([0, 1, 143]), st.sampled_from(["", "TERM", ASKED])),
+    st.none() | st.tuples(st.sampled_from([0, 1, 143]), st.sampled_from(["", "TERM", CANCEL_REQUESTED])),
     st.booleans(),
     st.booleans(),
     st.booleans(),

@@ -16,7 +16,7 @@ from tests.support.trees import make_tree
 from transfers.agent import commands
 from transfers.agent.commands import folds_case
 from transfers.entry import Kind, Proof
-from transfers.planner import check_plan, survey
+from transfers.planner import check_plan, plan_transfer
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 
@@ -29,7 +29,7 @@ def side(*names: bytes, facts: Facts = FACTS) -> ModelSide:
 
 
 def refused(source: ModelSide, target: ModelSide, rules: Rules) -> str:
-    found = survey(source, target, rules, target_exists=True)
+    found = plan_transfer(source, target, rules, target_exists=True)
     try:
         with pytest.raises(RefusedError) as caught:
             check_plan(found, rules, "there")
@@ -54,7 +54,7 @@ def test_what_fits_is_not_refused() -> None:
         (side(b"a", b"b"), side(b"a", b"C", facts=FOLDING)),
         (side(b"README", b"readme"), side()),
     ):
-        found = survey(source, target, Rules(exclude=("x",)), target_exists=True)
+        found = plan_transfer(source, target, Rules(exclude=("x",)), target_exists=True)
         check_plan(found, Rules(), "there")
         found.close()
 

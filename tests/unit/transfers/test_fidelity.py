@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import RefusedError
+from transfers.endpoints import check_fidelity
 from transfers.entry import Entry, Kind, Proof
 from transfers.plan import Action, Verb
 from transfers.plan_file import rules_record
 from transfers.plan_reader import rules_of
-from transfers.planner import FirstNames
-from transfers.request import check_fidelity, deepest_first
+from transfers.planner import FirstNames, deepest_first
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 

@@ -8,7 +8,7 @@ from hibali.config.model import Site
 from hibali.ledger import Journal, ledger_folder
 from hibali.locations import Location
 from hibali.text import path_fields
-from transfers.journal import recorded_digests
+from transfers.recorded_digests import recorded_digests
 
 HERE = Location(Site("here", "local"), "/data", "/data")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from transfers.entry import Entry, Kind
-from transfers.journal import DigestBook
+from transfers.recorded_digests import DigestBook
 
 DIGEST = "ab" * 32
 FILE = Entry(b"new\nline \xff", Kind.FILE, 5, 1, 0o644, 2, 3, 1, 4)

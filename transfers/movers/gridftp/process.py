@@ -250,7 +250,7 @@ class Copying:
         if direction.proxy is not None:
             environment["X509_USER_PROXY"] = str(direction.proxy)
         try:
-            self._process = Process(words(str(told), chosen), environment, hear=self._take, guarded=True)
+            self._process = Process(words(str(told), chosen), environment, on_error=self._take, guarded=True)
         except BaseException:
             self._folder.cleanup()
             raise

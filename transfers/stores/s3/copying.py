@@ -11,19 +11,12 @@ from itertools import islice
 from urllib.parse import quote_from_bytes
 
 from hibali.errors import HibaliError, IncompleteError
+from hibali.http import Answer
 from transfers.entry import Entry, Proof
 from transfers.stores.base import NOT_COPIED, Item, Landed, Problem
 from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, BegunUpload, Upload, abort, begin, copied
-from transfers.stores.s3.requests import (
-    CONNECTIONS,
-    Answer,
-    Requests,
-    checksum_of,
-    name_of,
-    parse,
-    problem_of,
-)
+from transfers.stores.s3.requests import CONNECTIONS, Requests, checksum_of, name_of, parse, problem_of
 from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, find_begun, is_exact, known_from
 
 _BATCH = 256

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError
+from hibali.http import Answer
 from hibali.text import path_fields, path_from_fields
 from transfers.entry import MOST_NS
 from transfers.spool import Blocks
 from transfers.stores.s3.multipart import BegunUpload, Upload, Uploads, abort, begin
-from transfers.stores.s3.requests import Answer, Requests
+from transfers.stores.s3.requests import Requests
 
 NAME = b".hibali/manifest.jsonl"
 _SHA256 = re.compile(r"[0-9a-f]{64}")

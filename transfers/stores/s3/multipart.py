@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError
 from hibali.files import private_folder, state_folder, write_atomic
+from hibali.http import Answer, Bytes
 from hibali.ledger import Journal, now, read_records
 from hibali.text import path_fields, path_from_fields
 from transfers.agent.lease import boot_identifier, is_gone, this_process
 from transfers.stores.s3.requests import (
     CHECKSUM,
-    Answer,
-    Bytes,
     Requests,
     checksum_of,
     children,

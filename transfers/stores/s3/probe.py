@@ -7,22 +7,24 @@ import hashlib
 import secrets
 import threading
 from collections.abc import Collection
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError
+from hibali.http import Answer
 from transfers.entry import Proof
-from transfers.stores.base import Facts, keep_seen, read_seen
+from transfers.stores import server_probe
+from transfers.stores.base import Facts
 from transfers.stores.s3.listing import pages
 from transfers.stores.s3.records import time_of
-from transfers.stores.s3.requests import CHECKSUM, Answer, Requests, checksum_of
+from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of
+from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
 
 _CONTENT = b"hibali asks what this server checks\n"
 _WRONG = hashlib.sha256(b"something else").hexdigest()
 _REFUSALS = frozenset({*range(400, 500), 501})
 _ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
-_LONG = 300
 _TABLE = "buckets"
 _KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
 _LEFT_SECONDS = 3600  # a probe this old is nobody's any more
@@ -94,12 +96,7 @@ def probe_server(requests: Requests, prefix: bytes) -> Honours:
     folder = prefix + b".hibali/probe/"
     base = folder + secrets.token_hex(8).encode()
     probe = _Probe(requests, base)
-    # In a thread of its own: an interruption waits for the answer and the cleaning, else a PUT could land behind it.
-    with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
-        try:
-            return thread.submit(_run_and_clean, probe, folder).result()
-        finally:
-            probe.stopped.set()
+    return run_probe(lambda: _run_and_clean(probe, folder), probe.stopped)
 
 
 def _run_and_clean(probe: _Probe, folder: bytes) -> Honours:
@@ -171,16 +168,13 @@ class _Probe:
 
     def _names(self) -> dict[str, Any]:
         tried = {self._base + b"x" + odd + b"x": odd for odd in _ODD}
-        long = self._base + b"l" * _LONG
+        long = self._base + b"l" * LONG_NAME
         both = {self._base, self._base + b"/x"}  # the first one stands already
         landed = {self._base} | {key for key in (*tried, long, self._base + b"/x") if self._holds(key)}
         found = {self._base + listed.path for page in pages(self._requests, self._base) for listed in page}
         found &= landed
-        lacking = [odd.decode() for key, odd in tried.items() if key not in found]
-        if "\x01" in lacking:
-            lacking = sorted({*lacking, *map(chr, range(1, 32))} - ({"\t", "\n", "\r"} - set(lacking)))
         return {
-            "refuses": tuple(lacking),
+            "refuses": refused_characters(tried, found),
             "name_bytes": 0 if long in found else 255,
             "file_and_folder": both <= found,
         }
@@ -192,16 +186,9 @@ def _checksum(content: bytes) -> str:
 
 def recall(site: str, bucket: str, endpoint: str) -> Honours | None:
     """What was seen of this bucket at this endpoint before; None where nothing was."""
-    found = read_seen(site, _TABLE, bucket, endpoint)
-    if found is None:
-        return None
-    try:
-        seen = Honours(**found)
-        return replace(seen, refuses=tuple(seen.refuses))
-    except TypeError:
-        return None
+    return server_probe.recall(Honours, site, _TABLE, bucket, endpoint)
 
 
 def remember(site: str, bucket: str, endpoint: str, honours: Honours) -> None:
     """Keep it for the next call."""
-    keep_seen(site, _TABLE, bucket, endpoint, asdict(honours))
+    server_probe.remember(honours, site, _TABLE, bucket, endpoint)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import MOST_ANSWER
+from hibali.http import MOST_ANSWER, Bytes
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import fill_gaps
 from transfers.stores.base import Item, Payload, Problem, Unit
@@ -23,7 +23,6 @@ from transfers.stores.s3.requests import (
     FAILED,
     IN_FLIGHT_BYTES,
     NOT_PARTIAL,
-    Bytes,
     Requests,
     checksum_of,
     from_obstore,

@@ -125,9 +125,9 @@ def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> Non
     """Raise `TryLaterError("locked")` where somebody holds a prefix around the root, or one of the whole keys `locks`."""
     above = [folder + _LOCK if folder else lock.NAME for folder in enclosing(root)] if root else []
     for key in (*above, *locks):
-        holder = lock.living_holder(requests, key)
-        if holder is not None:
-            raise locked(holder, requests.subject)
+        found = lock.find_lock(requests, key)
+        if found is not None and not found.free:
+            raise locked(found.holder, requests.subject)
 
 
 def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem | None:
@@ -139,7 +139,8 @@ def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem
     for some in _in_batches(_left(requests, prefix)):
         keys = [key for key, own in some if own]
         for key in [key for key in keys if is_lock(key)]:
-            if lock.living_holder(requests, key) is not None:
+            found = lock.find_lock(requests, key)
+            if found is not None and not found.free:
                 return Problem("locked", "another operation is at work there")
         problems = [problem for problem in removing.remove_keys(keys).values() if problem is not None]
         if problems:

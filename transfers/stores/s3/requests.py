@@ -6,8 +6,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_to_bytes
@@ -28,9 +26,11 @@ from hibali.http import (
     ANSWER_SECONDS,
     MOST_ANSWER,
     MOST_ERROR,
+    Answer,
+    Bytes,
     Deadline,
-    patience_for,
     read_at_most,
+    request_timeout,
     too_long,
     watched,
 )
@@ -279,7 +279,6 @@ def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
 
 
 CHECKSUM = "x-amz-checksum-sha256"
-Bytes = bytes | bytearray | memoryview
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 CONNECTIONS = 32
 IN_FLIGHT_BYTES = 64 * 1024 * 1024  # so much is under way at once: several parts, or two objects put whole
@@ -289,28 +288,6 @@ _ATTEMPTS = 5  # the one budget of a request, whoever sends it (decision 09),
 _PATIENCE_SECONDS = 45.0  # and the last one begins by then
 _READ_SECONDS = 120
 _LEAST_PATIENCE = ANSWER_SECONDS  # for an answer that is whole, however it comes
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Status, headers (any case) and body of an answer."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def etag(self) -> str:
-        """The ETag without its quotes."""
-        return self.headers.get("etag", "").strip('"')
-
-    @property
-    def seconds(self) -> float | None:
-        """The server's clock in seconds since the epoch (RFC 9110, Date)."""
-        try:
-            return parsedate_to_datetime(self.headers["date"]).timestamp()
-        except (KeyError, ValueError, TypeError):
-            return None
 
 
 class Requests:
@@ -426,7 +403,7 @@ class Requests:
         credentials = self.source.current()
         if credentials is not None:
             self._sign(request, credentials)
-        with Deadline(patience_for(len(body) + length, self._patience), self.subject):
+        with Deadline(request_timeout(len(body) + length, self._patience), self.subject):
             try:
                 found = self._session.send(request.prepare())
                 lowered = {name.lower(): value for name, value in found.headers.items()}

@@ -11,6 +11,7 @@ from itertools import chain
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener, Noted, ignore
+from hibali.http import Answer
 from hibali.locations import Location
 from hibali.retry import pause
 from hibali.text import printable
@@ -44,9 +45,9 @@ from transfers.stores.s3.probe import SEGMENT_BYTES, Honours, facts_of, probe_se
 from transfers.stores.s3.reading import Bulk, Reading
 from transfers.stores.s3.records import Records, time_of
 from transfers.stores.s3.removing import ObjectRemover
-from transfers.stores.s3.requests import CONNECTIONS, Answer, Requests
+from transfers.stores.s3.requests import CONNECTIONS, Requests
 from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, Writing
-from transfers.stores.server_lease import NoLock
+from transfers.stores.server_lease import NoLease
 
 _SETTLED_SECONDS = 2.0  # longer than anybody takes from looking at a key to having put it
 _STANDS = frozenset({409, 412})  # what a conditional put is answered where something stands, or is being put
@@ -186,7 +187,7 @@ class S3Store(Store):
         self._removing = ObjectRemover(requests, self._pool, self._key)
         self._honours = recall(site, requests.bucket, requests.endpoint.url)
         self._proof_read = Proof.RECORDED
-        self._holder: S3Lock | NoLock = NoLock()
+        self._holder: S3Lock | NoLease = NoLease()
         self._streams: _Streams = []
         self._made = False
         self._is_substore = False
@@ -457,16 +458,16 @@ class S3Store(Store):
         self.probe()
         self._made = True
 
-    def lock(self, operation: str, *, make: bool = False) -> S3Lock | NoLock:
+    def lock(self, operation: str, *, make: bool = False) -> S3Lock | NoLease:
         """See Store; where the server cannot hold a lock, that is told and nothing is held."""
         self._made = self._made or make
         if self._is_substore:
-            return NoLock()
+            return NoLease()
         self._probe_to_write()
         if self.facts.locks:
             self._holder = S3Lock(self._requests, self._key(LOCK), operation, self._lease)
         else:
-            self._holder = NoLock()
+            self._holder = NoLease()
             self._on_event(
                 Noted(
                     f"{self._requests.subject}: this server cannot hold a lock; write to it from one place at a time."

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from hibali.errors import HibaliError
+from hibali.http import Bytes
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import Jobs
 from transfers.stores.base import Item, Landed, Payload, Problem
@@ -27,7 +28,8 @@ from transfers.stores.s3.multipart import (
 )
 from transfers.stores.s3.probe import Honours
 from transfers.stores.s3.reading import Bulk
-from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Bytes, Requests, problem_of
+from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Requests, problem_of
+from transfers.stores.server_lease import Lease, NoLease
 
 _CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
 
@@ -76,17 +78,6 @@ CORRUPT = Problem("corrupt", "what arrived here is not what was read (sha256)", 
 OUT_OF_ORDER = Problem("out-of-order", "its segments did not come one after the other")
 
 
-class Holder(Protocol):
-    """Whoever knows whether the target is still ours."""
-
-    @property
-    def held(self) -> bool:
-        """Whether it is surely ours alone."""
-
-    def check(self, *, now: bool = False) -> None:
-        """Raise `TryLaterError` where it is not; with `now` whoever knows is asked."""
-
-
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
     """Where and how objects land: what a store gives to each `write`."""
@@ -98,7 +89,7 @@ class WriteTarget:
     key_of: Callable[[bytes], bytes]
     make_room: Callable[[Item], None]
     honours: Honours
-    holder: Holder
+    holder: Lease | NoLease
 
     @property
     def checksum(self) -> bool:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
-from hibali.system_errors import words_of
+from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.stores.base import Problem, Space
-from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, Channel, Pending, StatusError
 
 _PLAIN_CHUNK = 32 * 1024  # what every server of version 3 has to take
@@ -45,68 +45,68 @@ class Client:
         """The longest read and write the server takes (limits@openssh.com), bounded by what is useful."""
         found = [0, 0]
         if self.offers(b"limits@openssh.com"):
-            with contextlib.suppress(StatusError, wire.WireError):
-                reader = self._extended(b"limits@openssh.com", b"").answer(wire.EXTENDED_REPLY)
+            with contextlib.suppress(StatusError, channel.WireError):
+                reader = self._extended(b"limits@openssh.com", b"").answer(channel.EXTENDED_REPLY)
                 reader.large()
                 found = [reader.large(), reader.large()]
         sizes = [min(size or _PLAIN_CHUNK, _LARGEST_CHUNK) for size in found]
         return sizes[0], sizes[1]
 
     def _extended(self, name: bytes, content: bytes) -> Pending:
-        return self.channel.ask(wire.EXTENDED, wire.text(name) + content)
+        return self.channel.ask(channel.EXTENDED, channel.text(name) + content)
 
     def ask_stat(self, path: bytes, *, follow: bool = False) -> Pending:
         """What stands there; `attributes_of` the answer."""
-        return self.channel.ask(wire.STAT if follow else wire.LSTAT, wire.text(path))
+        return self.channel.ask(channel.STAT if follow else channel.LSTAT, channel.text(path))
 
     def ask_handle_stat(self, handle: bytes) -> Pending:
         """What an open file is now."""
-        return self.channel.ask(wire.FSTAT, wire.text(handle))
+        return self.channel.ask(channel.FSTAT, channel.text(handle))
 
     def attributes_of(self, pending: Pending) -> Attributes:
         """The answer to a question of this kind; raises `StatusError`."""
         with self.understanding():
-            return pending.answer(wire.ATTRS).attributes()
+            return pending.answer(channel.ATTRS).attributes()
 
     def stat(self, path: bytes, *, follow: bool = False) -> Attributes | None:
         """What stands there, None when absent; raises the error of ours for any other no."""
         try:
             return self.attributes_of(self.ask_stat(path, follow=follow))
         except StatusError as problem:
-            if problem.code == wire.NO_SUCH_FILE:
+            if problem.code == channel.NO_SUCH_FILE:
                 return None
             raise self.error(problem, path) from None
 
     def ask_open(self, path: bytes, flags: int, mode: int | None = None) -> Pending:
         """Open a file; `handle_of` the answer."""
-        content = wire.text(path) + wire.number(flags) + wire.attributes(mode=mode)
-        return self.channel.ask(wire.OPEN, content)
+        content = channel.text(path) + channel.number(flags) + channel.attributes(mode=mode)
+        return self.channel.ask(channel.OPEN, content)
 
     def ask_open_folder(self, path: bytes) -> Pending:
         """Open a folder for listing; `handle_of` the answer."""
-        return self.channel.ask(wire.OPENDIR, wire.text(path))
+        return self.channel.ask(channel.OPENDIR, channel.text(path))
 
     def handle_of(self, pending: Pending) -> bytes:
         """What stands for the open file; raises `StatusError`."""
         with self.understanding():
-            return pending.answer(wire.HANDLE).text()
+            return pending.answer(channel.HANDLE).text()
 
     def ask_close(self, handle: bytes) -> Pending:
         """Close a handle."""
-        return self.channel.ask(wire.CLOSE, wire.text(handle))
+        return self.channel.ask(channel.CLOSE, channel.text(handle))
 
     def ask_read(self, handle: bytes, offset: int, length: int) -> Pending:
         """Up to `length` bytes; `data_of` the answer."""
-        content = wire.text(handle) + wire.large(offset) + wire.number(length)
-        return self.channel.ask(wire.READ, content, weight=length)
+        content = channel.text(handle) + channel.large(offset) + channel.number(length)
+        return self.channel.ask(channel.READ, content, weight=length)
 
     def data_of(self, pending: Pending) -> bytes:
         """What was read, nothing at the end of the file; raises `StatusError`."""
         try:
             with self.understanding():
-                found = pending.answer(wire.DATA).text()
+                found = pending.answer(channel.DATA).text()
         except StatusError as problem:
-            if problem.code == wire.END_OF_FILE:
+            if problem.code == channel.END_OF_FILE:
                 return b""
             raise
         return found
@@ -116,74 +116,74 @@ class Client:
         asked = []
         for at in range(0, len(content), self.write_bytes):
             piece = content[at : at + self.write_bytes]
-            head = wire.text(handle) + wire.large(offset + at) + wire.number(len(piece))
-            asked.append(self.channel.ask(wire.WRITE, head, piece))
+            head = channel.text(handle) + channel.large(offset + at) + channel.number(len(piece))
+            asked.append(self.channel.ask(channel.WRITE, head, piece))
         return asked
 
     def ask_set(self, handle: bytes, *, mode: int | None = None, mtime_ns: int | None = None) -> Pending:
         """Give an open file its mode and time."""
         return self.channel.ask(
-            wire.FSETSTAT, wire.text(handle) + wire.attributes(mode=mode, mtime_ns=mtime_ns)
+            channel.FSETSTAT, channel.text(handle) + channel.attributes(mode=mode, mtime_ns=mtime_ns)
         )
 
     def ask_set_mode(self, path: bytes, mode: int) -> Pending:
         """Give what stands at a path, or what a link there points to, its mode."""
-        return self.channel.ask(wire.SETSTAT, wire.text(path) + wire.attributes(mode=mode))
+        return self.channel.ask(channel.SETSTAT, channel.text(path) + channel.attributes(mode=mode))
 
     def ask_set_link_time(self, path: bytes, mtime_ns: int) -> Pending | None:
         """Give a symlink its own time, where the server can."""
         if not self.offers(b"lsetstat@openssh.com"):
             return None
-        content = wire.text(path) + wire.attributes(mtime_ns=mtime_ns)
+        content = channel.text(path) + channel.attributes(mtime_ns=mtime_ns)
         return self._extended(b"lsetstat@openssh.com", content)
 
     def ask_sync(self, handle: bytes) -> Pending | None:
         """Bring an open file to disk, where the server can."""
         if not self.offers(b"fsync@openssh.com"):
             return None
-        return self._extended(b"fsync@openssh.com", wire.text(handle))
+        return self._extended(b"fsync@openssh.com", channel.text(handle))
 
     def ask_rename(self, old: bytes, new: bytes) -> Pending:
         """Rename over whatever file stands there; without the extension only where nothing stands."""
-        content = wire.text(old) + wire.text(new)
+        content = channel.text(old) + channel.text(new)
         if self.offers(b"posix-rename@openssh.com"):
             return self._extended(b"posix-rename@openssh.com", content)
-        return self.channel.ask(wire.RENAME, content)
+        return self.channel.ask(channel.RENAME, content)
 
     def ask_move(self, old: bytes, new: bytes) -> Pending:
         """Rename, a no where anything stands at the new name: what version 3 itself promises."""
-        return self.channel.ask(wire.RENAME, wire.text(old) + wire.text(new))
+        return self.channel.ask(channel.RENAME, channel.text(old) + channel.text(new))
 
     def ask_copy(self, source: bytes, target: bytes) -> Pending | None:
         """Copy one open file into another, there; None where the server cannot."""
         if not self.offers(b"copy-data"):
             return None
-        content = wire.text(source) + wire.large(0) * 2 + wire.text(target) + wire.large(0)
+        content = channel.text(source) + channel.large(0) * 2 + channel.text(target) + channel.large(0)
         return self._extended(b"copy-data", content)
 
     def ask_link(self, old: bytes, new: bytes) -> Pending | None:
         """A second name for a file, where the server can and nothing stands there."""
         if not self.offers(b"hardlink@openssh.com"):
             return None
-        return self._extended(b"hardlink@openssh.com", wire.text(old) + wire.text(new))
+        return self._extended(b"hardlink@openssh.com", channel.text(old) + channel.text(new))
 
     def ask_symlink(self, path: bytes, target: bytes) -> Pending:
         """Make a symlink; the words go in OpenSSH's order, which all servers took over from it."""
-        return self.channel.ask(wire.SYMLINK, wire.text(target) + wire.text(path))
+        return self.channel.ask(channel.SYMLINK, channel.text(target) + channel.text(path))
 
     def ask_readlink(self, path: bytes) -> Pending:
         """Where a symlink points; `names_of` the answer."""
-        return self.channel.ask(wire.READLINK, wire.text(path))
+        return self.channel.ask(channel.READLINK, channel.text(path))
 
     def ask_names(self, handle: bytes) -> Pending:
         """Some more names of an open folder; `names_of` the answer."""
-        return self.channel.ask(wire.READDIR, wire.text(handle))
+        return self.channel.ask(channel.READDIR, channel.text(handle))
 
     def names_of(self, pending: Pending) -> list[Listed]:
         """The names, none at the folder's end; raises `StatusError`."""
         try:
             with self.understanding():
-                reader = pending.answer(wire.NAME)
+                reader = pending.answer(channel.NAME)
                 found = []
                 for _ in range(reader.number()):
                     name = reader.text()
@@ -191,26 +191,26 @@ class Client:
                     found.append(Listed(name, reader.attributes()))
                 return found
         except StatusError as problem:
-            if problem.code == wire.END_OF_FILE:
+            if problem.code == channel.END_OF_FILE:
                 return []
             raise
 
     def ask_remove(self, path: bytes) -> Pending:
         """Remove a name that is no folder."""
-        return self.channel.ask(wire.REMOVE, wire.text(path))
+        return self.channel.ask(channel.REMOVE, channel.text(path))
 
     def ask_remove_folder(self, path: bytes) -> Pending:
         """Remove an empty folder."""
-        return self.channel.ask(wire.RMDIR, wire.text(path))
+        return self.channel.ask(channel.RMDIR, channel.text(path))
 
     def ask_make_folder(self, path: bytes, mode: int) -> Pending:
         """Make a folder; a no where anything stands there."""
-        return self.channel.ask(wire.MKDIR, wire.text(path) + wire.attributes(mode=mode))
+        return self.channel.ask(channel.MKDIR, channel.text(path) + channel.attributes(mode=mode))
 
     def real_path(self, path: bytes) -> bytes:
         """The absolute path of an existing one; `.` is where the server starts. Raises our error for a no."""
         try:
-            (found,) = self.names_of(self.channel.ask(wire.REALPATH, wire.text(path)))
+            (found,) = self.names_of(self.channel.ask(channel.REALPATH, channel.text(path)))
         except StatusError as problem:
             raise self.error(problem, path) from None
         except ValueError:
@@ -221,7 +221,7 @@ class Client:
 
     def small_files(self, paths: Sequence[bytes], longest: int) -> list[bytes]:
         """The contents of files there, cut after `longest` bytes; b"" for one that cannot be read."""
-        asked = [self.ask_open(path, wire.FOR_READING) for path in paths]
+        asked = [self.ask_open(path, channel.FOR_READING) for path in paths]
         return [self._small_file(pending, longest) for pending in asked]
 
     def _small_file(self, opened: Pending, longest: int) -> bytes:
@@ -252,7 +252,9 @@ class Client:
             return Space(None, None)
         try:
             with self.understanding():
-                reader = self._extended(b"statvfs@openssh.com", wire.text(path)).answer(wire.EXTENDED_REPLY)
+                reader = self._extended(b"statvfs@openssh.com", channel.text(path)).answer(
+                    channel.EXTENDED_REPLY
+                )
                 found = [reader.large() for _ in range(8)]
         except StatusError:
             return Space(None, None)
@@ -265,7 +267,7 @@ class Client:
         """Where an answer is taken apart: one of another shape is a broken protocol."""
         try:
             yield
-        except wire.WireError as problem:
+        except channel.WireError as problem:
             raise self.channel.broken(str(problem)) from None
 
     def settle(self, asked: Iterable[Pending | None]) -> StatusError | None:
@@ -288,11 +290,11 @@ class Client:
 
     def problem(self, problem: StatusError, folder: bytes, size: int = 0) -> Problem:
         """A no to a write in `folder`: version 3 has no word for a full disk, so the room there is looked at."""
-        if problem.code == wire.FAILURE:
+        if problem.code == channel.FAILURE:
             space = self.space(folder)
             full = space.free_bytes is not None and space.free_bytes < max(size, _ROOM_KEPT)
             if full or space.free_inodes == 0:
-                return Problem("no-space", words_of("no-space"))
+                return Problem("no-space", message_of("no-space"))
         return problem_of(problem)
 
     def close(self) -> None:
@@ -301,11 +303,11 @@ class Client:
 
 
 _PROBLEMS = {
-    wire.NO_SUCH_FILE: ("vanished", words_of("vanished")),
-    wire.PERMISSION_DENIED: ("denied", words_of("denied")),
-    wire.UNSUPPORTED: ("not-supported", "the SFTP server cannot do this"),
-    wire.BAD_MESSAGE: ("not-accepted", "the SFTP server does not take this name"),
-    wire.END_OF_FILE: ("source-changed", "it ended early"),
+    channel.NO_SUCH_FILE: ("vanished", message_of("vanished")),
+    channel.PERMISSION_DENIED: ("denied", message_of("denied")),
+    channel.UNSUPPORTED: ("not-supported", "the SFTP server cannot do this"),
+    channel.BAD_MESSAGE: ("not-accepted", "the SFTP server does not take this name"),
+    channel.END_OF_FILE: ("source-changed", "it ended early"),
 }
 
 
@@ -359,7 +361,7 @@ def is_unchanged(entry: Entry, attributes: Attributes) -> bool:
     return (
         kind_of(attributes) is entry.kind
         and attributes.size == entry.size
-        and wire.whole_seconds(entry.mtime_ns) == attributes.seconds
+        and channel.whole_seconds(entry.mtime_ns) == attributes.seconds
     )
 
 

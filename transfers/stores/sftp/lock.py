@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import binascii
 import contextlib
 import hashlib
 import json
 import os
-import secrets
-import threading
 import time
-from typing import Any, NoReturn
 
-from hibali.errors import HibaliError, RefusedError, TryLaterError
-from hibali.text import printable
+from hibali.errors import RefusedError
 from transfers.agent import protocol
-from transfers.agent.lease import LEASE_SECONDS, seconds_of
+from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Kind
-from transfers.stores.server_lease import is_free, let_go, own_record, record_of
-from transfers.stores.sftp import channel as wire
+from transfers.stores.server_lease import Held, Lease, journal_of, locked, record_of, seeds_in
+from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, StatusError
 from transfers.stores.sftp.client import Client, kind_of, listed_names
 from transfers.stores.sftp.paths import Beneath
@@ -26,7 +21,6 @@ from transfers.stores.sftp.paths import Beneath
 OWN = protocol.OWN_FOLDER
 _JOURNAL = OWN + b"/journal"
 _LIMIT = 64 * 1024
-_SEEDS = 800  # fit into one read of any server
 _PRIVATE = 0o600
 
 
@@ -44,10 +38,10 @@ class Own:
         client = self._client
         try:
             if kind_of(client.attributes_of(client.ask_stat(full))) is not Kind.FILE:
-                raise StatusError(wire.FAILURE, "it is not a file")
-            handle = client.handle_of(client.ask_open(full, wire.FOR_READING))
+                raise StatusError(channel.FAILURE, "it is not a file")
+            handle = client.handle_of(client.ask_open(full, channel.FOR_READING))
         except StatusError as problem:
-            if problem.code == wire.NO_SUCH_FILE:
+            if problem.code == channel.NO_SUCH_FILE:
                 return None
             raise
         try:
@@ -60,7 +54,7 @@ class Own:
     def write(self, path: bytes, content: bytes) -> Attributes:
         """A new private file, on disk where the server can. Raises `StatusError`."""
         client = self._client
-        flags = wire.FOR_WRITING | wire.FOR_READING | wire.CREATE | wire.EXCLUSIVE
+        flags = channel.FOR_WRITING | channel.FOR_READING | channel.CREATE | channel.EXCLUSIVE
         handle = client.handle_of(client.ask_open(self._beneath.full(path), flags, _PRIVATE))
         asked = [*client.ask_write(handle, 0, memoryview(content)), client.ask_sync(handle)]
         told = client.ask_handle_stat(handle)
@@ -85,7 +79,7 @@ class Own:
         Through one handle: what another renames over the name meanwhile is not touched. Raises `StatusError`.
         """
         client = self._client
-        flags = wire.FOR_WRITING | wire.FOR_READING
+        flags = channel.FOR_WRITING | channel.FOR_READING
         handle = client.handle_of(client.ask_open(self._beneath.full(path), flags))
         try:
             if client.data_of(client.ask_read(handle, 0, min(_LIMIT, client.read_bytes))) != content:
@@ -114,16 +108,12 @@ class Own:
             return []
         if found is None or (found[1].user is not None and found[1].user != self.user):
             return []
-        try:
-            return [binascii.unhexlify(seed) for seed in json.loads(found[0])["seeds"]]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return []
+        return seeds_in(found[0])
 
     def open_seed(self) -> bytes:
         """A new seed, beside the earlier ones when this returns. Raises `StatusError`."""
         seed = os.urandom(16)
-        seeds = [one.hex() for one in [seed, *self.seeds()][:_SEEDS]]
-        content = json.dumps({"version": 1, "seeds": seeds}).encode("ascii") + b"\n"
+        content = journal_of([seed, *self.seeds()])
         name = _JOURNAL + b"." + os.urandom(16).hex().encode("ascii")
         self.write(name, content)
         if not self._client.offers(b"posix-rename@openssh.com"):
@@ -142,60 +132,59 @@ _REPLACING_SECONDS = 60  # who took longer to replace a dead lock is dead, too
 _GRAIN = 1.0  # times over SFTP are whole seconds
 
 
-class SftpLock:
-    """Held from construction to `release`; renewed by a thread of its own through the same connection."""
+class SftpLock(Lease):
+    """The lock file in `.hibali` of one root, as an agent has it; renewed through the same connection."""
+
+    check_seconds = 0.0
 
     def __init__(
         self, client: Client, beneath: Beneath, own: Own, operation: str, seconds: int = LEASE_SECONDS
     ) -> None:
-        """Take it; one whose holder is provably gone, or whose lease ran out by the far clock, is replaced.
-
-        Raises `TryLaterError("locked")` that names the holder, `RefusedError`, `AccessError`.
-        """
+        """Raises `RefusedError` and `AccessError`, too."""
         self._client = client
         self._beneath = beneath
         self._own = own
-        self._seconds = seconds
-        self._token = secrets.token_hex(16)
-        self._part = OWN + b"/lock." + self._token.encode("ascii")
-        self._record = json.dumps(own_record(operation, self._token, seconds)).encode("ascii") + b"\n"
-        self._renewed = time.monotonic()
-        self._ended = threading.Event()
+        self._now = 0  # by the server's clock, when our record was written
         self._unmade: StatusError | None = None
-        self._enter()
-        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
-        self._thread.start()
+        super().__init__(client.where, operation, seconds)
 
-    def _enter(self) -> None:
+    @property
+    def _part(self) -> bytes:
+        """Where our record is before it gets the lock's name."""
+        return OWN + b"/lock." + self._token.encode("ascii")
+
+    @property
+    def _content(self) -> bytes:
+        return json.dumps(self._record).encode("ascii") + b"\n"
+
+    def _take(self) -> None:
         """Take the lock in a `.hibali` that is still there: it goes with the lock of whoever gives theirs back."""
-        problem = StatusError(wire.FAILURE, "")
+        problem = StatusError(channel.FAILURE, "")
         for _ in range(_TRIES):
             try:
-                self._take()
+                self._take_in_folder()
                 return
             except StatusError as refused:
                 problem = refused
-                if refused.code != wire.NO_SUCH_FILE:
+                if refused.code != channel.NO_SUCH_FILE:
                     break
-        told = self._client.problem(self._unmade or problem, self._beneath.full(b""))
-        if told.code == "no-space":
-            raise RefusedError(told.code, told.message, subject=self._client.where)
+        found = self._client.problem(self._unmade or problem, self._beneath.full(b""))
+        if found.code == "no-space":
+            raise RefusedError(found.code, found.message, subject=self._client.where)
         raise self._client.error(self._unmade or problem, self._beneath.full(OWN))
 
-    def _take(self) -> None:
+    def _take_in_folder(self) -> None:
         folder = self._folder()
         if folder.user != self._own.user:
             self._own.find_user()
         if (folder.user is not None and folder.user != self._own.user) or (folder.mode or 0) & 0o022:
             raise self._refused("not-private", "is another account's, or others can write it")
-        self._renewed = time.monotonic()
-        mine = self._own.write(self._part, self._record)
+        began = time.monotonic()
+        self._now = self._own.write(self._part, self._content).seconds or 0
         try:
-            for _ in range(3):
-                if self._appear() or self._replace_dead(mine):
-                    self._sweep()
-                    return
-            self._locked({})
+            super()._take()
+            self._renewed = began  # the lock has the time of that file
+            self._sweep()
         finally:
             self._own.remove(self._part)
 
@@ -208,11 +197,11 @@ class SftpLock:
         try:
             found = self._client.attributes_of(look)
         except StatusError as problem:
-            if problem.code != wire.NO_SUCH_FILE or refused is None:
+            if problem.code != channel.NO_SUCH_FILE or refused is None:
                 raise
             # It cannot be made, or another's went with their lock between the two questions.
             self._unmade = refused
-            raise (problem if refused.code == wire.FAILURE else refused) from None
+            raise (problem if refused.code == channel.FAILURE else refused) from None
         if kind_of(found) is not Kind.FOLDER:
             raise self._refused("reserved-name", "is no folder, and hibali needs the name")
         return found
@@ -220,46 +209,43 @@ class SftpLock:
     def _refused(self, code: str, what: str) -> RefusedError:
         return RefusedError(code, f"`.hibali` there {what}", subject=self._client.where)
 
-    def _appear(self) -> bool:
-        """Put our record under the lock's name, where nothing stands; False where something does."""
+    def _create(self) -> bool:
+        """Link our record to the lock's name, or write it there exclusively at servers without links."""
         linked = self._client.ask_link(self._beneath.full(self._part), self._beneath.full(_LOCK))
         if linked is not None:
             refused = self._client.settle([linked])
             if refused is None:
                 return True
-            if refused.code == wire.NO_SUCH_FILE:
+            if refused.code == channel.NO_SUCH_FILE:
                 raise refused
-            if refused.code == wire.FAILURE and self._own.read(_LOCK) is not None:
+            if refused.code == channel.FAILURE and self._own.read(_LOCK) is not None:
                 return False
         try:
-            self._own.write(_LOCK, self._record)
+            self._own.write(_LOCK, self._content)
         except StatusError as problem:
-            if problem.code != wire.FAILURE:
+            if problem.code != channel.FAILURE:
                 raise
             return False
         return True
 
-    def _replace_dead(self, mine: Attributes) -> bool:
-        """Put our record over a lock whose holder is gone; the marker lets one at a time do so. Raises "locked"."""
+    def _read(self) -> Held | None:
         found = self._own.read(_LOCK)
-        if found is None:
-            return False
-        holder = record_of(found[0])
-        age = (mine.seconds or 0) - (found[1].seconds or 0) - _GRAIN
-        if not is_free(holder, age):
-            self._locked(holder)
-        token = str(holder.get("token")).encode("utf-8", "replace")
+        return None if found is None else _held(found, self._now)
+
+    def _replace(self, found: Held) -> bool:
+        """Put our record over the lock; a marker named after the dead token lets one at a time do so."""
+        token = str(found.holder.get("token")).encode("utf-8", "replace")
         marker = OWN + b"/broken." + hashlib.sha256(token).hexdigest()[:32].encode("ascii")
         try:
             self._own.write(marker, b"")
         except StatusError:
             left = self._own.read(marker)
-            if left is not None and (mine.seconds or 0) - (left[1].seconds or 0) > _REPLACING_SECONDS:
+            if left is not None and self._now - (left[1].seconds or 0) > _REPLACING_SECONDS:
                 self._own.remove(marker)
-            self._locked(holder)
+            raise locked(found.holder, self._client.where) from None
         try:
-            again = self._own.read(_LOCK)
-            if again is None or record_of(again[0]).get("token") != holder.get("token"):
+            again = self._read()
+            if again is None or again.holder.get("token") != found.holder.get("token"):
                 return False
             if not self._client.offers(b"posix-rename@openssh.com"):
                 self._own.remove(_LOCK)
@@ -273,9 +259,6 @@ class SftpLock:
         found = self._own.read(_LOCK)
         return 0 if found is None else found[1].seconds or 0
 
-    def _locked(self, holder: dict[str, Any]) -> NoReturn:
-        raise locked(holder, self._client.where)
-
     def _sweep(self) -> None:
         """Remove what others left who were killed at taking the lock; who is at it now begins again."""
         with contextlib.suppress(StatusError):
@@ -283,76 +266,42 @@ class SftpLock:
                 if protocol.is_lock_part(name):
                     self._own.remove(OWN + b"/" + name)
 
-    def check(self) -> None:
-        """Raise `TryLaterError("lease-lost")` unless the lock is still ours and was renewed in time."""
-        late = time.monotonic() - self._renewed > self._seconds * 0.75
-        if self._ended.is_set() or late or not self._is_ours():
-            raise TryLaterError(
-                "lease-lost",
-                "the lock on the target was lost; nothing more is written",
-                subject=self._client.where,
-                hint="Type the same line again.",
-                transient=False,
-            )
-
     def _is_ours(self) -> bool:
         try:
-            found = self._own.read(_LOCK)
+            return super()._is_ours()
         except StatusError:
             return False
-        return found is not None and record_of(found[0]).get("token") == self._token
 
-    def _renew(self) -> None:
-        """Writing the record again moves its time by the far clock, ours may differ from it."""
-        while not self._ended.wait(self._seconds / 6):
-            with contextlib.suppress(HibaliError, StatusError):
-                began = time.monotonic()
-                self.check()
-                if self._own.refresh(_LOCK, self._record):
-                    self._renewed = began
+    def _renew(self) -> bool:
+        """Writing the record again moves its time by the server's clock, ours may differ from it.
 
-    def stop(self) -> None:
-        """Renew no more."""
-        self._ended.set()
-        self._thread.join()
+        Not once the lease may have run out: nothing here compares and replaces in one step, so another call may be
+        taking the lock over while it still has our record.
+        """
+        if not self._sure:
+            return False
+        try:
+            return self._own.refresh(_LOCK, self._content)
+        except StatusError as problem:
+            raise self._client.error(problem, self._beneath.full(_LOCK)) from None
 
-    def release(self) -> None:
-        """See Lock. Left to run out where it may have become another's."""
-        if self._ended.is_set():
-            return
-        with contextlib.suppress(HibaliError, StatusError):
-            self.check()
-            self.stop()
-            if self._is_ours():
-                self._client.ask_remove(self._beneath.full(_LOCK)).wait()
-                # A journal for the next run, or a user's own files, may stay.
-                self._client.ask_remove_folder(self._beneath.full(OWN)).wait()
-        self.stop()
-        let_go(self._token)
+    def _remove(self) -> None:
+        with contextlib.suppress(StatusError):
+            self._client.ask_remove(self._beneath.full(_LOCK)).wait()
+            # A journal for the next run, or a user's own files, may stay.
+            self._client.ask_remove_folder(self._beneath.full(OWN)).wait()
 
 
-def locked(holder: dict[str, Any], where: str) -> TryLaterError:
-    """Somebody is at work there: whoever the lock names."""
-    who = printable(str(holder.get("client") or "somewhere")[:200])
-    process, host = (printable(str(holder.get(word))[:200]) for word in ("pid", "host"))
-    doing = printable(str(holder.get("operation") or "an operation")[:50])
-    return TryLaterError(
-        "locked",
-        f"the target is held by {doing} from {who} (process {process} on {host})",
-        subject=where,
-        hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
-        transient=False,
-    )
-
-
-def living_holder(own: Own, clock: int) -> dict[str, Any] | None:
-    """Who holds the lock at that root, by the server's `clock`; None where nobody can be at work, or it is another account's."""
+def find_lock(own: Own, clock: int) -> Held | None:
+    """The lock at that root, with its age by the server's `clock`; None where there is none, or it is another account's."""
     try:
         found = own.read(_LOCK)
     except StatusError:
         return None
     if found is None or (found[1].user is not None and own.user not in {None, found[1].user}):
         return None
-    holder = record_of(found[0])
-    age = clock - (found[1].seconds or 0) - _GRAIN
-    return None if is_free(holder, age) else holder
+    return _held(found, clock)
+
+
+def _held(found: tuple[bytes, Attributes], clock: int) -> Held:
+    return Held(record_of(found[0]), clock - (found[1].seconds or 0) - _GRAIN)

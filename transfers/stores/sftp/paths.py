@@ -1,7 +1,7 @@
 """Check every folder above a name over SFTP (S1), and who owns symlinks in a root's path (S21).
 
 SFTP takes whole paths, so what is found here can be swapped before it is used; the path is therefore resolved once and
-looked at again before each step that changes anything. docs/transfers.md says what is not promised.
+looked at again before each step that changes anything. docs/sftp.md says what is not promised.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
-from hibali.system_errors import words_of
+from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.entry import Kind
 from transfers.stores.base import Problem, unsafe_component
-from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, StatusError
 from transfers.stores.sftp.client import Client, expand, kind_of, problem_of
 
@@ -87,19 +87,19 @@ class Beneath:
             try:
                 kind = kind_of(self._client.attributes_of(pending))
             except StatusError as problem:
-                if problem.code == wire.NO_SUCH_FILE:
+                if problem.code == channel.NO_SUCH_FILE:
                     missing.append(folder)
                 else:
                     wrong[folder] = problem_of(problem)
                 continue
             if kind is Kind.LINK:
-                wrong[folder] = Problem("symlink-in-the-way", words_of("symlink-in-the-way"))
+                wrong[folder] = Problem("symlink-in-the-way", message_of("symlink-in-the-way"))
             elif kind is not Kind.FOLDER:
-                wrong[folder] = Problem("not-a-folder", words_of("not-a-folder"))
+                wrong[folder] = Problem("not-a-folder", message_of("not-a-folder"))
         return wrong, missing
 
 
-_VANISHED = Problem("vanished", words_of("vanished"))
+_VANISHED = Problem("vanished", message_of("vanished"))
 
 
 def _above(path: bytes) -> list[bytes]:

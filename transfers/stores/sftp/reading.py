@@ -16,7 +16,7 @@ from transfers.agent import protocol
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import fill_gaps
 from transfers.stores.base import PACK_BYTES, PACK_ITEMS, SEGMENT_BYTES, WINDOW_BYTES, Payload, Problem, Unit
-from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, Pending, StatusError
 from transfers.stores.sftp.client import Client, entry_of, is_unchanged, kind_of, listed_names, problem_of
 from transfers.stores.sftp.lock import Own
@@ -95,7 +95,7 @@ class Listing:
         try:
             listed = listed_names(self._client, self._beneath.full(folder).rstrip(b"/") or b"/")
         except StatusError as problem:
-            if problem.code == wire.NO_SUCH_FILE and folder:
+            if problem.code == channel.NO_SUCH_FILE and folder:
                 return [], []  # vanished meanwhile: it is not there, which is what a listing says
             return [], [(folder, problem_of(problem))]
         seen: set[bytes] = set()
@@ -125,7 +125,7 @@ class Listing:
                     link = named.name
                 found.append(entry_of(path, attributes, link))
             except StatusError as problem:
-                if problem.code != wire.NO_SUCH_FILE:
+                if problem.code != channel.NO_SUCH_FILE:
                     problems.append((path, problem_of(problem)))
             except ValueError:
                 problems.append((path, Problem("failed", "the SFTP server told no target of a link")))
@@ -226,7 +226,7 @@ class Files:
                 one.problem = problem_of(problem)
         good = [(one, full) for one, full in good if one.problem is None]
         for (one, _), pending in zip(
-            good, [client.ask_open(full, wire.FOR_READING) for _, full in good], strict=True
+            good, [client.ask_open(full, channel.FOR_READING) for _, full in good], strict=True
         ):
             try:
                 one.handle = client.handle_of(pending)

@@ -24,7 +24,7 @@ from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.remote.host import Finished, Once, SmallFile, read_answer
 from transfers.stores.base import Space
-from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import StatusError
 from transfers.stores.sftp.client import Client, entry_of, expand, kind_of, listed_names
 from transfers.stores.sftp.paths import Beneath, Guard
@@ -114,7 +114,7 @@ class SftpHost:
         client = self._client
         partial = path.rpartition(b"/")[0] + b"/.hibali-" + os.urandom(16).hex().encode("ascii")
         mode = 0o700 if executable else 0o600
-        flags = wire.FOR_WRITING | wire.CREATE | wire.EXCLUSIVE
+        flags = channel.FOR_WRITING | channel.CREATE | channel.EXCLUSIVE
         try:
             handle = client.handle_of(client.ask_open(partial, flags, mode))
             written = client.ask_write(handle, 0, memoryview(content))
@@ -155,9 +155,9 @@ class SftpHost:
                 "not-a-file", "it is not a regular file", subject=f"{client.where}:{printable(path)}"
             )
         try:
-            handle = client.handle_of(client.ask_open(path, wire.FOR_READING))
+            handle = client.handle_of(client.ask_open(path, channel.FOR_READING))
         except StatusError as problem:
-            if problem.code == wire.NO_SUCH_FILE:
+            if problem.code == channel.NO_SUCH_FILE:
                 return None
             raise client.error(problem, path) from None
         content = bytearray()
@@ -201,7 +201,7 @@ class SftpHost:
         try:
             return sorted(one.name for one in listed_names(self._client, path))
         except StatusError as problem:
-            if problem.code == wire.NO_SUCH_FILE:
+            if problem.code == channel.NO_SUCH_FILE:
                 return []
             raise self._client.error(problem, path) from None
 
@@ -233,8 +233,8 @@ class SftpHost:
 
     def _copy_file(self, source: bytes, target: bytes, execute: int) -> None:
         client = self._client
-        flags = wire.FOR_WRITING | wire.CREATE | wire.EXCLUSIVE
-        reading = client.handle_of(client.ask_open(source, wire.FOR_READING))
+        flags = channel.FOR_WRITING | channel.CREATE | channel.EXCLUSIVE
+        reading = client.handle_of(client.ask_open(source, channel.FOR_READING))
         writing = b""
         try:
             writing = client.handle_of(client.ask_open(target, flags, 0o600 | execute))
@@ -279,7 +279,7 @@ class SftpHost:
             else:
                 client.ask_remove(path).wait()
         except StatusError as problem:
-            if problem.code != wire.NO_SUCH_FILE:
+            if problem.code != channel.NO_SUCH_FILE:
                 raise client.error(problem, path) from None
 
     def run(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
-from hibali.system_errors import hint_of, words_of
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
+from hibali.system_errors import hint_of, message_of
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import BOOT, LONGEST, MOUNTS, Identity, described, places_of, read_mounts
@@ -24,7 +24,8 @@ from transfers.stores.base import (
     Store,
     Unit,
 )
-from transfers.stores.sftp import channel as wire
+from transfers.stores.server_lease import locked, lost_lease
+from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, Pending, StatusError
 from transfers.stores.sftp.client import (
     Client,
@@ -35,7 +36,7 @@ from transfers.stores.sftp.client import (
     listed_names,
     problem_of,
 )
-from transfers.stores.sftp.lock import OWN, Own, SftpLock, living_holder, locked
+from transfers.stores.sftp.lock import OWN, Own, SftpLock, find_lock
 from transfers.stores.sftp.paths import Beneath, Guard
 from transfers.stores.sftp.reading import Files, Listing, Reading
 from transfers.stores.sftp.writing import Landing, SftpTarget
@@ -57,7 +58,7 @@ def adjust_all(
         try:
             mode = _mode_to_set(one, client.attributes_of(look))
         except StatusError as problem:
-            gone = problem.code == wire.NO_SUCH_FILE
+            gone = problem.code == channel.NO_SUCH_FILE
             problems[position] = (
                 Problem("vanished", "there is nothing there") if gone else problem_of(problem)
             )
@@ -121,9 +122,9 @@ class SftpTreeRemover:
         for folder in folders:
             own = Own(self._client, Beneath(self._client, folder))
             own.user = self._own.user
-            holder = living_holder(own, clock)
-            if holder is not None:
-                raise locked(holder, self._client.where)
+            held = find_lock(own, clock)
+            if held is not None and not held.free:
+                raise locked(held.holder, self._client.where)
 
     def sweep(self, places: list[bytes], lease: int) -> list[tuple[bytes, Problem]]:
         """Remove what is kept at places below; what could not be."""
@@ -164,9 +165,9 @@ class SftpTreeRemover:
         try:
             self._client.ask_remove_folder(self._where).wait()
         except StatusError as problem:
-            if problem.code == wire.NO_SUCH_FILE:
+            if problem.code == channel.NO_SUCH_FILE:
                 return None
-            if problem.code == wire.FAILURE:  # all that servers say of it
+            if problem.code == channel.FAILURE:  # all that servers say of it
                 return Problem("folder-not-empty", "it is not empty: something came meanwhile, or was left")
             return problem_of(problem)
         return None
@@ -365,7 +366,7 @@ class SftpStore(Store):
             if found is None or kind_of(found) is not Kind.FOLDER:
                 subject = f"{self._client.where}:{printable(path)}"
                 raise RefusedError(
-                    "not-a-folder", words_of("not-a-folder"), subject=subject, hint=hint_of("not-a-folder")
+                    "not-a-folder", message_of("not-a-folder"), subject=subject, hint=hint_of("not-a-folder")
                 )
 
     def file_above(self) -> bool:
@@ -431,9 +432,7 @@ class SftpStore(Store):
 
     def _held(self) -> SftpLock:
         if self._lock is None:
-            raise TryLaterError(
-                "lease-lost", "the target is not locked", subject=self._client.where, transient=False
-            )
+            raise lost_lease(self._client.where, "the target is not locked")
         self._lock.check()
         return self._lock
 
@@ -457,7 +456,7 @@ class SftpStore(Store):
                 self._remove_tree(path + b"/" + one.name)
             client.ask_remove_folder(full).wait()
         except StatusError as problem:
-            if problem.code != wire.NO_SUCH_FILE:
+            if problem.code != channel.NO_SUCH_FILE:
                 raise client.error(problem, full) from None
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
@@ -518,7 +517,7 @@ class SftpStore(Store):
             try:
                 found = client.attributes_of(look)
             except StatusError as problem:
-                problems[-1] = None if problem.code == wire.NO_SUCH_FILE else problem_of(problem)
+                problems[-1] = None if problem.code == channel.NO_SUCH_FILE else problem_of(problem)
                 continue
             if kind_of(found) is not entry.kind or (
                 entry.kind is Kind.FILE and not is_unchanged(entry, found)
@@ -545,7 +544,7 @@ class SftpStore(Store):
             try:
                 pending.wait()
             except StatusError as problem:
-                gone = problem.code == wire.NO_SUCH_FILE
+                gone = problem.code == channel.NO_SUCH_FILE
                 yield position, None if gone else problem_of(problem)
 
     def lock(self, operation: str, *, make: bool = False) -> _Held:

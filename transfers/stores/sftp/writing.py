@@ -10,17 +10,17 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 
-from hibali.system_errors import words_of
+from hibali.system_errors import message_of
 from transfers.agent import protocol
 from transfers.entry import Kind, Proof
 from transfers.stores.base import Item, Landed, Payload, Problem
-from transfers.stores.sftp import channel as wire
+from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Pending, StatusError
 from transfers.stores.sftp.client import Client, entry_of, kind_of
 from transfers.stores.sftp.paths import Beneath
 from transfers.stores.sftp.reading import Files, Opened
 
-_NEW = wire.FOR_WRITING | wire.CREATE | wire.EXCLUSIVE
+_NEW = channel.FOR_WRITING | channel.CREATE | channel.EXCLUSIVE
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Partials:
                 try:
                     one.handle = self._client.handle_of(pending)
                 except StatusError as problem:
-                    if again or problem.code != wire.FAILURE:
+                    if again or problem.code != channel.FAILURE:
                         one.problem = self.why(problem, one)
                         one.name = b""
 
@@ -92,7 +92,7 @@ class Partials:
                 found = client.attributes_of(look)
                 usable = kind_of(found) is Kind.FILE and 0 < (found.size or 0) <= one.item.entry.size
                 if usable and client.settle([client.ask_rename(full(name), full(new))]) is None:
-                    flags = wire.FOR_READING | wire.FOR_WRITING
+                    flags = channel.FOR_READING | channel.FOR_WRITING
                     one.handle = client.handle_of(client.ask_open(full(new), flags))
                     one.name = new
                     return found.size or 0
@@ -155,7 +155,7 @@ class Partials:
     def _must_move_away(self, one: Partial, problem: StatusError) -> bool:
         """Whether the server only refuses because its rename cannot replace anything."""
         replaces = one.item.replaces
-        cannot = not self._client.offers(b"posix-rename@openssh.com") and problem.code == wire.FAILURE
+        cannot = not self._client.offers(b"posix-rename@openssh.com") and problem.code == channel.FAILURE
         return cannot and replaces is not None and replaces.kind is not Kind.FOLDER
 
     def _rename_slowly(self, one: Partial) -> Problem | None:
@@ -384,7 +384,7 @@ class Landing:
             refused = client.settle([pending])
             try:
                 if kind_of(client.attributes_of(look)) is not Kind.FOLDER:
-                    one.problem = Problem("not-a-folder", words_of("not-a-folder"))
+                    one.problem = Problem("not-a-folder", message_of("not-a-folder"))
             except StatusError as problem:
                 one.problem = self._partials.why(refused or problem, one)
 

@@ -13,15 +13,14 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
-from hibali.http import MOST_ANSWER
-from hibali.system_errors import words_of
+from hibali.http import MOST_ANSWER, Answer, Bytes
+from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.spool import Blocks
 from transfers.stores.s3.listing import Listed, in_order
 from transfers.stores.s3.reading import Got, changed
-from transfers.stores.s3.requests import Answer, Bytes
 from transfers.stores.webdav.multistatus import (
     FIND,
     FIND_LOCK,
@@ -390,7 +389,7 @@ class Files:
                 raise error_of(status, self.subject)
         else:
             raise error_of(status, self.subject)
-        raise IncompleteError("not-a-folder", words_of("not-a-folder"), subject=self.subject)
+        raise IncompleteError("not-a-folder", message_of("not-a-folder"), subject=self.subject)
 
     def move(self, path: bytes, to: bytes, headers: dict[str, str], *, overwrite: bool) -> int:
         """MOVE; the status: a success, 404 where nothing (more) is there, 412 where a condition does not hold."""

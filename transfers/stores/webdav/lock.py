@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import binascii
 import contextlib
-import json
 import os
-import time
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError
+from hibali.http import Answer
 from transfers.agent import protocol
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.stores.s3.requests import Answer
-from transfers.stores.server_lease import KeptLease, is_free, locked, record_of
+from transfers.stores.server_lease import Held, Lease, journal_of, locked, record_of, seeds_in
 from transfers.stores.webdav.files import Files
 from transfers.stores.webdav.multistatus import lock_info
 from transfers.stores.webdav.requests import Wire, error_of
@@ -23,7 +19,6 @@ from transfers.stores.webdav.requests import Wire, error_of
 OWN = protocol.OWN_FOLDER
 _JOURNAL = OWN + b"/journal"
 _LIMIT = 64 * 1024
-_SEEDS = 800
 
 
 def below(folder: bytes, path: bytes) -> bytes:
@@ -49,19 +44,13 @@ class Own:
 
     def seeds(self, folder: bytes = b"") -> list[bytes]:
         """The seeds that unfinished operations left in `folder` below the root, the newest first."""
-        content = self.read(below(folder, _JOURNAL))
-        try:
-            return [binascii.unhexlify(seed) for seed in json.loads(content or b"")["seeds"]]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return []
+        return seeds_in(self.read(below(folder, _JOURNAL)))
 
     def open_seed(self, earlier: list[bytes]) -> bytes:
         """A new seed, beside the earlier ones when this returns."""
         seed = os.urandom(16)
-        seeds = [one.hex() for one in [seed, *earlier][:_SEEDS]]
-        content = json.dumps({"version": 1, "seeds": seeds}).encode("ascii") + b"\n"
         self._files.make_folder(below(self._root, OWN))
-        self._files.put(below(self._root, _JOURNAL), content, {})
+        self._files.put(below(self._root, _JOURNAL), journal_of([seed, *earlier]), {})
         return seed
 
     def end_journal(self) -> None:
@@ -78,7 +67,6 @@ class Own:
 
 
 _NAME = OWN + b"/lock"
-_ROUNDS = 5
 _REFUSED = frozenset({400, 403, 404, 405, 409, 412, 423, 424, 500})
 
 
@@ -104,74 +92,71 @@ def unlock(wire: Wire, path: bytes, token: str) -> None:
     wire.ask("UNLOCK", path, headers={"Lock-Token": f"<{token}>"}, accept=range(400, 500))
 
 
-def living_holder(files: Files, folder: bytes) -> dict[str, Any] | None:
-    """Who holds the lock of a folder; None where nobody can be at work, or nobody may look."""
-    standing = files.wire.ask("GET", below(folder, _NAME), accept=(400, 403, 404, 409, 410))
-    if standing.status >= 300:
-        return None
-    holder = record_of(standing.body)
-    return None if is_free(holder, _age(standing)) else holder
+def find_lock(files: Files, folder: bytes) -> Held | None:
+    """The lock of a folder; None where there is none, or nobody may look."""
+    answer = files.wire.ask("GET", below(folder, _NAME), accept=(400, 403, 404, 409, 410))
+    return Held(record_of(answer.body), answer.age) if answer.status < 300 else None
 
 
-class DavLock(KeptLease):
-    """Held from construction to `release`; renewed by a thread of its own."""
+class DavLock(Lease):
+    """The lock file of one root, which its server keeps others from by LOCK while we hold it."""
 
     def __init__(self, files: Files, root: bytes, operation: str, seconds: int = LEASE_SECONDS) -> None:
-        """Take it below `root`; one whose holder is provably gone, or whose lease ran out by the server's clock, is broken.
-
-        Raises `TryLaterError("locked")` that names the holder.
-        """
-        super().__init__(files.subject, operation, seconds)
         self._files = files
         self._wire = files.wire
         self._folder = below(root, OWN)
         self._path = below(root, _NAME)
-        self._beats = 0
-        self._lock = self._take()
-        self._keep()
+        self._puts = 0
+        self._lock = ""  # the server's token of our LOCK
+        self._status = 0  # of the last answer to what would have taken it
+        super().__init__(files.subject, operation, seconds)
 
-    def _take(self) -> str:
-        holder: dict[str, Any] = {}
-        status = 0
-        for _ in range(_ROUNDS):
-            self._renewed = time.monotonic()
-            self._files.make_folder(self._folder)
-            answer = ask_lock(self._wire, self._path, self._seconds, self._token)
-            mine = token_in(answer) if answer.status < 300 else ""
-            status = answer.status
-            standing = self._wire.ask("GET", self._path, accept=(403, 404, 409, 410))
-            holder = record_of(standing.body) if standing.status < 300 else {}
-            free = not holder or is_free(holder, _age(standing))
-            if mine and free:
-                status = self._write(mine).status
-                if status < 300:
-                    return mine
-                unlock(self._wire, self._path, mine)
-            elif mine:  # a living holder whose lock the server forgot, or an agent at the same folder
-                unlock(self._wire, self._path, mine)
-                break
-            elif holder:
-                dead = holder.get("lock")
-                if not free or not isinstance(dead, str):
-                    break
-                unlock(self._wire, self._path, dead)  # of that very lock: nobody else's can end by it
-            elif status == 423:
-                break  # somebody who is just taking it, or giving it back
-            else:  # the folder went with the lock of whoever gave theirs back; Apache may have locked it all the same
-                self._forget()
-        if holder or status == 423:
-            raise locked(holder, self._subject)
-        raise error_of(status, self._subject)
+    def _create(self) -> bool:
+        self._files.make_folder(self._folder)
+        answer = ask_lock(self._wire, self._path, self._seconds, self._token)
+        granted = token_in(answer) if answer.status < 300 else ""
+        self._status = answer.status
+        found = self._read()
+        if granted:
+            # One that is not free is of a living holder whose LOCK the server forgot, or of an agent at the same folder.
+            if found is None or found.free:
+                self._lock, self._status = granted, self._put(granted).status
+                if self._status < 300:
+                    return True
+            unlock(self._wire, self._path, granted)
+        elif found is None and self._status == 423:
+            raise locked({}, self._subject)  # somebody is just taking it, or giving it back
+        elif found is None:  # the folder went with the lock of whoever gave theirs back
+            self._unlock_unnoticed()
+        return False
 
-    def _forget(self) -> None:
-        """End a lock that we were not told of."""
+    def _read(self) -> Held | None:
+        answer = self._wire.ask("GET", self._path, accept=(403, 404, 409, 410))
+        record = record_of(answer.body) if answer.status < 300 else {}
+        return Held(record, answer.age) if record else None
+
+    def _replace(self, found: Held) -> bool:
+        """End the LOCK of the dead holder, so that `_create` is granted ours."""
+        lock = found.holder.get("lock")
+        if not isinstance(lock, str):
+            raise locked(found.holder, self._subject)
+        unlock(self._wire, self._path, lock)  # of that very lock: nobody else's can end by it
+        return False
+
+    def _refusal(self, holder: dict[str, Any]) -> HibaliError:
+        if holder or self._status < 300:
+            return super()._refusal(holder)
+        return error_of(self._status, self._subject)
+
+    def _unlock_unnoticed(self) -> None:
+        """End a LOCK of ours that Apache granted although it answered otherwise."""
         owner, token = self._files.lock_at(self._path)
         if self._token in owner:
             unlock(self._wire, self._path, token)
 
-    def _write(self, lock: str) -> Answer:
-        self._beats += 1
-        record = {**self._record, "lock": lock, "beat": self._beats}
+    def _put(self, lock: str) -> Answer:
+        self._puts += 1
+        record = {**self._record, "lock": lock, "beat": self._puts}
         return self._wire.ask(
             "PUT",
             self._path,
@@ -181,16 +166,12 @@ class DavLock(KeptLease):
         )
 
     def _renew(self) -> bool:
-        if not self._is_ours() or self._write(self._lock).status >= 300:
+        if not self._is_ours() or self._put(self._lock).status >= 300:
             return False
         headers = {**holding(self._wire, self._path, self._lock), "Timeout": f"Second-{self._seconds}"}
         return self._wire.ask("LOCK", self._path, headers=headers, accept=_REFUSED).status < 300
 
-    def _is_ours(self) -> bool:
-        standing = self._wire.ask("GET", self._path, accept=(404, 409, 410))
-        return standing.status < 300 and record_of(standing.body).get("token") == self._token
-
-    def _give_back(self) -> None:
+    def _remove(self) -> None:
         """The folder goes with the lock in one request where nothing else is in it: then nobody finds one without the other."""
         mine = holding(self._wire, self._path, self._lock)
         names = [name for name, _ in self._files.children(self._folder).names]
@@ -206,13 +187,3 @@ class DavLock(KeptLease):
             204,
             404,
         }
-
-
-def _age(answer: Answer) -> float | None:
-    """Seconds since the record was written, by the server's own clock."""
-    now = answer.seconds
-    try:
-        modified = parsedate_to_datetime(answer.headers["last-modified"]).timestamp()
-    except (KeyError, ValueError, TypeError):
-        return None
-    return None if now is None else now - modified

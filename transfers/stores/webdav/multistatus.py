@@ -7,7 +7,7 @@ from typing import NamedTuple
 from xml.parsers.expat import ExpatError, ParserCreate
 from xml.sax.saxutils import escape
 
-from hibali.documents import Unsafe, refuse_declarations
+from hibali.documents import UnsafeXmlError, refuse_declarations
 from hibali.errors import TryLaterError
 
 OWN = "urn:hibali:file"  # the namespace of our one property
@@ -90,7 +90,7 @@ class MultiStatus:
     def _parse(self, content: bytes, *, last: bool) -> None:
         try:
             self._parser.Parse(content, last)
-        except (ExpatError, Unsafe, ValueError, LookupError):
+        except (ExpatError, UnsafeXmlError, ValueError, LookupError):
             raise self._bad() from None
 
     def _bad(self) -> TryLaterError:

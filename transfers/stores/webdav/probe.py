@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError, IncompleteError
 from transfers.entry import Entry, Kind, Proof
-from transfers.stores.base import Facts, keep_seen, read_seen
+from transfers.stores import server_probe
+from transfers.stores.base import Facts
+from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
 from transfers.stores.webdav.files import Files, Found, date_of, known_word
 from transfers.stores.webdav.lock import OWN, Own, ask_lock, below, holding, token_in
 from transfers.stores.webdav.multistatus import KNOWN
@@ -43,7 +45,6 @@ _ODD = (
     b";",
     b" ",
 )
-_LONG = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +94,12 @@ def facts_of(honours: Honours | None, proof_read: Proof, *, read_back: bool) -> 
 
 def recall(site: str, origin: str, base: str) -> Honours | None:
     """What was seen of this server below this path before; None where nothing was."""
-    found = read_seen(site, _TABLE, base, origin)
-    if found is None:
-        return None
-    try:
-        seen = Honours(**found)
-        return replace(seen, refuses=tuple(seen.refuses))
-    except TypeError:
-        return None
+    return server_probe.recall(Honours, site, _TABLE, base, origin)
 
 
 def remember(site: str, origin: str, base: str, honours: Honours) -> None:
     """Keep it for the next call."""
-    keep_seen(site, _TABLE, base, origin, asdict(honours))
+    server_probe.remember(honours, site, _TABLE, base, origin)
 
 
 def probe_server(files: Files, root: bytes) -> Honours:
@@ -114,12 +108,7 @@ def probe_server(files: Files, root: bytes) -> Honours:
     Where writing is denied, nothing else can be seen.
     """
     probe = _Probe(files, root)
-    # In a thread of its own: an interruption waits for the answer and the cleaning, else a PUT could land behind it.
-    with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
-        try:
-            return thread.submit(probe.run_and_clean).result()
-        finally:
-            probe.stopped.set()
+    return run_probe(probe.run_and_clean, probe.stopped)
 
 
 class _Probe:
@@ -261,15 +250,12 @@ class _Probe:
         tried = {
             b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD
         }  # `%41` may become an `A`
-        byte, long, upper = b"x\xff", b"l" * _LONG, b"UPPER"
+        byte, long, upper = b"x\xff", b"l" * LONG_NAME, b"UPPER"
         for name in (*tried, byte, long, upper):
             self._try(name)
         found = {name for name, told in self._files.children(self._folder).names if told.size == len(_FIRST)}
-        lacking = [odd.decode() for name, odd in tried.items() if name not in found]
-        if "\x01" in lacking:
-            lacking = sorted({*lacking, *map(chr, range(1, 32))} - ({"\t", "\n", "\r"} - set(lacking)))
         return {
-            "refuses": tuple(lacking),
+            "refuses": refused_characters(tried, found),
             "name_bytes": 0 if long in found else 255,
             "utf8_names": byte not in found,
             "folds_case": self._found(b"upper") is not None,

@@ -12,7 +12,7 @@ from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.stores.base import Problem
 from transfers.stores.s3.requests import problem_of
-from transfers.stores.server_lease import KeptLease, NoLock, locked
+from transfers.stores.server_lease import Lease, NoLease, locked
 from transfers.stores.webdav.files import Files
 from transfers.stores.webdav.lock import (
     OWN,
@@ -20,8 +20,8 @@ from transfers.stores.webdav.lock import (
     Own,
     ask_lock,
     below,
+    find_lock,
     holding,
-    living_holder,
     token_in,
     unlock,
 )
@@ -125,9 +125,9 @@ class TreeRemover:
         parts = self._root.split(b"/") if self._root else []
         above = [b"/".join(parts[:count]) for count in range(len(parts))]
         for folder in [*above, *(below(self._root, place) for place in self._places)]:
-            holder = living_holder(self._files, folder)
-            if holder is not None:
-                raise locked(holder, self._files.subject)
+            found = find_lock(self._files, folder)
+            if found is not None and not found.free:
+                raise locked(found.holder, self._files.subject)
 
     def sweep(self, lease: int, check: Callable[[], None], *, locks: bool) -> list[tuple[bytes, Problem]]:
         """Remove what is kept at the places, as the holder of their locks where the server has some; what could not be."""
@@ -136,7 +136,7 @@ class TreeRemover:
             check()
             folder = below(self._root, place)
             try:
-                held = DavLock(self._files, folder, "rm", lease) if locks else NoLock()
+                held = DavLock(self._files, folder, "rm", lease) if locks else NoLease()
                 self.remove_own(place)
                 held.release()
                 Own(self._files, folder).remove_folder()
@@ -150,7 +150,7 @@ class TreeRemover:
             if name != b"lock":
                 self._files.delete(below(below(self._root, place), OWN + b"/" + name))
 
-    def remove_root(self, holder: KeptLease | NoLock, remove: Callable[[], Problem | None]) -> Problem | None:
+    def remove_root(self, holder: Lease | NoLease, remove: Callable[[], Problem | None]) -> Problem | None:
         """Give the lock back and `remove` the root, which has to be empty by then."""
         self.remove_own()
         holder.release()

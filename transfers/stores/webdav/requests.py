@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
-import queue
-import ssl
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
 from hibali.config.model import Site
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
-from hibali.http import (
-    ANSWER_SECONDS,
-    MOST_ERROR,
-    Deadline,
-    patience_for,
-    read_at_most,
-    too_long,
-    watch_current,
-)
+from hibali.http import ANSWER_SECONDS, Answer, Bytes, HttpClient, Receive, request_timeout
 from hibali.retry import pause, with_retries
 from hibali.subprocesses import credentials_from
-from transfers.stores.s3.requests import Answer, Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,35 +108,13 @@ def elsewhere(subject: str) -> UsageError:
     )
 
 
-def unreachable(subject: str) -> TryLaterError:
-    """No answer came, or it broke off."""
-    return TryLaterError(
-        "unreachable", "the server cannot be reached", subject=subject, hint="Check the URL and the network."
-    )
-
-
-def bad_certificate(subject: str) -> AccessError:
-    """The server could not prove who it is."""
-    return AccessError(
-        "bad-certificate",
-        "the server's certificate cannot be trusted",
-        subject=subject,
-        hint="For a private authority set SSL_CERT_FILE to its certificate.",
-    )
-
-
-CONNECTIONS = 16
-_SECONDS = 120.0  # of silence
 _ANSWER_SECONDS = ANSWER_SECONDS
 _LISTING_SECONDS = 3600.0  # one of a million names takes its time
 _MOST_REDIRECTS = 3
 _MOST_BODY = 4 * 1024 * 1024  # of an answer that is kept whole
 _MOST_TAKEN = 1024 * 1024 * 1024  # of a listing, which is parsed as it comes and kept on disk
-_PIECE = 1024 * 1024
 _LONGEST_PAUSE = 30.0  # whatever Retry-After says
 _SAFE = "/-_.~"
-
-Take = Callable[[bytes], None]
 
 
 class Wire:
@@ -164,23 +129,21 @@ class Wire:
         self.origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.base = "/" + quote_from_bytes(unquote_to_bytes(parts.path).strip(b"/"), safe=_SAFE)
         self._on_event = on_event
-        self._host, self._port = parts.hostname or "", parts.port
-        self._context = ssl.create_default_context() if parts.scheme == "https" else None
         self._login = {} if login is None else {"Authorization": _authorization(login)}
-        self._idle: queue.LifoQueue[http.client.HTTPConnection] = queue.LifoQueue()
+        self._client = HttpClient(self.origin, subject, headers=self._login)
 
     def target(self, path: bytes, *, folder: bool = False) -> str:
-        """What stands in the request line for a path; with `folder` it ends in a slash."""
+        """Return what the request line has for a path; with `folder` it ends in a slash."""
         whole = self.base.rstrip("/") + "/" + quote_from_bytes(path, safe=_SAFE) if path else self.base
         return whole.rstrip("/") + "/" if folder else whole
 
     def address(self, path: bytes) -> str:
-        """The whole URL, as Destination and If name it."""
+        """Return the whole URL, as the headers Destination and If name it."""
         return self.origin + self.target(path)
 
     def name_in(self, href: str, folder: bytes) -> bytes | None:
-        """The one component below `folder` that an href of an answer names, b"" for the folder itself; None for anything else."""
-        # Behind a proxy a server may take itself for another host: the path alone is what it tells.
+        """Return the one component below `folder` that an href of an answer names, b"" for the folder itself; None for anything else."""
+        # A server behind a proxy may believe that it is another host: only the path counts.
         path = unquote_to_bytes(urlsplit(href).path if "://" in href else href.partition("?")[0])
         above = unquote_to_bytes(self.target(folder, folder=True))
         if path.rstrip(b"/") == above.rstrip(b"/"):
@@ -200,32 +163,53 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         body: Bytes = b"",
         accept: Collection[int] = (),
-        take: Take | None = None,
+        take: Receive | None = None,
         begin: Callable[[Answer], None] | None = None,
         attempts: int = 4,
         most: int | None = None,
         content: int = 0,
     ) -> Answer:
-        """Send one request, again where that may help. Raises what `error_of` says of statuses not in `accept`.
+        """Send one request, and again where a retry may help. Raises what `error_of` says of statuses not in `accept`.
 
-        `take` gets the body of a success piece by piece, after `begin` saw its head, up to `most` bytes; without it the body is kept, up
-        to 4 MiB. `content` is how many bytes of files are expected, for which more time is given.
+        `take` gets the body of a success piece by piece, after `begin` got its head, up to `most` bytes; without it the body is
+        kept, up to 4 MiB. `content` is how many bytes of files are expected, for which more time is given.
         """
+        limit = _MOST_BODY if take is None else _MOST_TAKEN if most is None else most
+        seconds = request_timeout(len(body) + content, _ANSWER_SECONDS if take is None else _LISTING_SECONDS)
 
         def once() -> Answer:
             target = self.target(path, folder=folder)
-            seconds = patience_for(len(body) + content, _ANSWER_SECONDS if take is None else _LISTING_SECONDS)
             for _ in range(_MOST_REDIRECTS + 1):
-                with Deadline(seconds, self.subject) as deadline:
-                    answer = self._send(
-                        method, target, dict(headers or {}), body, take, begin, _limit(most), deadline
-                    )
+                answer = self._client.request(
+                    method,
+                    target,
+                    headers=headers,
+                    body=body,
+                    limit=limit,
+                    seconds=seconds,
+                    receive=take,
+                    begin=begin,
+                )
                 if answer.status not in {301, 302, 307, 308}:
                     return self._judged(answer, accept)
                 target = self._follow(target, answer)
             raise elsewhere(self.subject)
 
         return with_retries(once, subject=self.subject, attempts=attempts, on_event=self._on_event)
+
+    def put(self, path: bytes, pieces: Iterator[Bytes], size: int, headers: Mapping[str, str]) -> Answer:
+        """PUT what comes in pieces, `size` bytes in all, once: pieces that were taken are gone.
+
+        An error of `pieces` is raised, and the server is left with an upload that broke off.
+        """
+        answer = self._client.upload(self.target(path), pieces, size, headers)
+        if answer.status >= 300:
+            raise error_of(answer.status, self.subject)
+        return answer
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
 
     def _judged(self, answer: Answer, accept: Collection[int]) -> Answer:
         if answer.status < 300 or answer.status in accept:
@@ -236,187 +220,15 @@ class Wire:
         raise error_of(answer.status, self.subject)
 
     def _follow(self, target: str, answer: Answer) -> str:
-        """Where a redirect leads at this very host; raises `UsageError` where it leads elsewhere."""
+        """Return where a redirect leads at this very host; raises `UsageError` for another one."""
         there = urlsplit(urljoin(self.origin + target, answer.headers.get("location", "")))
         if f"{there.scheme}://{there.netloc}" != self.origin or there.query or not there.path:
             raise elsewhere(self.subject)
         return quote_from_bytes(unquote_to_bytes(there.path), safe=_SAFE)
 
-    def put(self, path: bytes, pieces: Iterator[Bytes], size: int, headers: Mapping[str, str]) -> Answer:
-        """PUT what comes in pieces, `size` bytes in all, once: what was taken from `pieces` is gone.
-
-        An error of `pieces` is raised, and the server is left with an upload that broke off.
-        """
-        connection = self._connect()
-        try:
-            # The server's clock begins when it has everything; before that a slow line is all that can be waited for.
-            with _told(self.subject):
-                connection.putrequest("PUT", self.target(path), skip_accept_encoding=True)
-                for name, value in {**self._login, **headers, "Content-Length": str(size)}.items():
-                    connection.putheader(name, value)
-                connection.endheaders()
-            for piece in pieces:
-                try:
-                    connection.send(piece)
-                except (BrokenPipeError, ConnectionResetError):
-                    break  # it may have said why
-                except OSError:
-                    raise unreachable(self.subject) from None
-            with Deadline(_ANSWER_SECONDS, self.subject) as deadline, _told(self.subject):
-                deadline.watch(connection)
-                answer, _ = self._receive(connection, None, None)
-        finally:
-            connection.close()
-        if answer.status >= 300:
-            raise error_of(answer.status, self.subject)
-        return answer
-
-    def _send(
-        self,
-        method: str,
-        target: str,
-        headers: dict[str, str],
-        body: Bytes,
-        take: Take | None,
-        begin: Callable[[Answer], None] | None,
-        most: int,
-        deadline: Deadline,
-    ) -> Answer:
-        if method != "GET" or body:
-            headers["Content-Length"] = str(len(body))
-        while True:
-            connection, used = self._take_connection()
-            deadline.watch(connection)
-            try:
-                with _told(self.subject):
-                    connection.putrequest(method, target, skip_accept_encoding=True)
-                    for name, value in {**self._login, **headers}.items():
-                        connection.putheader(name, value)
-                    connection.endheaders(bytes(body) if len(body) <= _PIECE else None)
-                    if len(body) > _PIECE:
-                        connection.send(body)
-                    answer, keep = self._receive(connection, take, begin, most)
-            except BaseException as problem:
-                connection.close()
-                # A connection that was kept may have ended meanwhile: that says nothing of the server.
-                if (
-                    used
-                    and not deadline.is_over
-                    and isinstance(problem, TryLaterError)
-                    and problem.code == "unreachable"
-                ):
-                    continue
-                raise
-            if keep:
-                self._idle.put(connection)
-            else:
-                connection.close()
-            return answer
-
-    def _receive(
-        self,
-        connection: http.client.HTTPConnection,
-        take: Take | None,
-        begin: Callable[[Answer], None] | None,
-        most: int = 0,
-    ) -> tuple[Answer, bool]:
-        """The answer, read to its end, and whether the connection can be used again."""
-        watch_current(connection)
-        found = connection.getresponse()
-        try:
-            return self._take_answer(found, connection, take, begin, most)
-        except BaseException:
-            found.close()  # a connection that is closed leaves it open
-            raise
-
-    def _take_answer(
-        self,
-        found: http.client.HTTPResponse,
-        connection: http.client.HTTPConnection,
-        take: Take | None,
-        begin: Callable[[Answer], None] | None,
-        most: int,
-    ) -> tuple[Answer, bool]:
-        lowered = {name.lower(): value for name, value in found.getheaders()}
-        if found.status >= 300:
-            body = found.read(MOST_ERROR)
-            if len(body) == MOST_ERROR:  # what else it says of an error is not read
-                found.close()
-                return Answer(found.status, lowered, body), False
-            _check_length(found, len(body), lowered, connection)
-            return Answer(found.status, lowered, body), not found.will_close
-        if take is None:
-            body = read_at_most(found.read, _MOST_BODY, self.subject)
-            _check_length(found, len(body), lowered, connection)
-            return Answer(found.status, lowered, body), not found.will_close
-        answer = Answer(found.status, lowered, b"")
-        if begin is not None:
-            begin(answer)
-        count = 0
-        while piece := found.read(_PIECE):
-            count += len(piece)
-            if count > most:
-                raise too_long(self.subject, most)
-            take(piece)
-        _check_length(found, count, lowered, connection)
-        return answer, not found.will_close
-
-    def _take_connection(self) -> tuple[http.client.HTTPConnection, bool]:
-        try:
-            return self._idle.get_nowait(), True
-        except queue.Empty:
-            return self._connect(), False
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._context is not None:
-            return http.client.HTTPSConnection(
-                self._host, self._port, timeout=_SECONDS, context=self._context
-            )
-        return http.client.HTTPConnection(self._host, self._port, timeout=_SECONDS)
-
-    def close(self) -> None:
-        """Let go of the connections."""
-        while True:
-            try:
-                self._idle.get_nowait().close()
-            except queue.Empty:
-                return
-
-
-def _limit(most: int | None) -> int:
-    return _MOST_TAKEN if most is None else most
-
-
-class _told:  # noqa: N801  # reads as the words it stands for
-    """What http.client and ssl raise, as ours; errors of ours pass."""
-
-    def __init__(self, subject: str) -> None:
-        self._subject = subject
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        if problem is None or isinstance(problem, HibaliError):
-            return
-        if isinstance(problem, ssl.SSLCertVerificationError):
-            raise bad_certificate(self._subject) from None
-        if isinstance(problem, (OSError, http.client.HTTPException)):
-            raise unreachable(self._subject) from None
-
-
-def _check_length(
-    found: http.client.HTTPResponse, count: int, headers: Mapping[str, str], connection: Any
-) -> None:
-    """Raise where an answer broke off: http.client says nothing when it reads piece by piece."""
-    told = headers.get("content-length", "")
-    bodiless = found.status in {204, 304} or getattr(connection, "_method", "") == "HEAD"
-    if told.isdigit() and not bodiless and int(told) != count:
-        raise http.client.IncompleteRead(b"")
-
 
 def _authorization(login: Login) -> str:
     if login.token:
         return f"Bearer {login.token}"
-    words = f"{login.name}:{login.password}".encode()
-    return "Basic " + base64.b64encode(words).decode("ascii")
+    pair = f"{login.name}:{login.password}".encode()
+    return "Basic " + base64.b64encode(pair).decode("ascii")

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
-from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError
+from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
+from hibali.http import CONNECTIONS
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
@@ -28,12 +29,12 @@ from transfers.stores.base import (
 )
 from transfers.stores.s3.reading import Reading
 from transfers.stores.s3.requests import problem_of
-from transfers.stores.server_lease import KeptLease, NoLock
+from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import OWN, DavLock, Own, below
 from transfers.stores.webdav.probe import SEGMENT_BYTES, Honours, facts_of, probe_server, recall, remember
 from transfers.stores.webdav.removing import FileRemover, TreeRemover
-from transfers.stores.webdav.requests import CONNECTIONS, Wire
+from transfers.stores.webdav.requests import Wire
 from transfers.stores.webdav.writing import WebdavTarget, Writing
 
 _FOLDERS_AHEAD = 8
@@ -169,7 +170,7 @@ class DavStore(Store):
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="webdav")
         self._honours = recall(site, wire.origin, wire.base)
         self._proof_read = Proof.RECORDED
-        self._holder: KeptLease | NoLock = NoLock()
+        self._holder: Lease | NoLease = NoLease()
         self._streams: _Streams = []
         self._orphans: _Paths = []
         self._places: _Paths = []  # below, which have a `.hibali`
@@ -316,9 +317,7 @@ class DavStore(Store):
 
     def _check_held(self, honours: Honours) -> None:
         if honours.locks and not self._holder.held:
-            raise TryLaterError(
-                "lock-lost", "the target is not locked", subject=self._wire.subject, transient=False
-            )
+            raise lost_lease(self._wire.subject, "the target is not locked")
 
     def _removing(self) -> FileRemover:
         return FileRemover(self._files, self._pool, self.probe(), self._path)
@@ -361,7 +360,7 @@ class DavStore(Store):
                 self._files.make_folder(b"/".join(parts[:count]))
         self.probe()
 
-    def lock(self, operation: str, *, make: bool = False) -> KeptLease | NoLock:
+    def lock(self, operation: str, *, make: bool = False) -> Lease | NoLease:
         """See Store; where the server cannot hold a lock, that is told and nothing is held."""
         if make:
             self.make_root()
@@ -371,7 +370,7 @@ class DavStore(Store):
         if honours.locks:
             self._holder = DavLock(self._files, self.where, operation, self._lease)
         else:
-            self._holder = NoLock()
+            self._holder = NoLease()
             self._note("this server cannot hold a lock; write to it from one place at a time.")
         if not honours.mtimes:
             self._note("this server keeps no times, so files are sent again each time; --checksum compares.")

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hibali.errors import HibaliError, IncompleteError
+from hibali.http import Bytes
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import Jobs
 from transfers.stores.base import Item, Landed, Payload, Problem
-from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Bytes, problem_of
-from transfers.stores.server_lease import KeptLease, NoLock
+from transfers.stores.s3.requests import IN_FLIGHT_BYTES, problem_of
+from transfers.stores.server_lease import Lease, NoLease
 from transfers.stores.webdav.files import Files, Found, date_of, header_seconds, known_word
 from transfers.stores.webdav.lock import below
 from transfers.stores.webdav.multistatus import KNOWN
@@ -44,7 +45,7 @@ class WebdavTarget:
     files: Files
     removing: FileRemover
     honours: Honours
-    holder: KeptLease | NoLock
+    holder: Lease | NoLease
     root: bytes
     seed: bytes
     path_of: Callable[[bytes], bytes]

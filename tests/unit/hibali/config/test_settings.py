@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali.amounts import read_duration, read_job_time, read_size, read_words
+from hibali.amounts import read_duration, read_job_time, read_size, split_command
 from hibali.config.model import (
     ContainerSettings,
     GlobusSettings,
@@ -442,7 +442,7 @@ def test_sizes(text: str, size: int) -> None:
     assert read_size(text) == size
 
 
-@given(st.text(max_size=20), st.sampled_from([read_duration, read_size, read_words]))
+@given(st.text(max_size=20), st.sampled_from([read_duration, read_size, split_command]))
 def test_quantities_and_words_fail_only_in_words(text: str, read: Callable[[str], object]) -> None:
     with suppress(ValueError):
         read(text)

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from hibali.config.model import ProxySettings
 from hibali.config.settings import SettingsError, parse_settings
 from hibali.errors import AccessError
-from hibali.ssh.gsi import explain_proxy, hours_minutes, line_to_type, read_passphrase, read_seconds_left
+from hibali.ssh.gsi import (
+    explain_proxy,
+    format_hours,
+    manual_proxy_command,
+    read_passphrase,
+    read_seconds_left,
+)
 from hibali.subprocesses import Finished
 
 PATH = Path("/tmp/x509up_u1")
@@ -27,7 +33,11 @@ def explain(answer: Finished, seconds: float = 3600) -> AccessError:
     [
         (Finished(0, b"-1\n", b""), "proxy-expired", "has expired"),
         (Finished(0, b"0\n", JUNK), "proxy-expired", "has expired"),
-        (Finished(0, b"3540\n", b""), "proxy-too-short", "is valid for 59 min, and 1 h 0 min are needed"),
+        (
+            Finished(0, b"3540\n", b""),
+            "proxy-too-short",
+            "is valid for only 59 min, but 1 h 0 min are needed",
+        ),
         (Finished(1, b"", JUNK), "proxy-unreadable", "OpenSSL Error: \\xff\\xfe\\x1b[2J:760: in library"),
         (Finished(0, b"", b""), "proxy-unreadable", "no reason was given"),
         (Finished(-11, b"43000\n", b""), "proxy-unreadable", "no reason was given"),
@@ -37,7 +47,7 @@ def test_each_answer_has_its_code_and_the_line_to_type(answer: Finished, code: s
     error = explain(answer)
     assert (error.code, int(error.exit), error.transient) == (code, 4, False)
     assert words in error.message
-    assert error.hint == "Type: grid-proxy-init -valid 12:00"
+    assert error.hint == "Run: grid-proxy-init -valid 12:00"
 
 
 @given(st.binary(), st.binary(), st.integers(-64, 255))
@@ -51,7 +61,7 @@ def test_whatever_the_tool_says_it_is_one_printable_error(out: bytes, errors: by
 
 @given(st.floats(0, 1e7))
 def test_times_for_the_tools_are_never_short_and_never_without_a_limit(seconds: float) -> None:
-    hours, minutes = map(int, hours_minutes(seconds).split(":"))
+    hours, minutes = map(int, format_hours(seconds).split(":"))
     told = hours * 3600 + minutes * 60
     assert told >= 60
     assert seconds <= told < max(seconds + 60, 61)
@@ -59,10 +69,10 @@ def test_times_for_the_tools_are_never_short_and_never_without_a_limit(seconds: 
 
 def test_the_line_to_type_is_as_long_as_needed_and_names_what_the_site_names() -> None:
     settings = ProxySettings(certificate="/a b/cert.pem")
-    assert line_to_type(settings, 100) == "grid-proxy-init -valid 12:00 -cert '/a b/cert.pem'"
-    assert line_to_type(ProxySettings(), 24 * 3600) == "grid-proxy-init -valid 24:00"
+    assert manual_proxy_command(settings, 100) == "grid-proxy-init -valid 12:00 -cert '/a b/cert.pem'"
+    assert manual_proxy_command(ProxySettings(), 24 * 3600) == "grid-proxy-init -valid 24:00"
     server = ProxySettings(server="px.example.org", account="ada")
-    assert line_to_type(server, 13.5 * 3600) == "myproxy-logon -s px.example.org -l ada -t 14"
+    assert manual_proxy_command(server, 13.5 * 3600) == "myproxy-logon -s px.example.org -l ada -t 14"
 
 
 @pytest.mark.parametrize(

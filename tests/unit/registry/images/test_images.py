@@ -14,7 +14,7 @@ import pytest
 from hibali import subprocesses
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from registry.catalogue import Catalogue
-from registry.exchange import FolderShelf, shelf_place
+from registry.exchange import FolderImageStore, image_path
 from registry.images.record import ImageRecord, read_record, write_record
 from registry.pipeline import Pipeline
 from tests.services.image import write_image
@@ -70,7 +70,7 @@ def test_an_image_is_kept_under_its_digest(
     catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path
 ) -> None:
     assert catalogue.image(tool) is None
-    with pytest.raises(NotFoundError, match="no image was added"):
+    with pytest.raises(NotFoundError, match="has no image"):
         catalogue.image_file(tool)
     record, change = catalogue.images.add(tool, archive)
     assert change == "added"
@@ -145,10 +145,10 @@ def test_a_damaged_archive_changes_nothing(
     before = stored(state)
     content = archive.read_bytes()
     archive.write_bytes(content[: len(content) // 2])
-    with pytest.raises(UsageError, match="not a whole image archive"):
+    with pytest.raises(UsageError, match="not a complete image archive"):
         catalogue.images.add(tool, archive)
     archive.write_bytes(content.replace(b"1970", b"1971", 1))
-    with pytest.raises(RefusedError, match="is called"):
+    with pytest.raises(RefusedError, match="but its name is"):
         catalogue.images.add(tool, archive)
     assert stored(state) == before
 
@@ -298,10 +298,10 @@ def test_killed_at_any_change_the_same_line_again_ends_it(
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, catalogue: Catalogue, tool: Pipeline, archive: Path) -> FolderShelf:
+def shelf(tmp_path: Path, catalogue: Catalogue, tool: Pipeline, archive: Path) -> FolderImageStore:
     """A shelf with the image of `tool`, whose content is not here any more."""
     (tmp_path / "lab").mkdir()
-    shelf = FolderShelf(tmp_path / "lab" / ".images")
+    shelf = FolderImageStore(tmp_path / "lab" / ".images")
     record, _ = catalogue.images.add(tool, archive)
     assert shelf.present([record]) == set()
     shelf.put(record, catalogue.image_file(tool))
@@ -310,12 +310,12 @@ def shelf(tmp_path: Path, catalogue: Catalogue, tool: Pipeline, archive: Path) -
     return shelf
 
 
-def lying(shelf: FolderShelf, record: ImageRecord) -> Path:
-    return shelf._folder / shelf_place(record)
+def lying(shelf: FolderImageStore, record: ImageRecord) -> Path:
+    return shelf._folder / image_path(record)
 
 
 def test_a_content_comes_back_when_wanted(
-    catalogue: Catalogue, tool: Pipeline, shelf: FolderShelf, archive: Path
+    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, archive: Path
 ) -> None:
     with pytest.raises(NotFoundError) as missing:
         catalogue.image_file(tool)
@@ -338,7 +338,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "damage", ["flipped", *(pytest.param(each, marks=pytest.mark.heavy) for each in ("cut", "longer"))]
 )
 def test_a_tampered_content_is_not_kept(
-    catalogue: Catalogue, tool: Pipeline, shelf: FolderShelf, archive: Path, damage: str, state: Path
+    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, archive: Path, damage: str, state: Path
 ) -> None:
     record = catalogue.images.require(tool)
     lying(shelf, record).write_bytes(DAMAGES[damage](archive.read_bytes()))
@@ -353,11 +353,13 @@ def test_a_tampered_content_is_not_kept(
     assert catalogue.images.receive(tool, shelf.get, "lab")[1] == "added"
 
 
-def test_a_content_that_is_gone_or_a_trap(catalogue: Catalogue, tool: Pipeline, shelf: FolderShelf) -> None:
+def test_a_content_that_is_gone_or_a_trap(
+    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore
+) -> None:
     record = catalogue.images.require(tool)
     place = lying(shelf, record)
     place.unlink()
-    with pytest.raises(NotFoundError, match="not there"):
+    with pytest.raises(NotFoundError, match="does not have"):
         catalogue.images.receive(tool, shelf.get, "lab")
     os.mkfifo(place)
     with pytest.raises(RefusedError):
@@ -371,7 +373,7 @@ def test_a_content_that_is_gone_or_a_trap(catalogue: Catalogue, tool: Pipeline, 
 
 @pytest.mark.parametrize("begun", ["right", "wrong", pytest.param("too long", marks=pytest.mark.heavy)])
 def test_what_was_begun_goes_on(
-    catalogue: Catalogue, tool: Pipeline, shelf: FolderShelf, archive: Path, begun: str, state: Path
+    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, archive: Path, begun: str, state: Path
 ) -> None:
     record = catalogue.images.require(tool)
     content = archive.read_bytes()
@@ -385,20 +387,20 @@ def test_what_was_begun_goes_on(
 
 
 def test_an_archive_that_is_not_what_its_record_says_is_not_kept(
-    catalogue: Catalogue, tool: Pipeline, shelf: FolderShelf
+    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore
 ) -> None:
     """Whoever wrote the record lied of what no digest of it covers."""
     second = catalogue.add(described("2.0"))
     record = catalogue.images.require(tool)
     lie = ImageRecord(record.digest, record.size, record.format, f"sha256:{'1' * 64}", record.names)
-    catalogue.images.know(second, lie)
+    catalogue.images.add_record(second, lie)
     with pytest.raises(RefusedError, match="the record says"):
         catalogue.images.receive(second, shelf.get, "lab")
     with pytest.raises(NotFoundError):
         catalogue.image_file(second)
 
 
-def test_one_at_a_time(catalogue: Catalogue, tool: Pipeline, shelf: FolderShelf, state: Path) -> None:
+def test_one_at_a_time(catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, state: Path) -> None:
     def meanwhile(record: ImageRecord, target: Path) -> None:
         with pytest.raises(TryLaterError) as busy:
             Catalogue(state, history=True).images.receive(tool, shelf.get, "lab")
@@ -412,16 +414,16 @@ def test_a_shelf_that_cannot_be_used(
     catalogue: Catalogue, tool: Pipeline, archive: Path, tmp_path: Path
 ) -> None:
     record, _ = catalogue.images.add(tool, archive)
-    gone = FolderShelf(tmp_path / "unmounted" / ".images")
+    gone = FolderImageStore(tmp_path / "unmounted" / ".images")
     assert gone.present([record]) == set()
     with pytest.raises(TryLaterError):
         gone.put(record, archive)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(NotFoundError):
-        FolderShelf(tmp_path / "file").get(record, tmp_path / "x")
+        FolderImageStore(tmp_path / "file").get(record, tmp_path / "x")
     other = make_image(tmp_path / "other.tar")
     (tmp_path / "shelf").mkdir()
-    shelf = FolderShelf(tmp_path / "shelf")
+    shelf = FolderImageStore(tmp_path / "shelf")
     with pytest.raises(IncompleteError, match="damaged"):
         shelf.put(record, other)
     assert [each for each in (tmp_path / "shelf").rglob("*") if each.is_file()] == []

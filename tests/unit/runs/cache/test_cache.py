@@ -26,9 +26,9 @@ from runs.cache.entries import (
 )
 from runs.cache.listing import (
     CacheContents,
+    CacheEntry,
     Evicted,
     EvictionResult,
-    Kept,
     choose_entries,
     count_entries,
     evict,
@@ -117,14 +117,14 @@ def test_a_listing_is_counted_by_entry_and_an_image_in_the_making_is_none() -> N
     assert (found[A].came_ns, found[A].oldest_ns, found[B].oldest_ns) == (20, 7, 3)
 
 
-def a_survey(*kept: Kept, now: float = 1000.0) -> CacheContents:
+def a_survey(*kept: CacheEntry, now: float = 1000.0) -> CacheContents:
     return CacheContents(tuple(sorted(kept, key=lambda each: each.used_ns)), (), frozenset(), int(now * 1e9))
 
 
 def test_the_least_recently_used_goes_first_and_what_is_held_stays() -> None:
-    old = Kept(A, bytes=10, used_ns=int(1e9))
-    held = Kept(B, bytes=10, used_ns=int(2e9), held_by=(RUN,))
-    new = Kept(C, bytes=10, used_ns=int(990e9))
+    old = CacheEntry(A, bytes=10, used_ns=int(1e9))
+    held = CacheEntry(B, bytes=10, used_ns=int(2e9), held_by=(RUN,))
+    new = CacheEntry(C, bytes=10, used_ns=int(990e9))
     survey = a_survey(new, held, old)
     assert choose_entries(survey) == [old, new]
     assert choose_entries(survey, keep_bytes=20) == [old]

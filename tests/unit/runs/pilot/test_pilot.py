@@ -21,7 +21,7 @@ from runs.inputs import Identity
 from runs.model import Pilot, Run, State, read_pilot
 from runs.pilot import program, setup
 from runs.pilot.setup import allocation_script, check_pilot_resources, find_python, task_script
-from runs.poll import PilotProgress, judge_in_allocation, read_journal, status_of
+from runs.poll import PilotProgress, read_journal, resolve_in_allocation, task_status
 from runs.records import fold_records, sweep_of
 from runs.resources import DecidedResources
 from runs.schedulers.base import JobVariables, Phase, Resources, Status, load_scheduler
@@ -52,13 +52,13 @@ def test_a_journal_is_read_to_its_torn_end() -> None:
 
 def test_a_task_of_an_allocation_waits_runs_and_ends_by_itself() -> None:
     told = PilotProgress(frozenset([1, 2]), frozenset([1]), frozenset([4]))
-    assert [status_of(number, RUNNING, told).phase for number in (1, 2, 3, 4)] == [
+    assert [task_status(number, RUNNING, told).phase for number in (1, 2, 3, 4)] == [
         Phase.ENDED,
         Phase.RUNNING,
         Phase.WAITING,
         Phase.ENDED,
     ]
-    assert status_of(3, TIMEOUT, told) is TIMEOUT
+    assert task_status(3, TIMEOUT, told) is TIMEOUT
 
 
 def judged(
@@ -69,7 +69,7 @@ def judged(
     cancelled: bool = False,
     more: bool = True,
 ) -> Observation:
-    return judge_in_allocation(seen, status, found, cancelled=cancelled, allocation=2, more=more)
+    return resolve_in_allocation(seen, status, found, cancelled=cancelled, allocation=2, more=more)
 
 
 def test_what_an_allocation_cut_off_goes_on_in_the_next_one_if_there_may_be_one() -> None:
@@ -85,9 +85,9 @@ def test_what_an_allocation_cut_off_goes_on_in_the_next_one_if_there_may_be_one(
     assert judged(cancelled, Status(Phase.CANCELLED, "CANCELLED"), more=False).state is State.CANCELLED
     well = Observation(State.SUCCEEDED, "", "", record())
     assert judged(well, TIMEOUT, record()) is well
-    ended = status_of(1, RUNNING, PilotProgress(ended=frozenset([1])))
+    ended = task_status(1, RUNNING, PilotProgress(ended=frozenset([1])))
     assert judged(lost, ended).state is State.RUNNING  # its record is on its way
-    broken = status_of(1, RUNNING, PilotProgress(broken=frozenset([1])))
+    broken = task_status(1, RUNNING, PilotProgress(broken=frozenset([1])))
     assert judged(lost, broken).state is State.FAILED
     assert judged(
         Observation(State.LOST, "", ""), Status(Phase.WAITING, "PENDING"), record(143, "TERM")

@@ -10,7 +10,7 @@ import pytest
 
 from hibali.events import Failed
 from runs.model import Run, State
-from runs.outputs import Left
+from runs.outputs import OutputDigests
 from runs.reports.run_page import MAX_ROWS, ReportedRun, render, timeline_rows
 from runs.status import Span
 from tests.support.runs import make_run
@@ -124,7 +124,7 @@ def test_hostile_text_is_text(state: State) -> None:
         invocation={HOSTILE: HOSTILE, "list": [HOSTILE, 1, None]},
         inputs=({"id": HOSTILE, "name": HOSTILE, "location": HOSTILE, "identity": HOSTILE},),
     )
-    left = Left({HOSTILE.encode(): ("e" * 64, 1)}, [Failed(b"x", "y", HOSTILE)])
+    left = OutputDigests({HOSTILE.encode(): ("e" * 64, 1)}, [Failed(b"x", "y", HOSTILE)])
     page = render([reported(each, left=left)], NOW)
     seen = Page(page)
     assert not {"script", "img"} & set(seen.tags)

@@ -18,13 +18,13 @@ def test_a_file_is_quiet_from_when_it_was_first_seen_as_it_is() -> None:
     assert not is_quiet(first, 109.9, 10)
     still = see(file(), first, 110.0, renamed=False)
     assert is_quiet(still, 110.0, 10)
-    assert still.looks == 2
+    assert still.scans == 2
 
 
 @pytest.mark.parametrize("now", [file(size=11), file(mtime_ns=1001), file(inode=8)])
 def test_whatever_is_written_to_begins_to_be_quiet_anew(now: Entry) -> None:
     touched = see(now, see(file(), None, 100.0, renamed=True), 200.0, renamed=False)
-    assert (touched.since, touched.looks, touched.renamed) == (200.0, 1, False)
+    assert (touched.since, touched.scans, touched.renamed) == (200.0, 1, False)
 
 
 def test_folders_and_links_are_never_half_written() -> None:

@@ -233,8 +233,8 @@ def test_an_object_is_read_no_further_than_it_is_long(server: EndlessServer, hib
 
 def test_a_slow_line_has_more_time_the_more_it_carries() -> None:
     """So that a large file is not given up for its size."""
-    assert http.patience_for(0) == 300
-    assert http.patience_for(64 * 1024 * 1024) > 60_000
+    assert http.request_timeout(0) == 300
+    assert http.request_timeout(64 * 1024 * 1024) > 60_000
 
 
 def test_a_redirect_to_elsewhere_is_never_requested(server: EndlessServer, hibali_home: Any) -> None:

@@ -37,7 +37,7 @@ from transfers.stores.s3.requests import (
     parse,
     problem_of,
 )
-from transfers.stores.server_lease import is_free
+from transfers.stores.server_lease import Held
 
 GOOD = {"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "planted-secret"}
 SHA = "ab" * 32
@@ -261,16 +261,16 @@ def test_parts_are_few_and_large_enough(size: int, segment: int) -> None:
 
 def test_a_lock_is_free_only_where_nobody_can_hold_it() -> None:
     living = {**this_process(), "lease": 120}
-    assert not is_free(living, 10)
-    assert not is_free(living, None)
-    assert is_free(living, 121)
-    assert not is_free({**living, "boot": "another"}, 10), "two machines may share a name"
-    assert is_free({**living, "start": "1"}, 10)
-    assert not is_free({**living, "host": "elsewhere", "boot": "another", "start": "1"}, 10)
-    assert not is_free({**living, "boot": "", "start": "1"}, 10)
-    assert not is_free({}, 100)
-    assert is_free({}, 121)
-    assert is_free({"lease": 10**9}, 121), "nobody holds for ever by a large number"
+    assert not Held(living, 10).free
+    assert not Held(living, None).free
+    assert Held(living, 121).free
+    assert not Held({**living, "boot": "another"}, 10).free, "two machines may share a name"
+    assert Held({**living, "start": "1"}, 10).free
+    assert not Held({**living, "host": "elsewhere", "boot": "another", "start": "1"}, 10).free
+    assert not Held({**living, "boot": "", "start": "1"}, 10).free
+    assert not Held({}, 100).free
+    assert Held({}, 121).free
+    assert Held({"lease": 10**9}, 121).free, "nobody holds for ever by a large number"
 
 
 def test_what_was_seen_is_remembered_for_that_endpoint_alone(hibali_home: Any) -> None:

@@ -1,0 +1,140 @@
+"""The rules of a lease at a server without an agent, whatever the server is: the contract suites have each store's own requests."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from hibali.errors import TryLaterError
+from transfers.agent.lease import this_process
+from transfers.stores.server_lease import Held, Lease
+
+LEASE = 2
+
+
+@dataclass
+class Server:
+    """One lock with the time of its last renewal."""
+
+    record: dict[str, Any] = field(default_factory=dict)
+    written: float = 0.0
+    away: bool = False
+
+    def write(self, record: dict[str, Any]) -> None:
+        self.record, self.written = record, time.monotonic()
+
+
+class MemoryLease(Lease):
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        super().__init__("lab", "push", LEASE)
+
+    def _create(self) -> bool:
+        if not self.server.record:
+            self.server.write(self._record)
+        return self.server.record is self._record
+
+    def _read(self) -> Held | None:
+        if self.server.away:
+            raise TryLaterError("unreachable", "the server is away", subject="lab")
+        record = self.server.record
+        return Held(record, time.monotonic() - self.server.written) if record else None
+
+    def _replace(self, found: Held) -> bool:
+        if self.server.record is found.holder:
+            self.server.write(self._record)
+        return self.server.record is self._record
+
+    def _renew(self) -> bool:
+        if not self._is_ours():
+            return False
+        self.server.write(self._record)
+        return True
+
+    def _remove(self) -> None:
+        self.server.record = {}
+
+
+def another(**more: Any) -> dict[str, Any]:
+    return {
+        **this_process(),
+        "token": "another",
+        "client": "ann@host pid 7",
+        "operation": "sync",
+        "lease": LEASE,
+        **more,
+    }
+
+
+def test_a_living_holder_is_named() -> None:
+    server = Server()
+    server.write(another())
+    with pytest.raises(TryLaterError, match="held by sync from ann@host pid 7") as refused:
+        MemoryLease(server)
+    assert refused.value.code == "locked"
+    assert server.record["token"] == "another"
+
+
+@pytest.mark.parametrize("dead", [another(start="1"), another(lease=1e-9)], ids=["process gone", "ran out"])
+def test_a_dead_holder_is_replaced(dead: dict[str, Any]) -> None:
+    server = Server()
+    server.write(dead)
+    lease = MemoryLease(server)
+    lease.check(now=True)
+    lease.release()
+    assert server.record == {}
+
+
+def test_a_lock_that_another_took_is_lost_for_good_and_left_alone() -> None:
+    server = Server()
+    lease = MemoryLease(server)
+    ours = server.record
+    server.write(another())
+    with pytest.raises(TryLaterError) as lost:
+        lease.check(now=True)
+    assert lost.value.code == "lease-lost"
+    server.write(ours)
+    with pytest.raises(TryLaterError):
+        lease.check(now=True)
+    server.write(another())
+    lease.release()
+    assert server.record["token"] == "another"
+
+
+def check_until(lease: MemoryLease, deadline: float) -> None:
+    while time.monotonic() < deadline:
+        lease._checked = time.monotonic()  # as if the server had just been asked
+        lease.check()
+        time.sleep(0.05)
+
+
+def test_a_lease_outlives_a_server_that_is_away_for_a_moment_and_no_longer() -> None:
+    server = Server()
+    lease = MemoryLease(server)
+    began = time.monotonic()
+    server.away = True
+    check_until(lease, began + LEASE / 4)
+    with pytest.raises(TryLaterError) as lost:
+        check_until(lease, began + 10 * LEASE)
+    assert lost.value.code == "lease-lost"
+    assert time.monotonic() - began < LEASE, "no other call can have it before"
+    lease.release()
+
+
+def test_it_is_renewed_while_it_is_held_and_given_back_once() -> None:
+    server = Server()
+    lease = MemoryLease(server)
+    first = server.written
+    deadline = time.monotonic() + 10 * LEASE
+    while server.written == first and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert server.written > first
+    lease.release()
+    with pytest.raises(TryLaterError):
+        lease.check()
+    server.write(another())
+    lease.release()
+    assert server.record["token"] == "another"

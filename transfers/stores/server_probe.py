@@ -1,0 +1,91 @@
+"""Probe what a server supports once, and remember it for the next call."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from hibali.files import private_folder, state_folder, write_atomic
+from hibali.ledger import now
+
+LONG_NAME = 300  # bytes: longer than what a filesystem behind a server may hold
+
+
+class Seen(Protocol):
+    """A dataclass of what a server was seen to do."""
+
+    @property
+    def refuses(self) -> tuple[str, ...]:
+        """Characters that no name there can have."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+_Seen = TypeVar("_Seen", bound=Seen)
+_Result = TypeVar("_Result")
+
+
+def recall(seen: type[_Seen], site: str, table: str, name: str, endpoint: str) -> _Seen | None:
+    """What was seen of the place `name` at this very endpoint before; None where nothing was."""
+    found = _read(_file(site)).get(table)
+    one = found.get(name) if isinstance(found, dict) else None
+    if (
+        not isinstance(one, dict)
+        or one.get("endpoint") != endpoint
+        or not isinstance(one.get("honours"), dict)
+    ):
+        return None
+    try:
+        known = seen(**one["honours"])
+        return replace(known, refuses=tuple(known.refuses))
+    except TypeError:
+        return None
+
+
+def remember(seen: Seen, site: str, table: str, name: str, endpoint: str) -> None:
+    """Keep it for the next call; where that fails the server is probed again."""
+    path = _file(site)
+    record = _read(path)
+    places = record.get(table)
+    kept = places if isinstance(places, dict) else {}
+    kept[name] = {"endpoint": endpoint, "at": now(), "honours": asdict(seen)}
+    with contextlib.suppress(OSError):
+        write_atomic(path, json.dumps({**record, table: kept, "schema": 1}, indent=1).encode("ascii") + b"\n")
+
+
+def _file(site: str) -> Path:
+    return private_folder(state_folder() / "sites") / f"{site}.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def run_probe(probe: Callable[[], _Result], stopped: threading.Event) -> _Result:
+    """Run a probe in a thread of its own: an interruption waits for the answer and the cleaning, else a PUT could land behind it.
+
+    `stopped` is set when nobody waits any more.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
+        try:
+            return thread.submit(probe).result()
+        finally:
+            stopped.set()
+
+
+def refused_characters(tried: Mapping[bytes, bytes], found: Collection[bytes]) -> tuple[str, ...]:
+    """The characters whose names, of those `tried`, were not found; one control character stands for nearly all of them."""
+    lacking = [character.decode() for name, character in tried.items() if name not in found]
+    if "\x01" in lacking:
+        lacking = sorted({*lacking, *map(chr, range(1, 32))} - ({"\t", "\n", "\r"} - set(lacking)))
+    return tuple(lacking)
