@@ -40,9 +40,9 @@ class BoxSettings:
 KIND = StoreKind(settings=BoxSettings, has_keys=True, address=lambda site: str(site.own.folder))
 
 
-def open_store(location: Location, *, tell: Listener = ignore) -> BoxStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> BoxStore:
     """Open the box, or a folder in it."""
-    del tell
+    del on_event
     return BoxStore(location.site.own, location.path)
 
 
