@@ -349,7 +349,7 @@ def notify_command(common: Common, **options: Any) -> int | None:
     Told is a failure, the first success after it, that nothing has run for too long, and a credential that will
     expire; the same trouble once a day for each schedule.
     """
-    from runs.schedules.notices import Notice, give_notice
+    from runs.schedules.notices import Notice, send_notice
     from runs.schedules.schedule import Notices, load_schedules, put_notices
 
     off, test = options.pop("off"), options.pop("test")
@@ -367,7 +367,7 @@ def notify_command(common: Common, **options: Any) -> int | None:
     if test:
         if not notices.anybody:
             raise UsageError("usage", "nobody is told: give --command, --mail or --webhook", about="--test")
-        problems = give_notice(
+        problems = send_notice(
             notices, Notice("trial", "trial", "trial", "this is a trial: notices arrive here")
         )
         for problem in problems:

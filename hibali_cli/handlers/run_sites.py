@@ -33,7 +33,7 @@ from runs.monitor import Watching, note_usage, wait_for_end
 from runs.poll import update
 from runs.rate_limits import open_limited_host
 from runs.schedulers.base import load_scheduler
-from runs.schedules.notices import Target, give_run_notice, read_target
+from runs.schedules.notices import Target, read_target, send_run_notice
 from runs.status import run_timeline
 from runs.store import RunStore
 from runs.sweeps.send import can_submit_more, submit_more
@@ -249,7 +249,7 @@ class _Notices:
         while (run := self._queue.get()) is not None:
             record = json_line({"schema": 1, "kind": "run", **run.to_whole_record()})
             try:
-                give_run_notice(self._target, run.id, run.state, record.encode("ascii") + b"\n")
+                send_run_notice(self._target, run.id, run.state, record.encode("ascii") + b"\n")
             except HibaliError as problem:
                 about = f"{problem.about}: " if problem.about else ""
                 self._common.output.warn(

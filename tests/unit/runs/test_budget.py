@@ -99,8 +99,8 @@ def test_threads_do_not_overrun_it(hibali_home: Any) -> None:
 
 def test_two_processes_do_not_overrun_it(hibali_home: Any) -> None:
     script = (
-        "import sys\nfrom runs.store import Queued\n"
-        "print(sum(Queued('juwels').take('20260102-030405-%08x' % n, 1, 7)"
+        "import sys\nfrom runs.store import QueuePlaces\n"
+        "print(sum(QueuePlaces('juwels').take('20260102-030405-%08x' % n, 1, 7)"
         " for n in range(int(sys.argv[1]), int(sys.argv[1]) + 6)))"
     )
     running = [
