@@ -24,7 +24,7 @@ BARE_PATH = "/usr/bin:/bin"  # of cron, unless somebody says otherwise
 _KEPT = ("HOME", "LOGNAME", "USER", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 
 
-def hibali_words() -> list[str]:
+def hibali_argv() -> list[str]:
     """Return the command that starts this installation of hibali from anywhere, by its absolute path."""
     script = Path(sys.executable).with_name("hibali")
     return [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-P", "-m", "hibali_cli"]

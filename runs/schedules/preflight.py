@@ -22,7 +22,7 @@ from runs.schedules.environment import (
     Credential,
     absolute,
     bare_environment,
-    hibali_words,
+    hibali_argv,
     local_zone,
     other_credentials,
     ssh_certificates,
@@ -248,7 +248,7 @@ def credentials_of(config: str | None, settings: Settings, schedule: Schedule) -
 def enter(site: Site, environment: Mapping[str, str], ends: Sequence[End] = ()) -> HibaliError | None:
     """Return why the site, or one of its `ends`, cannot be opened with this environment and a new login; None if all can."""
     with tempfile.TemporaryDirectory(prefix="hibali-") as folder:
-        words = [*hibali_words(), "sites", "check", site.name, "--json", "--no-progress"]
+        words = [*hibali_argv(), "sites", "check", site.name, "--json", "--no-progress"]
         fresh = {**environment, "XDG_RUNTIME_DIR": folder}  # no login of this session is shared
         try:
             finished = subprocesses.run(words, environment=fresh, timeout=_CHECK_SECONDS)
@@ -283,9 +283,7 @@ def missing_source(location: Location) -> NotFoundError:
 def try_command(words: Sequence[str], environment: Mapping[str, str]) -> HibaliError | None:
     """Return why a read-only command of hibali fails in this folder and environment; None if it succeeds or takes too long."""
     try:
-        finished = subprocesses.run(
-            [*hibali_words(), *words], environment=environment, timeout=_CHECK_SECONDS
-        )
+        finished = subprocesses.run([*hibali_argv(), *words], environment=environment, timeout=_CHECK_SECONDS)
     except TryLaterError:
         return None
     if finished.exit_code == 0:

@@ -19,7 +19,7 @@ from hibali import subprocesses
 from hibali.errors import Exit, HibaliError, TryLaterError
 from hibali.ledger import ledger_folder, new_identifier, read_records
 from hibali.retry import pause
-from runs.schedules.environment import bare_environment, hibali_words, local_zone
+from runs.schedules.environment import bare_environment, hibali_argv, local_zone
 from runs.schedules.records import (
     Log,
     Trigger,
@@ -354,7 +354,7 @@ def _try_for_long(
         **bare_environment(config, schedule.environment),
         "HIBALI_SCHEDULE": f"{schedule.name}/{identifier}",
     }
-    words = [*hibali_words(), *with_json(schedule.command)]
+    words = [*hibali_argv(), *with_json(schedule.command)]
     while True:
         ended.attempts += 1
         elapsed = time.monotonic() - began
