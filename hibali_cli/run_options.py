@@ -117,22 +117,24 @@ def _read_memory_option(context: click.Context, option: click.Parameter, text: s
 
 
 _RESOURCE_OPTIONS: tuple[Decorator, ...] = (
-    click.option("--nodes", type=_COUNT, metavar="N", help="Ask for so many nodes."),
+    click.option("--nodes", type=_COUNT, metavar="N", help="Number of nodes."),
     click.option(
-        "--tasks", type=_COUNT, metavar="N", help="So many MPI tasks, started by the site's launcher."
+        "--tasks", type=_COUNT, metavar="N", help="Number of MPI tasks, started by the site's launcher."
     ),
-    click.option("--cores", type=_COUNT, metavar="N", help="So many cores for each task."),
+    click.option("--cores", type=_COUNT, metavar="N", help="Number of cores for each task."),
     click.option(
-        "--memory", callback=_read_memory_option, metavar="SIZE", help="Memory of a node, such as 16G."
+        "--memory", callback=_read_memory_option, metavar="SIZE", help="Memory of each node, such as 16G."
     ),
     click.option(
         "--time",
         "seconds",
         callback=_read_time_option,
         metavar="TIME",
-        help="The job's limit: [D-]HH:MM:SS, or such as 90m.",
+        help="Time limit of the job: [D-]HH:MM:SS, or such as 90m.",
     ),
-    click.option("--gpus", type=_NONE_OF_ITS_OWN, metavar="N", help="GPUs of a node; 0 for none."),
+    click.option(
+        "--gpus", type=_NONE_OF_ITS_OWN, metavar="N", help="Number of GPUs of each node; 0 for none."
+    ),
     click.option("--partition", metavar="P", help="The partition or queue that the job goes to."),
     click.option("--account", metavar="A", help="The account that the job is charged to."),
     click.option("--reservation", metavar="R", help="The reservation that the job belongs to."),
@@ -141,7 +143,7 @@ _RESOURCE_OPTIONS: tuple[Decorator, ...] = (
         "directives",
         multiple=True,
         metavar="OPTION",
-        help="One more option for the scheduler as it is written there, as in --directive=--qos=long; repeatable.",
+        help="Another option for the scheduler in its own syntax, as in --directive=--qos=long; may be repeated.",
     ),
 )
 _RESOURCE_NAMES = (
@@ -172,10 +174,10 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         required=True,
         multiple=True,
         metavar="SITE|auto",
-        help="Run it there; of several, or of all with `auto`, where the least has to move and it waits least.",
+        help="The site to run at; of several, or of all with `auto`, the one with the fewest bytes to move and the shortest queue.",
     ),
     click.option(
-        "--explain", is_flag=True, help="Show how the sites compare; with --dry-run no more than that."
+        "--explain", is_flag=True, help="Show how the sites compare; with --dry-run show only that."
     ),
     click.option(
         "--each", "each", metavar="TABLE", help="A task for each row of a .csv, .tsv or .jsonl file."
@@ -190,13 +192,13 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
     click.option(
         "--pilot",
         is_flag=True,
-        help="Of a sweep, run the tasks inside one job, as many at once as it has cores; best for short ones.",
+        help="Run the tasks of a sweep inside one job, as many at once as it has cores; best for short tasks.",
     ),
     click.option(
         "--allocations",
         type=click.IntRange(1, 1000),
         metavar="N",
-        help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended; 5 where not said.",
+        help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended; default 5.",
     ),
     click.option(
         "--wait",
@@ -204,31 +206,36 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         help="Wait for the end; exit 7 when the tool fails, 9 when a required output is missing.",
     ),
     click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop."),
-    click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart."),
-    click.option("--new", is_flag=True, help="Start a new run, even where this line has one under way."),
+    click.option("--name", default="", metavar="NAME", help="A name of your own, to distinguish runs."),
+    click.option("--new", is_flag=True, help="Start a new run, even if this command has an unfinished one."),
     click.option(
-        "--image", default="", metavar="ARCHIVE|sha256:ID", help="Bring the image, or accept this one."
+        "--image",
+        default="",
+        metavar="ARCHIVE|sha256:ID",
+        help="Use the image of this archive, or accept this image.",
     ),
     click.option(
         "--fast",
         "fast_inputs",
         multiple=True,
         metavar="INPUT[=TIER]",
-        help="In the job, copy this input to the site's fast storage first.",
+        help="Copy this input to the site's fast storage before the tool starts.",
     ),
     click.option(
         "--fast-work",
         default="",
         metavar="TIER",
-        help="Let the tool write on fast storage, and bring what it wrote back at its end.",
+        help="Let the tool write to fast storage, and copy its files back at the end.",
     ),
-    click.option("--no-fast", is_flag=True, help="Copy nothing, whatever the site's configuration says."),
+    click.option(
+        "--no-fast", is_flag=True, help="Use no fast storage, whatever the site's configuration says."
+    ),
     *_RESOURCE_OPTIONS,
     click.option(
         "--with-proxy/--no-proxy",
         "proxy",
         default=None,
-        help="Give the job a proxy for GSI of its own, or none whatever the site says.",
+        help="Give the job a GSI proxy of its own, or none, whatever the site's configuration says.",
     ),
     click.option(
         "--collect",
@@ -250,7 +257,7 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         help="With --wait, a .csv, .jsonl or .parquet file of all tasks and outputs.",
     ),
     click.option(
-        "--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted."
+        "--no-save", is_flag=True, help="With --collect, do not commit outputs that go into a dataset."
     ),
     click.option(
         "--after",
@@ -258,13 +265,13 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         metavar="ID",
         help="Start when this run has succeeded; may be repeated.",
     ),
-    click.option("--hold", is_flag=True, help="Start only when somebody says `hibali runs release`."),
+    click.option("--hold", is_flag=True, help="Submit on hold; `hibali runs release` starts it."),
     click.option(
         "--reuse/--fresh",
         default=None,
         envvar="HIBALI_REUSE",
-        help="Take what a run of the same pipeline, values and inputs left, wherever it ran; or compute it again. "
-        "HIBALI_REUSE=1 in the environment is as --reuse.",
+        help="Reuse the outputs of a run with the same pipeline, values and inputs, at any site; or compute them again. "
+        "HIBALI_REUSE=1 in the environment means --reuse.",
     ),
     notify_option,
 )
