@@ -172,10 +172,10 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         required=True,
         multiple=True,
         metavar="SITE|auto",
-        help="Run it there; of several, or of all with `auto`, where the least has to move and it waits least.",
+        help="The site to run at; of several, or of all with `auto`, the one with the fewest bytes to move and the shortest queue.",
     ),
     click.option(
-        "--explain", is_flag=True, help="Show how the sites compare; with --dry-run no more than that."
+        "--explain", is_flag=True, help="Show how the sites compare; with --dry-run show only that."
     ),
     click.option(
         "--each", "each", metavar="TABLE", help="A task for each row of a .csv, .tsv or .jsonl file."
@@ -190,13 +190,13 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
     click.option(
         "--pilot",
         is_flag=True,
-        help="Of a sweep, run the tasks inside one job, as many at once as it has cores; best for short ones.",
+        help="Run the tasks of a sweep inside one job, as many at once as it has cores; best for short tasks.",
     ),
     click.option(
         "--allocations",
         type=click.IntRange(1, 1000),
         metavar="N",
-        help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended; 5 where not said.",
+        help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended; default 5.",
     ),
     click.option(
         "--wait",
@@ -204,31 +204,36 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         help="Wait for the end; exit 7 when the tool fails, 9 when a required output is missing.",
     ),
     click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop."),
-    click.option("--name", default="", metavar="NAME", help="A word of yours that tells runs apart."),
-    click.option("--new", is_flag=True, help="Start a new run, even where this line has one under way."),
+    click.option("--name", default="", metavar="NAME", help="A name of your own, to distinguish runs."),
+    click.option("--new", is_flag=True, help="Start a new run, even if this command has an unfinished one."),
     click.option(
-        "--image", default="", metavar="ARCHIVE|sha256:ID", help="Bring the image, or accept this one."
+        "--image",
+        default="",
+        metavar="ARCHIVE|sha256:ID",
+        help="Use the image of this archive, or accept this image.",
     ),
     click.option(
         "--fast",
         "fast_inputs",
         multiple=True,
         metavar="INPUT[=TIER]",
-        help="In the job, copy this input to the site's fast storage first.",
+        help="Copy this input to the site's fast storage before the tool starts.",
     ),
     click.option(
         "--fast-work",
         default="",
         metavar="TIER",
-        help="Let the tool write on fast storage, and bring what it wrote back at its end.",
+        help="Let the tool write to fast storage, and copy its files back at the end.",
     ),
-    click.option("--no-fast", is_flag=True, help="Copy nothing, whatever the site's configuration says."),
+    click.option(
+        "--no-fast", is_flag=True, help="Use no fast storage, whatever the site's configuration says."
+    ),
     *_RESOURCE_OPTIONS,
     click.option(
         "--with-proxy/--no-proxy",
         "proxy",
         default=None,
-        help="Give the job a proxy for GSI of its own, or none whatever the site says.",
+        help="Give the job a GSI proxy of its own, or none, whatever the site's configuration says.",
     ),
     click.option(
         "--collect",
@@ -250,7 +255,7 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         help="With --wait, a .csv, .jsonl or .parquet file of all tasks and outputs.",
     ),
     click.option(
-        "--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted."
+        "--no-save", is_flag=True, help="With --collect, do not commit outputs that go into a dataset."
     ),
     click.option(
         "--after",

@@ -28,7 +28,7 @@ _BULKY = ("invocation", "asked", "inputs")
 _BULKY_BYTES = 1 << 20
 _KEY = re.compile(r"[0-9a-f]{64}")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z")
-# What the first record of a run holds; anything else in a card is not taken up.
+# What the first record of a run holds; anything else in a manifest is ignored.
 _FIELDS: dict[str, type] = {
     **dict.fromkeys(
         ("id", "key", "at", "pipeline", "pipeline_digest", "name", "scheduler", "container"), str
@@ -47,12 +47,14 @@ _TEXTS = ("pipeline", "pipeline_digest", "name", "scheduler", "container")
 
 def write_run_manifest(host: RemoteHost, folder: bytes, run_store: RunStore, run: Run) -> None:
     """Write the run manifest into the run's folder: its first record in the ledger, without bulky fields and the tasks of a sweep."""
-    card = {**run_store.records(run.id)[0], "kind": "run-card", "ledger": socket.gethostname()}
+    manifest = {**run_store.records(run.id)[0], "kind": "run-card", "ledger": socket.gethostname()}
     if run.sweep is not None:
-        card["sweep"] = True
-    content = line_of_json(card).encode("ascii")
+        manifest["sweep"] = True
+    content = line_of_json(manifest).encode("ascii")
     if len(content) > _BULKY_BYTES:
-        content = line_of_json({name: card[name] for name in card if name not in _BULKY}).encode("ascii")
+        content = line_of_json({name: manifest[name] for name in manifest if name not in _BULKY}).encode(
+            "ascii"
+        )
     host.put(folder + _NAME, content + b"\n")
 
 
@@ -62,20 +64,22 @@ def read_run_manifest(host: RemoteHost, folder: bytes, run_id: str) -> dict[str,
     if content is None:
         return None
     try:
-        card = read_json(content, "run.json")
-        texts = [card[name] for name in _TEXTS] + [each["path"] for each in card["outputs"]]
-        known = card["id"] == run_id and _KEY.fullmatch(card["key"]) and _TIME.fullmatch(card["at"])
+        manifest = read_json(content, "run.json")
+        texts = [manifest[name] for name in _TEXTS] + [each["path"] for each in manifest["outputs"]]
+        known = (
+            manifest["id"] == run_id and _KEY.fullmatch(manifest["key"]) and _TIME.fullmatch(manifest["at"])
+        )
         if not known or not all(isinstance(text, str) for text in texts):
             return None
-        if any(_climbs(each["path"]) for each in card["outputs"]):
+        if any(_climbs(each["path"]) for each in manifest["outputs"]):
             return None
-        if not _is_sound(card):
+        if not _is_sound(manifest):
             return None
         record = {
-            **{name: card[name] for name in card if name in _FIELDS},
+            **{name: manifest[name] for name in manifest if name in _FIELDS},
             "kind": "prepared",
-            "sweep": bool(card.get("sweep")),
-            "ledger": printable(str(card.get("ledger", "")))[:200],
+            "sweep": bool(manifest.get("sweep")),
+            "ledger": printable(str(manifest.get("ledger", "")))[:200],
         }
         run = fold_records(run_id, [{**record, "site": "", "sweep": None}])
         line_of_json(run.to_whole_record()).encode("ascii")  # what every command shows of it
@@ -84,15 +88,15 @@ def read_run_manifest(host: RemoteHost, folder: bytes, run_id: str) -> dict[str,
     return record
 
 
-def _is_sound(card: dict[str, Any]) -> bool:
+def _is_sound(manifest: dict[str, Any]) -> bool:
     """Whether optional fields have the types that a ledger writes, so that no command fails because of them."""
     return (
-        all(_is(card[name], kind) for name, kind in _FIELDS.items() if name in card)
-        and all(isinstance(each, str) for each in card.get("after", ()))
-        and all(_is_texts(each) and each.keys() >= _INPUT for each in card.get("inputs", ()))
+        all(_is(manifest[name], kind) for name, kind in _FIELDS.items() if name in manifest)
+        and all(isinstance(each, str) for each in manifest.get("after", ()))
+        and all(_is_texts(each) and each.keys() >= _INPUT for each in manifest.get("inputs", ()))
         and all(
             isinstance(each["id"], str) and all(isinstance(each[name], bool) for name in _FLAGS)
-            for each in card["outputs"]
+            for each in manifest["outputs"]
         )
     )
 
@@ -119,12 +123,12 @@ class Adoption(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A run at a site that this ledger does not know; `card` is its manifest, {} for none."""
+    """A run at a site that this ledger does not know; `manifest` has its fields, {} for none."""
 
     id: str
     site: str
     folder: bytes
-    card: dict[str, Any]
+    manifest: dict[str, Any]
     job: str = ""
     fate: Adoption = Adoption.FOUND
     because: str = ""
@@ -134,10 +138,10 @@ class FoundRun:
         return {
             "id": self.id,
             "site": self.site,
-            "pipeline": str(self.card.get("pipeline", "")),
-            "name": str(self.card.get("name", "")),
-            "created": self.card.get("at"),
-            "ledger": str(self.card.get("ledger", "")),
+            "pipeline": str(self.manifest.get("pipeline", "")),
+            "name": str(self.manifest.get("name", "")),
+            "created": self.manifest.get("at"),
+            "ledger": str(self.manifest.get("ledger", "")),
             "job": self.job,
             **path_fields(self.folder, "folder"),
             "fate": str(self.fate),
@@ -158,45 +162,45 @@ def find_unknown_runs(host: RemoteHost, site: Site, run_store: RunStore) -> Iter
 
 
 def _look(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundRun:
-    def left(because: str, card: dict[str, Any] | None = None) -> FoundRun:
-        return FoundRun(run_id, site.name, folder, card or {}, fate=Adoption.LEFT, because=because)
+    def left(because: str, manifest: dict[str, Any] | None = None) -> FoundRun:
+        return FoundRun(run_id, site.name, folder, manifest or {}, fate=Adoption.LEFT, because=because)
 
     if not host.is_private(folder):
         return left("the folder belongs to another account, or others can write to it")
-    card = read_run_manifest(host, folder, run_id)
-    if card is None:
+    manifest = read_run_manifest(host, folder, run_id)
+    if manifest is None:
         return left("its folder has no valid run manifest")
-    if card["scheduler"] not in words("runs.schedulers"):
-        return left(f"its scheduler is not known here: {printable(card['scheduler'])}", card)
-    if card["sweep"]:
-        return left(f"a sweep: its tasks are known to {card['ledger']} alone", card)
+    if manifest["scheduler"] not in words("runs.schedulers"):
+        return left(f"its scheduler is not known here: {printable(manifest['scheduler'])}", manifest)
+    if manifest["sweep"]:
+        return left(f"a sweep: its tasks are known to {manifest['ledger']} alone", manifest)
     began = submitted_at(host, folder)
-    found = find_submission(host, load_scheduler(card["scheduler"]), run_id, folder, card["at"][:10])
+    found = find_submission(host, load_scheduler(manifest["scheduler"]), run_id, folder, manifest["at"][:10])
     match found:
         case NotSubmitted():
-            return left(f"it was never submitted; its line at {card['ledger']} goes on with it", card)
+            return left(f"it was never submitted; its line at {manifest['ledger']} goes on with it", manifest)
         case Unclear():
             return left(
-                "it is not known whether it was submitted; its own `hibali run` command finds out", card
+                "it is not known whether it was submitted; its own `hibali run` command finds out", manifest
             )
         case Submitted(job):
             if began.age < site.limits.settling_seconds and not began.answered:
-                return left("another ledger is submitting it now", card)
-            return FoundRun(run_id, site.name, folder, card, job)
+                return left("another ledger is submitting it now", manifest)
+            return FoundRun(run_id, site.name, folder, manifest, job)
 
 
-def adopt(run_store: RunStore, stray: FoundRun) -> Run:
+def adopt(run_store: RunStore, found_run: FoundRun) -> Run:
     """Record a found run in this ledger; adopting it again changes nothing."""
-    card = {name: value for name, value in stray.card.items() if name not in {"ledger", "sweep"}}
+    manifest = {name: value for name, value in found_run.manifest.items() if name not in {"ledger", "sweep"}}
     records = [
-        {**card, "site": stray.site},
-        {"kind": "staged", **path_fields(stray.folder, "folder")},
+        {**manifest, "site": found_run.site},
+        {"kind": "staged", **path_fields(found_run.folder, "folder")},
         {"kind": "submitting"},
-        {"kind": "submitted", "job": stray.job},
-        {"kind": "adopted", "ledger": stray.card["ledger"]},
+        {"kind": "submitted", "job": found_run.job},
+        {"kind": "adopted", "ledger": found_run.manifest["ledger"]},
     ]
-    run = run_store.adopt(stray.id, str(card["key"]), records)
+    run = run_store.adopt(found_run.id, str(manifest["key"]), records)
     if not run.state.ended:
         with contextlib.suppress(OSError):
-            QueuePlaces(stray.site).keep(stray.id, 1)
+            QueuePlaces(found_run.site).keep(found_run.id, 1)
     return run

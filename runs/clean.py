@@ -130,9 +130,9 @@ def _is_of(host: RemoteHost, run: Run) -> bool:
     """Whether the job script in the folder is that of the run; a run that was never staged has only its manifest."""
     script = host.get(run.folder + b"/job.sh", maximum=1 << 20)
     told = b"\nrun=%s\n" % run.id.encode("ascii")
-    card = host.get(run.folder + b"/run.json", maximum=1 << 20)
+    manifest = host.get(run.folder + b"/run.json", maximum=1 << 20)
     return (script is not None and told in script) or (
-        card is not None and b'"id":"%s"' % run.id.encode("ascii") in card
+        manifest is not None and b'"id":"%s"' % run.id.encode("ascii") in manifest
     )
 
 

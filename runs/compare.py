@@ -21,6 +21,7 @@ from hibali.text import printable
 from runs.collect import pull_outputs
 from runs.model import Run
 from runs.outputs import OutputDigests
+from runs.sweeps.collect import pull_named
 from transfers.journal import Receipt
 from transfers.request import Saving
 
@@ -162,8 +163,6 @@ class Copies:
 
     def _pull(self, wanted: Sequence[bytes], site: Site, here: Path, on_event: Listener) -> Receipt:
         if self._run.sweep is not None and wanted:
-            from runs.sweeps.collect import pull_named
-
             return pull_named("compare", self._run, site, here, wanted, on_event)
         target = Location(local_site(), str(here), str(here), typed_local=True)
         return pull_outputs("compare", self._run, site, target, wanted, on_event, saving=Saving(save=False))

@@ -33,10 +33,10 @@ _TRUE = frozenset({"true", "yes", "on", "1"})
 
 @dataclass(frozen=True, slots=True)
 class DatasetRequest:
-    """How a run was asked for here: in which folder, with which file of answers, and which local files it names.
+    """The command line of a run, as it was typed: the folder, the file of answers, and the local files that it names.
 
-    `options` are the words of the line that say what its job asks for. Of a sweep the file of answers may be "", `table` is that of
-    `--each` or "", and `parameters` are the words of `--param`.
+    `options` are the options for the job. For a sweep the file of answers may be "", `table` is that of `--each` or "", and
+    `parameters` are the values of `--param`.
     """
 
     folder: str
@@ -49,11 +49,11 @@ class DatasetRequest:
 
     @property
     def files(self) -> list[str]:
-        """What the line itself names, besides the inputs."""
+        """The files that the command line itself names, besides the inputs."""
         return [path for path in (self.invocation, self.table) if path]
 
     def to_fields(self) -> dict[str, Any]:
-        """For the ledger."""
+        """Return the fields for the ledger."""
         return {
             "folder": self.folder,
             "invocation": self.invocation,
@@ -72,7 +72,7 @@ def typed_request(
     table: Path | None = None,
     parameters: Sequence[str] = (),
 ) -> DatasetRequest:
-    """Paths absolute, as typed from the current folder: what a symlink leads to is not what was typed."""
+    """Record the command line with absolute paths, as typed from the current folder: symlinks are not resolved."""
     here = Path.cwd()
     inputs = (str(here / each.input.text) for each in located if each.place.typed_local)
     answers, rows = ("" if path is None else str(here / path) for path in (invocation, table))
@@ -82,7 +82,7 @@ def typed_request(
 
 
 def recorded_request(records: Sequence[Mapping[str, Any]], run_id: str) -> DatasetRequest:
-    """What the ledger has of it; raises `UsageError` for a run that an older version began."""
+    """Read the command line from the ledger; raises `UsageError` for a run of an older version."""
     fields = records[0].get("asked") if records else None
     if not isinstance(fields, dict) or not fields.get("folder"):
         raise UsageError("not-recorded", "the ledger does not say how this run was asked for", subject=run_id)
@@ -100,15 +100,15 @@ def recorded_request(records: Sequence[Mapping[str, Any]], run_id: str) -> Datas
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A folder for outputs in a repository in which the run was asked for, too."""
+    """A folder for outputs in a repository that also contains the files of the command line."""
 
     repository: Repository
     folder: str
-    asked: DatasetRequest
+    request: DatasetRequest
 
 
-def find_dataset(folder: str, asked: DatasetRequest) -> Dataset:
-    """Raises `UsageError` where nobody could repeat the run from what the dataset holds."""
+def find_dataset(folder: str, request: DatasetRequest) -> Dataset:
+    """Return the dataset of a folder; raises `UsageError` if `datalad rerun` could not repeat the run from what it contains."""
     place = find_place(os.fsencode(os.path.realpath(folder)))
     if place is None:
         raise UsageError(
@@ -118,9 +118,9 @@ def find_dataset(folder: str, asked: DatasetRequest) -> Dataset:
             hint=f"datalad create --force {printable(folder)}",
         )
     typed = (
-        ("the folder where the run was typed", asked.folder),
-        ("the invocation", asked.invocation),
-        ("the table of tasks", asked.table),
+        ("the folder where the run was typed", request.folder),
+        ("the invocation", request.invocation),
+        ("the table of tasks", request.table),
     )
     for what, path in ((what, path) for what, path in typed if path):
         other = find_place(os.fsencode(path))
@@ -132,17 +132,17 @@ def find_dataset(folder: str, asked: DatasetRequest) -> Dataset:
                 subject=printable(path),
                 hint=f"Put the files that the line names into the dataset, and type the line in a folder of {root}.",
             )
-    return Dataset(place.repository, os.fsdecode(place.path), asked)
+    return Dataset(place.repository, os.fsdecode(place.path), request)
 
 
 def dataset_saving(dataset: Dataset, run: Run) -> Saving:
-    """The commit of a run that succeeded: outputs, the files that its line names, and the record in the message.
+    """Return the commit of a successful run: outputs, the files that the command names, and the record in the message.
 
-    Where the dataset says so the record goes into a file of its own, which is written here.
+    If the dataset is configured so, the record goes into a file of its own, which is written here.
     """
     record = run_record(dataset, run, _dataset_id(dataset.repository))
     text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False)
-    also = [_real(path) for path in dataset.asked.files]
+    also = [_real(path) for path in dataset.request.files]
     if _configured(dataset.repository, "datalad.run.record-sidecar").lower() in _TRUE:
         name = hashlib.md5(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
         also.append(_write_sidecar(dataset.repository, name, record))
@@ -152,8 +152,8 @@ def dataset_saving(dataset: Dataset, run: Run) -> Saving:
 
 
 def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
-    """What `datalad run` would have written (datalad.core.local.run), with what only hibali knows under `hibali`; pure."""
-    start = _text(_real(dataset.asked.folder))
+    """Return the record of `datalad run` (datalad.core.local.run), with what only hibali knows under `hibali`."""
+    start = _text(_real(dataset.request.folder))
     root = os.fsdecode(dataset.repository.root)
 
     def relative(path: str) -> str:
@@ -163,19 +163,19 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
         return _as_path(relative(_text(_real(path))))
 
     words = ["hibali", "run", run.spec.pipeline]
-    words += [typed(dataset.asked.invocation)] if dataset.asked.invocation else []
-    words += ["--each", typed(dataset.asked.table)] if dataset.asked.table else []
-    words += [f"--param={word}" for word in dataset.asked.parameters]
+    words += [typed(dataset.request.invocation)] if dataset.request.invocation else []
+    words += ["--each", typed(dataset.request.table)] if dataset.request.table else []
+    words += [f"--param={word}" for word in dataset.request.parameters]
     pilot = run.sweep.pilot if run.sweep is not None else None
     # what the line asks for is a pilot's then, and not each task's
     words += ["--pilot", f"--allocations={pilot.allocations}"] if pilot is not None else []
     words += ["--site", run.site, "--wait", "--new"]
     words += ["--collect", _as_path(relative(dataset.folder)), "--no-save"]
     words += [f"--name={run.spec.name}"] if run.spec.name else []
-    words += [f"--image={dataset.asked.image}"] if dataset.asked.image else []
-    words += dataset.asked.options
-    inside = [path for path in dataset.asked.inputs if _is_in(path, root)]
-    named = [relative(_text(_real(path))) for path in dataset.asked.files]
+    words += [f"--image={dataset.request.image}"] if dataset.request.image else []
+    words += dataset.request.options
+    inside = [path for path in dataset.request.inputs if _is_in(path, root)]
+    named = [relative(_text(_real(path))) for path in dataset.request.files]
     return {
         "chain": [],
         "cmd": _plain(shlex.join(words)),
@@ -194,7 +194,7 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
 
 
 def _output_patterns(folder: str, run: Run) -> list[str]:
-    """What the line writes; each task of a sweep has a folder of its own."""
+    """Return patterns of the outputs; each task of a sweep has a folder of its own."""
     if run.sweep is None:
         return [str(Path(folder, _pattern(each))) for each in run.spec.outputs]
     patterns = (str(Path(folder, "*", _pattern(each))) for outputs in run.sweep.sets for each in outputs)
@@ -206,24 +206,24 @@ def _pattern(output: Output) -> str:
 
 
 def _plain(text: str) -> str:
-    """Braces would be placeholders of `datalad run`."""
+    """Escape braces, which are placeholders of `datalad run`."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def _as_path(path: str) -> str:
-    """A name that no program takes for an option or for a site."""
+    """Return a path that no program reads as an option or a site."""
     plain = not path.startswith("-") and ":" not in path.partition("/")[0]
     return path if plain else f"./{path}"
 
 
 def _is_in(path: str, root: str) -> bool:
-    """Without following the file itself, which may be an annexed symlink."""
+    """Whether a path is in a folder, without following the file itself, which may be an annexed symlink."""
     folder, _, name = path.rstrip("/").rpartition("/")
     return f"{os.path.realpath(folder or '/')}/{name}".startswith(root.rstrip("/") + "/")
 
 
 def _real(path: str) -> bytes:
-    """The folder without symlinks, the name as it is: an annexed file is a symlink, and meant itself."""
+    """Resolve the symlinks of the folder but not of the name, because an annexed file is a symlink."""
     folder, _, name = path.rstrip("/").rpartition("/")
     whole = Path(os.path.realpath(folder or "/"), name)
     return os.fsencode(whole.resolve() if whole.is_dir() else whole)
@@ -234,21 +234,21 @@ def _text(path: bytes) -> str:
 
 
 def _dataset_id(repository: Repository) -> str:
-    told = run_git(repository, "config", "-f", ".datalad/config", "datalad.dataset.id").stdout
-    return told.decode("utf-8", "replace").strip()
+    finished = run_git(repository, "config", "-f", ".datalad/config", "datalad.dataset.id").stdout
+    return finished.decode("utf-8", "replace").strip()
 
 
 def _configured(repository: Repository, name: str) -> str:
-    """A setting of the user, else of the dataset."""
+    """Return a setting of the user, else of the dataset."""
     for words in (["config", name], ["config", "-f", ".datalad/config", name]):
-        told = run_git(repository, *words)
-        if told.exit_code == 0:
-            return told.stdout.decode("utf-8", "replace").strip()
+        finished = run_git(repository, *words)
+        if finished.exit_code == 0:
+            return finished.stdout.decode("utf-8", "replace").strip()
     return ""
 
 
 def _write_sidecar(repository: Repository, name: str, record: Mapping[str, Any]) -> bytes:
-    """The record as a file, as DataLad compresses it; its absolute name."""
+    """Write the record to a file, compressed like DataLad does; return its absolute name."""
     folder = _configured(repository, "datalad.run.record-directory") or ".datalad/runinfo"
     root = Path(os.fsdecode(repository.root))
     path = root / folder / name

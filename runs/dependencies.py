@@ -151,17 +151,19 @@ def check_needs(
     """Raise `NotFoundError` if a successful run does not have the needed output, and as `find_jobs` does."""
     runs = _query_needed(host, scheduler, run_store, needs)
     _jobs_of(needs, runs, scheduler)
-    left = [need for need in needs if _state_of(runs[need.run], need) is State.SUCCEEDED]
+    succeeded = [need for need in needs if _state_of(runs[need.run], need) is State.SUCCEEDED]
     paths = [
         (need, path, f"{need.folder}/work/{path}".encode("utf-8", "surrogateescape"))
-        for need in left
+        for need in succeeded
         for path in need.paths
     ]
     found = (
-        host.get_all([where for _, _, where in paths], maximum=1) if len(paths) > 1 else [None] * len(paths)
+        host.get_all([path_at_site for _, _, path_at_site in paths], maximum=1)
+        if len(paths) > 1
+        else [None] * len(paths)
     )
-    for (need, path, where), content in zip(paths, found, strict=True):
-        if content is None and host.stat(where) is None:
+    for (need, path, path_at_site), content in zip(paths, found, strict=True):
+        if content is None and host.stat(path_at_site) is None:
             raise NotFoundError(
                 "no-such-output",
                 f"the run did not leave it: {printable(path)}",
@@ -206,8 +208,8 @@ def _query_needed(
 ) -> dict[str, Run]:
     """Return the needed runs by id; the scheduler is queried once for those that have not ended."""
     runs = [run_store.load(each) for each in dict.fromkeys(need.run for need in needs)]
-    asked = [
+    queried = [
         run for run in runs if run.job and not run.state.final and run.placement.scheduler == scheduler.name
     ]
-    now = {run.id: run for run in (update(host, scheduler, run_store, asked) if asked else ())}
+    now = {run.id: run for run in (update(host, scheduler, run_store, queried) if queried else ())}
     return {run.id: now.get(run.id, run) for run in runs}

@@ -5,16 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from hibali.config.model import Site, Tier
 from hibali.errors import UsageError
 from runs.containers.base import Container
+from runs.model import Input
 from runs.schedulers.base import Scheduler
-
-if TYPE_CHECKING:
-    from runs.model import Input
-
 
 _SHORTEST_BEFORE, _LONGEST_BEFORE = 30, 60  # seconds before its limit that a job is told to come to its end
 # Where a copy cannot come back whole it stays: nobody else has it.

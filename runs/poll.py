@@ -29,7 +29,7 @@ _ENDED, _OVER, _BROKEN = (
 
 @dataclass(frozen=True, slots=True)
 class PilotProgress:
-    """The tasks that began since the allocation was last started, those that ended, and those whose script was killed."""
+    """The tasks that began since the allocation last started, those that ended, and those whose script was killed."""
 
     begun: frozenset[int] = frozenset()
     ended: frozenset[int] = frozenset()
@@ -37,7 +37,7 @@ class PilotProgress:
 
 
 def read_journal(content: bytes) -> PilotProgress:
-    """What `runs/pilot/program.py` wrote; a line that is none, as the last one may be, says nothing."""
+    """Read the journal of `runs/pilot/program.py`; invalid lines are ignored, because the last one may be incomplete."""
     begun: set[int] = set()
     ended: set[int] = set()
     broken: set[int] = set()
@@ -59,13 +59,13 @@ def _numbers(found: Any) -> Iterable[int]:
     return [each for each in found if type(each) is int] if isinstance(found, list) else ()
 
 
-def task_status(number: int, job: Status, told: PilotProgress) -> Status:
-    """A task of an allocation, as a scheduler would speak of a task of a job array."""
-    if number in told.broken:
+def task_status(number: int, job: Status, progress: PilotProgress) -> Status:
+    """Return the status of a task in an allocation, like a scheduler's for a task of a job array."""
+    if number in progress.broken:
         return Status(Phase.ENDED, _BROKEN)
-    if number in told.ended:
+    if number in progress.ended:
         return Status(Phase.ENDED, _ENDED if job.phase.queued else _OVER)
-    if job.phase is Phase.RUNNING and number not in told.begun:
+    if job.phase is Phase.RUNNING and number not in progress.begun:
         return Status(Phase.WAITING, job.native, "waits in its allocation")
     return job
 
@@ -79,9 +79,9 @@ def resolve_in_allocation(
     allocation: int,
     more: bool,
 ) -> Observation:
-    """The same of a task in an allocation, the first or a later one; `more` says that another one may follow.
+    """Correct the observation of a task in an allocation; `more` says that another allocation may follow.
 
-    A task ends with a record of its own end and no signal, and only then (or when its script is killed while the others go on): one that was cut off is not
+    A task ends only with an exit record without a signal, or when its script is killed while others continue. A task that was cut off is not
     FAILED but STAGED again, as long as an allocation may follow.
     """
     if record is not None and record.signal in {"", CANCEL_REQUESTED}:
@@ -107,9 +107,9 @@ def resolve_in_allocation(
 
 
 def change_fields(sweep: Sweep, seen: Mapping[int, Observation]) -> dict[str, Any] | None:
-    """The record of what changed since it was last noted, in few words: ranges of tasks for each state; None for nothing.
+    """Return the record of what changed since the last one, with ranges of tasks for each state; None if nothing changed.
 
-    How a task ended is told once.
+    The end of a task is recorded once.
     """
     changes: dict[tuple[State, str, str], list[int]] = {}
     ends: list[list[Any]] = []
@@ -139,10 +139,10 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What has a folder and an exit record of its own: a run, or one task of a sweep.
+    """A run, or one task of a sweep, with a folder and an exit record of its own.
 
-    `word` is how the record calls it; accounting is asked for `jobs` and may call it any of `accounts`. `state` is what was known
-    of it before. Of what is looked at `thorough`ly the record is read in any case.
+    `word` is its name in the exit record; accounting is queried for `jobs` and may call it any of `accounts`. `state` is the recorded state.
+    With `thorough` the exit record is read in any case.
     """
 
     key: Key
@@ -157,12 +157,12 @@ class Subject:
 
     @property
     def queued(self) -> bool:
-        """Whether the scheduler still has it where it can be seen."""
+        """Whether the job is in the queue."""
         return self.status.phase in {Phase.WAITING, Phase.RUNNING}
 
     @property
     def fell_back(self) -> bool:
-        """Whether it waits after it was running."""
+        """Whether the job waits again after it ran."""
         return self.status.phase is Phase.WAITING and self.state is State.RUNNING
 
 
@@ -174,11 +174,10 @@ def query_runs(
     thorough: bool = True,
     others: Sequence[Run] = (),
 ) -> dict[Key, Observation]:
-    """What is known now of these runs of one site and scheduler, each with a job; one question for all, tasks included.
+    """Query the present state of runs of one site and scheduler, each with a job; one query for all, including tasks.
 
-    Exit records are read, all together, of what has left the queue or fell back in it, with `thorough` of everything whose end
-    is not known. The `others` go along in the same question. Raises `TryLaterError` where the scheduler does not answer, or
-    refused too often to be asked now.
+    Exit records are read, all at once, of jobs that left the queue or wait again, with `thorough` of all whose end is not known. The `others`
+    are part of the same query. Raises `TryLaterError` if the scheduler does not answer, or refused too often.
     """
     if not runs and not others:
         return {}
@@ -215,8 +214,8 @@ def _resolve(
         record,
         accounted,
         cancelled=run.submission.cancelled,
-        marked=run.submission.cancel_marked,
-        told=run.submission.cancel_accepted,
+        cancel_marked=run.submission.cancel_marked,
+        cancel_accepted=run.submission.cancel_accepted,
         again=again,
     )
     if run.sweep is None or run.sweep.pilot is None:
@@ -234,9 +233,9 @@ def _resolve(
 def _find_subjects(
     host: RemoteHost, scheduler: Scheduler, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
 ) -> list[Subject]:
-    asked = [(run, thorough) for run in runs] + [(run, False) for run in others]
-    single = [(run, closely) for run, closely in asked if run.sweep is None]
-    sweeps = [(run, run.sweep, closely) for run, closely in asked if run.sweep is not None]
+    queried = [(run, thorough) for run in runs] + [(run, False) for run in others]
+    single = [(run, closely) for run, closely in queried if run.sweep is None]
+    sweeps = [(run, run.sweep, closely) for run, closely in queried if run.sweep is not None]
     jobs = {run.job for run, _ in single}
     wanted: dict[bool, set[str]] = {True: set(), False: set()}  # whether they are those of pilots
     for _, sweep, closely in sweeps:
@@ -246,10 +245,10 @@ def _find_subjects(
         return []
     finished = host.run(scheduler.status_words(sorted(jobs | arrays | pilots)))
     statuses = scheduler.read_status(finished, sorted(jobs | pilots)) if jobs or pilots else {}
-    told = dict(scheduler.read_tasks(finished, sorted(arrays))) if arrays else {}
+    task_statuses = dict(scheduler.read_tasks(finished, sorted(arrays))) if arrays else {}
     for run, sweep, _ in sweeps:
         if sweep.pilot is not None:
-            told |= _query_pilot(host, run, sweep, statuses)
+            task_statuses |= _query_pilot(host, run, sweep, statuses)
     subjects = [
         Subject(
             (run.id, 0),
@@ -265,12 +264,12 @@ def _find_subjects(
         for run, closely in single
     ]
     for run, sweep, closely in sweeps:
-        subjects += _tasks_of(run, sweep, told, thorough=closely)
+        subjects += _tasks_of(run, sweep, task_statuses, thorough=closely)
     return subjects
 
 
 def _is_open(sweep: Sweep, number: int, *, thorough: bool) -> bool:
-    """Whether a task is asked about: one that is LOST only now and then."""
+    """Whether a task is queried: a LOST one only with `thorough`."""
     state = sweep.tasks[number].state
     return not (state.final if thorough else state.ended)
 
@@ -278,15 +277,15 @@ def _is_open(sweep: Sweep, number: int, *, thorough: bool) -> bool:
 def _query_pilot(
     host: RemoteHost, run: Run, sweep: Sweep, statuses: Mapping[str, Status]
 ) -> dict[str, dict[int, Status]]:
-    """The tasks of the last allocation, from its own journal, in the form of `Scheduler.read_tasks`."""
+    """Return the tasks of the last allocation, from its journal, in the form of `Scheduler.read_tasks`."""
     chunk = sweep.chunks[-1]
     jobs = [job for job in chunk.jobs if job in statuses]
     if not jobs:
         return {}
-    told = read_journal(_read_whole(host, chunk_folder(run, chunk) + b"/journal.jsonl"))
+    progress = read_journal(_read_whole(host, chunk_folder(run, chunk) + b"/journal.jsonl"))
     return {
         job: {
-            index: task_status(number, statuses[job], told)
+            index: task_status(number, statuses[job], progress)
             for index, number in enumerate(chunk.tasks, start=1)
         }
         for job in jobs
@@ -294,7 +293,7 @@ def _query_pilot(
 
 
 def _read_whole(host: RemoteHost, path: bytes) -> bytes:
-    """A file that others append to, as far as it is written; nothing where it is not there."""
+    """Read a file that another process appends to; b"" if it does not exist."""
     found = b""
     while piece := host.get(path, maximum=_PIECE_BYTES, offset=len(found)):
         found += piece
@@ -312,13 +311,13 @@ def _open_jobs(sweep: Sweep, *, thorough: bool) -> list[str]:
 
 
 def _tasks_of(
-    run: Run, sweep: Sweep, told: Mapping[str, Mapping[int, Status]], *, thorough: bool
+    run: Run, sweep: Sweep, task_statuses: Mapping[str, Mapping[int, Status]], *, thorough: bool
 ) -> list[Subject]:
     found = []
     for number, (chunk, index) in sweep.positions().items():
         if not chunk.jobs or not _is_open(sweep, number, thorough=thorough):
             continue
-        status = _best([told.get(job, {}).get(index, GONE) for job in chunk.jobs])
+        status = _best([task_statuses.get(job, {}).get(index, GONE) for job in chunk.jobs])
         accounts = tuple(name for job in chunk.jobs for name in names_of_task(job, index))
         accounts = accounts if sweep.pilot is None else chunk.jobs
         state = sweep.tasks[number].state
@@ -331,19 +330,19 @@ def _tasks_of(
 
 
 def names_of_task(job: str, index: int) -> tuple[str, ...]:
-    """How accounting may call a task of an array: as Slurm, PBS or LSF, and Grid Engine write it."""
+    """Return the names of a task of an array in accounting: as Slurm, PBS or LSF, and Grid Engine write it."""
     return (f"{job}_{index}", f"{job.replace('[]', '')}[{index}]", f"{job}.{index}")
 
 
 def _best(statuses: Sequence[Status]) -> Status:
-    """Of several jobs with the same task, the one that still can do something, or was there at all."""
+    """Return the status of the job that can still run a task, or that existed at all."""
     queued = [status for status in statuses if status.phase.queued]
     known = [status for status in statuses if status.phase is not Phase.GONE]
     return (queued or known or list(statuses))[0]
 
 
 def _is_unclear(subject: Subject) -> bool:
-    """Whether accounting may know more. Of a task it is asked only where the queue knows nothing: there are many."""
+    """Whether to query accounting; for a task only if the queue does not know it, because there are many."""
     return subject.status.phase is Phase.GONE if subject.key[1] else not subject.queued
 
 
@@ -355,8 +354,8 @@ def _query_accounting(
     since = min(each.run.created for each in unclear)[:10]
     jobs = {job for each in unclear for job in each.jobs}
     words = scheduler.accounting_words(sorted(jobs), "", since)
-    told = (scheduler.read_accounting(host.run(words)) or {}) if words else {}
-    return {each.key: told[name] for each in unclear for name in each.accounts if name in told}
+    reported = (scheduler.read_accounting(host.run(words)) or {}) if words else {}
+    return {each.key: reported[name] for each in unclear for name in each.accounts if name in reported}
 
 
 _FAILED = {State.FAILED: "failed", State.CANCELLED: "was cancelled"}
@@ -369,7 +368,7 @@ def add_reasons(
     run_store: RunStore,
     look: Callable[[Sequence[Run]], Sequence[Run]],
 ) -> dict[Key, Observation]:
-    """The same of each of these runs that was seen, but for sweeps."""
+    """Add reasons, like `add_reason`, to the observations of these runs without sweeps."""
     keys = {(run.id, 0): run for run in runs if run.sweep is None}
     return {
         key: add_reason(run, seen[key], host, run_store, look) for key, run in keys.items() if key in seen
@@ -383,10 +382,9 @@ def add_reason(
     run_store: RunStore,
     look: Callable[[Sequence[Run]], Sequence[Run]],
 ) -> Observation:
-    """The same with what people understand; `look` asks the site about runs that have not ended by the ledger.
+    """Add a reason that users understand; `look` queries other runs that have not ended according to the ledger.
 
-    A job that can never start because of another one leaves the queue without a trace of its own, or with the scheduler's
-    word for it: the run is CANCELLED then, not LOST.
+    A job that can never start because of another one leaves the queue without a trace: the run is then CANCELLED, not LOST.
     """
     if seen.state is State.WAITING and run.on_hold:
         return replace(seen, reason=f"on hold: hibali runs release {run.id}")
@@ -405,13 +403,13 @@ def add_reason(
 
 
 def format_failure(run: Run) -> str:
-    """How a run ended that another one needs, as that one's reason; of a sweep the first task that did not end well."""
+    """Return how a run ended, as the reason of a run that depends on it; of a sweep the first unsuccessful task."""
     failed = _failed_part(run) or run
     return f"run {failed.reference} {_FAILED.get(failed.state, f'is {failed.state}')}"
 
 
 def _failed_part(run: Run) -> Run | None:
-    """The run, or the first of its tasks, that did not end well; None where all is well so far."""
+    """Return the run, or its first task, that failed or was cancelled; None if there is none."""
     if run.sweep is None:
         return run if run.state in _FAILED else None
     return next((one_task(run, number) for number in run.sweep.in_state(*_FAILED)), None)
@@ -434,31 +432,31 @@ def _find_failed(run: Run, run_store: RunStore, look: Callable[[Sequence[Run]], 
         if (each.site, each.placement.scheduler) == (run.site, run.placement.scheduler)
     ]
     open_runs = [each for each in same if each.job and not each.state.final]
-    asked = {each.id: each for each in (look(open_runs) if open_runs else ())}
-    parts = (_failed_part(asked.get(each.id, each)) for each in needed)
+    queried = {each.id: each for each in (look(open_runs) if open_runs else ())}
+    parts = (_failed_part(queried.get(each.id, each)) for each in needed)
     return next((part for part in parts if part is not None), None)
 
 
 def update(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs: Sequence[Run]) -> list[Run]:
-    """Ask once and note what changed; the runs as they are now. LOST is noted as is, without waiting."""
-    asked = [run for run in runs if run.job]
-    if not asked:
+    """Query runs once and record changes; return the runs as they are now. LOST is recorded without waiting."""
+    queried = [run for run in runs if run.job]
+    if not queried:
         return list(runs)
-    seen = query_runs(host, scheduler, asked)
-    seen |= add_reasons(asked, seen, host, run_store, partial(update, host, scheduler, run_store))
-    remove_proxies(host, asked, seen)
+    seen = query_runs(host, scheduler, queried)
+    seen |= add_reasons(queried, seen, host, run_store, partial(update, host, scheduler, run_store))
+    remove_proxies(host, queried, seen)
     return [
         record_observations(run_store, run, observations_of(run, seen)) if run.job else run for run in runs
     ]
 
 
 def observations_of(run: Run, seen: Mapping[Key, Observation]) -> dict[int, Observation]:
-    """What was seen of one run, by task."""
+    """Return the observations of one run, by task."""
     return {number: found for (run_id, number), found in seen.items() if run_id == run.id}
 
 
 def record_observations(run_store: RunStore, run: Run, found: Mapping[int, Observation]) -> Run:
-    """The run after what was seen of it is in the ledger, if it is news."""
+    """Record the observations of a run, if they are new."""
     if run.sweep is not None:
         fields = change_fields(run.sweep, found)
         return run if fields is None else _release_queue_places(run_store.note(run.id, "tasks", fields))
@@ -469,7 +467,7 @@ def record_observations(run_store: RunStore, run: Run, found: Mapping[int, Obser
 
 
 def _release_queue_places(run: Run) -> Run:
-    """The sweep, holding places in the queue only for tasks that are not over."""
+    """Reduce the places of a sweep in the queue to those for tasks that have not ended."""
     queued = QueuePlaces(run.site)
     held = queued.held()
     sweep = sweep_of(run)

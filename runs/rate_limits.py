@@ -22,6 +22,7 @@ from hibali.ssh.sessions import login_name, login_refusals
 from runs.model import Run
 from runs.store import QueuePlaces, RunStore, count_queued
 from transfers.remote.host import Finished, Once, RemoteHost
+from transfers.stores.open_store import open_host
 
 # The codes with which schedulers refuse (runs.schedulers).
 _REFUSALS = frozenset({"scheduler-busy", "scheduler-silent"})
@@ -29,8 +30,6 @@ _REFUSALS = frozenset({"scheduler-busy", "scheduler-silent"})
 
 def open_limited_host(site: Site, on_event: Listener = ignore) -> RemoteHost:
     """Connect to a site's machine, and count each command there; the caller closes it."""
-    from transfers.stores.open_store import open_host
-
     return counted(open_host(site, on_event=on_event), site.name)
 
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hibali.config.settings import Settings
 from hibali.documents import canonical_digest
 from hibali.errors import HibaliError, NotFoundError
 from hibali.events import Listener, Noted, ignore
 from hibali.text import printable
+from registry.images.archive import read_archive
 from registry.invocation import Invocation, check_invocation
 from registry.pipeline import Pipeline
 from runs.containers.base import load_container
+from runs.images import first_image, read_image_id
 from runs.inputs import Identity, find_collected_copy
 from runs.model import FROM_RUN, Run, State
 from runs.outputs import content_of_place, find_content, inspect_outputs
 from runs.records import part_of
+from runs.request import Request
 from runs.store import RunStore, read_output_identity
-
-if TYPE_CHECKING:
-    from runs.request import Request
 
 _Answer = TypeVar("_Answer")
 
@@ -132,6 +132,7 @@ class Reuse:
             return same_place and record.get("prologue", []) == list(request.compute.settings.prologue)
         if not load_container(run.placement.container).isolates:
             return False
+        # local: bundles load a JSON schema and RO-Crate code
         from runs.bundles.create import image_of
 
         wanted = _wanted_image(request)
@@ -170,9 +171,6 @@ def _values_before(pipeline: Pipeline, record: Mapping[str, Any]) -> str:
 
 def _wanted_image(request: Request) -> str:
     """Return the id of the image to start, 64 hexadecimal digits; "" if only the site knows it."""
-    from registry.images.archive import read_archive
-    from runs.images import first_image, read_image_id
-
     name = request.compute.container.image_name(request.workload.pipeline.container)
     if request.image:
         given = read_image_id(request.image)

@@ -6,16 +6,11 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from hibali.errors import UsageError
 from runs.containers.base import Bind, Container, Task
-from runs.model import Output
+from runs.model import Input, Output
 from runs.schedulers.base import JobVariables
-
-if TYPE_CHECKING:
-    from runs.model import Input
-
 
 _RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool

@@ -49,8 +49,8 @@ def reserve_queue_places(
         return True
     holders = _load(run_store, queued)
     if look:
-        asked = [each for each in holders if each.job and each.placement.scheduler == scheduler.name]
-        update(host, scheduler, run_store, [each for each in asked if not each.state.ended])
+        queried = [each for each in holders if each.job and each.placement.scheduler == scheduler.name]
+        update(host, scheduler, run_store, [each for each in queried if not each.state.ended])
     for each in holders:
         if each.sweep is None and not each.job and each.submission.begun:
             _settle_begun(host, scheduler, run_store, queued, each.id)

@@ -24,9 +24,9 @@ _TIMES = re.compile(r"(\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s (\d{1,9})m(\d{1,2}(?:
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """What the job script wrote at its end; `cpu_seconds` are those of its children.
+    """The exit record that the job script writes at its end; `cpu_seconds` are those of its children.
 
-    `missing` are the ids of required outputs that were not there after a tool had ended with 0.
+    `missing` are the ids of required outputs that did not exist after the tool had exited with 0.
     """
 
     code: int
@@ -40,13 +40,13 @@ class ExitRecord:
 
     @property
     def is_success(self) -> bool:
-        """Whether the tool ended with 0 and left its required outputs."""
+        """Whether the tool exited with 0 and created its required outputs."""
         return self.code == 0 and not self.missing
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is known of one run now."""
+    """The observed state of one run."""
 
     state: State
     native: str = ""
@@ -55,7 +55,7 @@ class Observation:
     accounted: Status | None = None
 
     def to_fields(self) -> dict[str, Any]:
-        """The record of kind `seen` in the ledger."""
+        """Return the fields of the ledger's record of kind `seen`."""
         fields: dict[str, Any] = {"state": self.state, "native": self.native, "reason": self.reason}
         if self.record is not None:
             fields |= {
@@ -79,28 +79,40 @@ def resolve_status(
     accounted: Status | None,
     *,
     cancelled: bool = False,
-    marked: bool = False,
-    told: bool | None = None,
+    cancel_marked: bool = False,
+    cancel_accepted: bool | None = None,
     again: bool = False,
 ) -> Observation:
-    """The state of a run, from its scheduler's word, its own exit record, and accounting; pure.
+    """Resolve the state of a run from the scheduler's status, the exit record, and accounting.
 
-    Only the exit record can make a run SUCCEEDED, and only of a tool that nobody told to stop: one whose child was
-    killed before it may go on without it and end with 0. Without a record, an end is FAILED or CANCELLED where the
-    scheduler says why it ended the job, else LOST. `again` says that the job was started once more, and
-    did nothing.
+    Only an exit record can make a run SUCCEEDED, and only if no signal stopped the tool: a tool whose child was killed may continue
+    without it and exit with 0. Without a record, an end is FAILED or CANCELLED if the scheduler says why the job ended, else LOST.
 
-    `cancelled` is our wish to end it, `marked` that the job could see it at the site before the scheduler heard of it, `told`
-    that the scheduler took it; where nobody knows, it did.
+    Args:
+        status: The status in the queue.
+        record: The exit record, None if there is none.
+        accounted: The status in the accounting, None if it was not queried.
+        cancelled: Cancellation was requested.
+        cancel_marked: The job could see the request at the site before the scheduler did.
+        cancel_accepted: The scheduler accepted the request; None if unknown, which counts as accepted.
+        again: The job was started a second time and did nothing.
     """
-    told = cancelled if told is None else told
+    cancel_accepted = cancelled if cancel_accepted is None else cancel_accepted
     best = accounted if accounted is not None and _knows_more(accounted, status) else status
-    seen = _resolve(status, best, record, cancelled=cancelled, marked=marked, told=told, again=again)
+    seen = _resolve(
+        status,
+        best,
+        record,
+        cancelled=cancelled,
+        cancel_marked=cancel_marked,
+        cancel_accepted=cancel_accepted,
+        again=again,
+    )
     return seen if accounted is None else replace(seen, accounted=accounted)
 
 
 def _knows_more(accounted: Status, status: Status) -> bool:
-    """Accounting lags: of a job that the queue knows to be over it may still say that it waits or runs."""
+    """Whether accounting is newer than the queue: it lags, and may report a finished job as waiting or running."""
     if status.phase.queued or accounted.phase is Phase.GONE:
         return False
     if status.phase is Phase.CANCELLED and accounted.phase is Phase.ENDED:
@@ -114,19 +126,21 @@ def _resolve(
     record: ExitRecord | None,
     *,
     cancelled: bool,
-    marked: bool,
-    told: bool,
+    cancel_marked: bool,
+    cancel_accepted: bool,
     again: bool,
 ) -> Observation:
     if record is not None and record.signal in {"", CANCEL_REQUESTED}:
-        return _resolve_unsignalled(best, record, cancelled=cancelled, marked=marked, told=told)
+        return _resolve_unsignalled(
+            best, record, cancelled=cancelled, cancel_marked=cancel_marked, cancel_accepted=cancel_accepted
+        )
     if record is not None:
         return _resolve_signalled(best, record, cancelled=cancelled, again=again)
     if status.phase is Phase.WAITING:
         return Observation(State.WAITING, status.native, status.reason)
     if status.phase in {Phase.RUNNING, Phase.ELSEWHERE}:
         return Observation(State.RUNNING, status.native, status.reason)
-    if best.phase is Phase.CANCELLED or (told and best.phase is Phase.GONE):
+    if best.phase is Phase.CANCELLED or (cancel_accepted and best.phase is Phase.GONE):
         return Observation(State.CANCELLED, best.native, best.reason)
     if best.phase is Phase.KILLED:
         return Observation(State.FAILED, best.native, f"ended by the scheduler: {best.native}")
@@ -139,16 +153,18 @@ def _resolve(
 
 
 def _resolve_unsignalled(
-    best: Status, record: ExitRecord, *, cancelled: bool, marked: bool, told: bool
+    best: Status, record: ExitRecord, *, cancelled: bool, cancel_marked: bool, cancel_accepted: bool
 ) -> Observation:
-    """A record of which the job's own script saw no signal: the tool ended, but maybe because of what a signal did to its child."""
+    """Resolve with a record of a tool that saw no signal; a signal may still have killed its child."""
     if record.signal == CANCEL_REQUESTED:
         if best.phase is Phase.RUNNING:
             return Observation(
                 State.RUNNING, best.native, best.reason
             )  # whether it was cancelled is not said yet
-        ended = best.phase is Phase.CANCELLED or (told and best.phase not in {Phase.ENDED, Phase.KILLED})
-    elif marked:
+        ended = best.phase is Phase.CANCELLED or (
+            cancel_accepted and best.phase not in {Phase.ENDED, Phase.KILLED}
+        )
+    elif cancel_marked:
         ended = False  # the tool had ended before the scheduler heard of the wish
     else:
         failed = cancelled and not record.is_success and best.phase is not Phase.KILLED
@@ -163,7 +179,7 @@ def _resolve_unsignalled(
 
 
 def _resolve_signalled(best: Status, record: ExitRecord, *, cancelled: bool, again: bool) -> Observation:
-    """A record of a tool that was told to stop by a signal."""
+    """Resolve with a record of a tool that a signal stopped."""
     if best.phase is Phase.CANCELLED or (cancelled and best.phase is not Phase.KILLED):
         return Observation(State.CANCELLED, best.native, best.reason, record)
     if best.phase is Phase.RUNNING:
@@ -181,7 +197,7 @@ def _resolve_signalled(best: Status, record: ExitRecord, *, cancelled: bool, aga
 
 
 def format_missing_outputs(missing: Sequence[str]) -> str:
-    """Name the required outputs that a tool did not leave, the first few of many."""
+    """Name the missing required outputs, the first few of many."""
     if len(missing) == 1:
         return f"the required output {missing[0]} is missing"
     more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
@@ -193,7 +209,7 @@ def _why(best: Status) -> str:
 
 
 def read_exit_record(content: bytes | None, run: str) -> ExitRecord | None:
-    """`exit.json` as the job script wrote it; None where there is none, or none that can be this run's."""
+    """Read `exit.json` of the job script; None if it does not exist or cannot be of this run."""
     if content is None:
         return None
     try:
@@ -213,7 +229,7 @@ def read_exit_record(content: bytes | None, run: str) -> ExitRecord | None:
 
 
 def _read_times(text: object) -> float | None:
-    """Seconds of user and system time together, of what `times` of a POSIX shell prints: `0m1.230s 0m0.400s`."""
+    """Return the user and system time in seconds from the output of `times` in a POSIX shell: `0m1.230s 0m0.400s`."""
     found = _TIMES.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         return None
@@ -226,7 +242,7 @@ SKEW_SECONDS = 3600.0  # by how much another machine's clock may be wrong
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time in one state; seconds since the epoch, `until` None where it lasts."""
+    """A time in one state; seconds since the epoch, `until` None while it lasts."""
 
     state: State
     since: float
@@ -234,36 +250,36 @@ class Span:
 
 
 def timeline_of(records: Iterable[Mapping[str, Any]]) -> list[Span]:
-    """The states that a run went through, oldest first, without a gap; the last one lasts.
+    """Return the states of a run, oldest first, without a gap; the last one lasts.
 
-    Where the job itself says when it began and ended, that counts, as far as its clock agrees with ours.
+    The times that the job itself reports are used, as far as its clock agrees with ours.
     """
     spans: list[Span] = []
     for record in records:
         state, at = _state_of(record), read_moment(record.get("at"))
         if state is None or at is None or (spans and not _follows(spans[-1].state, state)):
             continue
-        told = _times_of_job(record, spans[0].since, at) if state.ended and spans else None
-        if told is not None:
-            _run_from(spans, told[0])
-            at = told[1]
+        reported_times = _times_of_job(record, spans[0].since, at) if state.ended and spans else None
+        if reported_times is not None:
+            _run_from(spans, reported_times[0])
+            at = reported_times[1]
         _enter(spans, state, at)
     return spans
 
 
 def run_timeline(run: Run, records: Iterable[Mapping[str, Any]]) -> list[Span]:
-    """The same of a run that may be a sweep: that is submitted with its first job, runs from its first task on, and ends with its last."""
+    """Return the timeline of a run or a sweep: a sweep is submitted with its first job, runs from its first task on, and ends with its last."""
     if run.sweep is None:
         return timeline_of(records)
-    told = list(_as_one_job(records))
-    spans = timeline_of(told)
+    job_records = list(_as_one_job(records))
+    spans = timeline_of(job_records)
     if spans and run.state.ended:
-        _enter(spans, run.state, read_moment(told[-1].get("at")) or spans[-1].since)
+        _enter(spans, run.state, read_moment(job_records[-1].get("at")) or spans[-1].since)
     return spans
 
 
 def _as_one_job(records: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """What is noted of tasks, in the words for a run that has no others; records of other kinds are left out."""
+    """Yield the records of tasks as those of a single run, without records of other kinds."""
     runs = False
     for record in records:
         kind = record.get("kind")
@@ -278,7 +294,7 @@ def _as_one_job(records: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, A
 
 
 def _times_of_job(record: Mapping[str, Any], since: float, at: float) -> tuple[float, float] | None:
-    """When the tool began and ended; None where nobody says so, or what cannot be."""
+    """Return when the tool began and ended; None if that is not reported or impossible."""
     began, ended = read_moment(record.get("started")), read_moment(record.get("ended"))
     if began is None or ended is None:
         return None
@@ -286,12 +302,12 @@ def _times_of_job(record: Mapping[str, Any], since: float, at: float) -> tuple[f
 
 
 def _follows(before: State, state: State) -> bool:
-    """Whether it is news: an end stays, but for one that nobody knew."""
+    """Whether a state changes the timeline: a known end stays, and LOST may be replaced."""
     return state is not before and not before.final and (state.ended or not before.ended)
 
 
 def _run_from(spans: list[Span], began: float) -> None:
-    """Between two looks nobody saw when the job began: it says so itself."""
+    """Insert the start of the job, which it reports itself, between two observations."""
     while spans and spans[-1].state in {State.RUNNING, State.LOST}:
         spans.pop()
     while len(spans) > 1 and spans[-1].since > began and spans[-1].state is State.WAITING:
@@ -323,7 +339,7 @@ def _state_of(record: Mapping[str, Any]) -> State | None:
 
 
 def read_moment(text: object) -> float | None:
-    """Seconds since the epoch of a time in RFC 3339, UTC; None for what is none."""
+    """Return the seconds since the epoch of a time in RFC 3339; None for invalid text."""
     if not isinstance(text, str):
         return None
     try:

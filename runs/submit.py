@@ -6,23 +6,18 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.retry import growing_intervals, pause
 from hibali.text import write_ranges
-from runs.model import Run, State
+from runs.model import Key, Run, State
 from runs.records import sweep_of, task_folder
 from runs.schedulers.base import Answer, NotSubmitted, Scheduler, Submitted, Unclear, check_job_id
 from runs.script import PROXY
 from runs.status import Observation
 from runs.store import QueuePlaces, RunStore, holder_of
 from transfers.remote.host import Once, RemoteHost, read_answer
-
-if TYPE_CHECKING:
-    from runs.model import Key
-
 
 # After this long a submission that left no trace has not happened: two minutes are all that a submission may last
 # (transfers), one is for what it may have left on its way to the controller, and for a name that a shared

@@ -20,15 +20,15 @@ from hibali_cli.run_options import RunOptions, take_run_options
         ("hibali run conform answers.json --site juwels --dry-run", "See what would be submitted."),
         (
             "hibali run conform answers.json --site juwels --cores 8 --memory 32G --time 4h",
-            "Ask for more than the author suggests and the site gives by default.",
+            "Request more than the author suggests and the site gives by default.",
         ),
         (
             "hibali run conform answers.json --site juwels --wait --collect results --reuse",
-            "Have the results there, computed once.",
+            "Collect the results, computed only once.",
         ),
         (
             "hibali run report answers.json --site juwels --after 20260102-030405-0a1b2c3d --hold",
-            "Start it after another run, when somebody lets it go.",
+            "Start it after another run, on hold until `hibali runs release`.",
         ),
         (
             "hibali run conform answers.json --each subjects.csv --param threshold=0.1,0.5 --site juwels --wait --collect results",
@@ -40,11 +40,11 @@ from hibali_cli.run_options import RunOptions, take_run_options
         ),
         (
             "hibali run conform answers.json --site auto --explain",
-            "Run it where the least has to move, and see why there.",
+            "Run it where the fewest bytes have to move, and show why.",
         ),
         (
             "hibali run conform answers.json --site juwels --wait --dataset derived",
-            "Keep outputs and record in the DataLad dataset around derived/.",
+            "Save outputs and record in the DataLad dataset around derived/.",
         ),
     ],
 )
@@ -56,11 +56,11 @@ def run_command(
 ) -> int | None:
     """Run a pipeline at a site with the answers in a file.
 
-    The same line again continues the run it began, until somebody was told how that ended; then it begins a
-    new one. File answers are local paths, from the current folder, SITE:PATH, or run:ID/OUTPUT-ID: what another run leaves.
-    With --each and --param it is a sweep: a task for each row and each combination of values, which go before the answers of the file.
-    With --pilot its tasks share one job, for which the line asks then; when that ends before they do, the next one goes on.
-    What a job asks for is the author's suggestion, unless the site's table says something else, unless the line does.
+    The same command again resumes the run that it started, until hibali has reported how that run ended; then it starts a
+    new one. File answers are local paths, relative to the current folder, SITE:PATH, or run:ID/OUTPUT-ID for the output of another run.
+    --each and --param make a sweep: a task for each row and each combination of values, which replace answers of the file.
+    With --pilot its tasks share one job with the requested resources; if it ends before they do, the next job continues them.
+    The resources of a job are those of the command line, else those of the site's table, else the author's suggestion.
     """
     # local: the handlers load every part of a run, and `--help` needs none
     from hibali_cli.handlers.launch import find_pipeline, run_single

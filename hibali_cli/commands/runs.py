@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     "adopt",
     examples=[
         ("hibali runs adopt juwels", "See which runs at juwels this machine does not know."),
-        ("hibali runs adopt juwels --yes", "Take up all of them that have a job."),
-        ("hibali runs adopt juwels 20260102-030405-0a1b2c3d", "Take up this one."),
+        ("hibali runs adopt juwels --yes", "Adopt all of them that have a job."),
+        ("hibali runs adopt juwels 20260102-030405-0a1b2c3d", "Adopt this one."),
     ],
 )
 @click.argument("named", metavar="[SITE|ID]...", nargs=-1)
-@click.option("-y", "--yes", is_flag=True, help="Take up all that can be.")
+@click.option("-y", "--yes", is_flag=True, help="Adopt all runs that can be adopted.")
 def adopt_command(common: Common, named: tuple[str, ...], *, yes: bool) -> int | None:
-    """Find runs that another ledger of this account began, and take them up.
+    """Find runs that another ledger of this account started, and adopt them.
 
     After a lost state folder, or from another machine, a site may hold runs that this ledger does not know. They are shown, and with
     --yes, or by their ids, followed from here as if they had been begun here. A run without a job is left to the ledger that began
@@ -39,12 +39,12 @@ def adopt_command(common: Common, named: tuple[str, ...], *, yes: bool) -> int |
     return adopt_and_tell(common, named, everything=yes)
 
 
-@command("cancel", examples=[("hibali runs cancel 20260102-030405-0a1b2c3d", "End a run.")])
+@command("cancel", examples=[("hibali runs cancel 20260102-030405-0a1b2c3d", "Cancel a run.")])
 @click.argument("run_id", metavar="ID")
 def cancel_command(common: Common, run_id: str) -> int | None:
-    """End a run; one that has ended stays as it is.
+    """Cancel a run; one that has ended stays as it is.
 
-    A run that was not submitted yet never will be, one that is being launched ends before it is. Killed half-way, the same line goes on.
+    A run that is not submitted yet is never submitted. If the command is killed, run it again to resume.
     """
     from hibali_cli.handlers.run_sites import opener, run_site
     from hibali_cli.handlers.runs import show_run, state_text
@@ -80,9 +80,7 @@ def cancel_command(common: Common, run_id: str) -> int | None:
 )
 @click.argument("run_ids", metavar="[ID]...", nargs=-1)
 @click.option("--site", "site_name", metavar="SITE", help="Only runs at SITE.")
-@click.option(
-    "--older-than", callback=duration_of, metavar="DURATION", help="Leave those alone that ended later."
-)
+@click.option("--older-than", callback=duration_of, metavar="DURATION", help="Keep runs that ended later.")
 @click.option("--all-ended", is_flag=True, help="Also those whose outputs were not collected.")
 @click.option("-y", "--yes", is_flag=True, help="With --all-ended, do not ask.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only show what would be removed.")
@@ -98,8 +96,8 @@ def clean_command(
 ) -> int | None:
     """Remove the folders of runs at their sites, once they are over and collected.
 
-    The cache stays, and so does what the ledger knows of the runs. A run that is not over, or LOST, is never touched. Killed
-    half-way, the same line goes on.
+    The cache stays, and so does what the ledger knows of the runs. Unfinished and LOST runs are never
+    touched. If the command is killed, run it again to resume.
     """
     from hibali_cli.handlers.run_clean import CleanOptions, clean_and_tell
     from runs.clean import CleanRequest
@@ -115,7 +113,7 @@ def clean_command(
         ("hibali runs collect 20260102-030405-0a1b2c3d results", "Pull the outputs into results/, verified."),
         (
             "hibali runs collect 20260102-030405-0a1b2c3d results --table results/all.csv",
-            "Pull what the tasks of a sweep left into results/1/, results/2/ ..., and list it.",
+            "Pull the outputs of a sweep's tasks into results/1/, results/2/ ..., and list them.",
         ),
         (
             "hibali runs collect 20260102-030405-0a1b2c3d --dataset study/derived",
@@ -137,7 +135,7 @@ def clean_command(
     type=OUTPUT_FILE,
     help="A .csv, .jsonl or .parquet file of a sweep's tasks and outputs.",
 )
-@click.option("--no-save", is_flag=True, help="Leave what comes into a dataset uncommitted.")
+@click.option("--no-save", is_flag=True, help="Do not commit outputs that go into a dataset.")
 def collect_command(
     common: Common,
     run_id: str,
@@ -192,7 +190,7 @@ def collect_command(
 @command(
     "compare",
     examples=[
-        ("hibali runs compare A_ID B_ID", "See what differs of two runs and of what they left."),
+        ("hibali runs compare A_ID B_ID", "Show how two runs and their outputs differ."),
         ("hibali runs compare A_ID B_ID --by 'cmp -n 100'", "Let a command say what is alike enough."),
     ],
 )
@@ -201,20 +199,20 @@ def collect_command(
 @click.option(
     "--by",
     metavar="COMMAND",
-    help="For outputs that differ: COMMAND A B ends with 0 where they are alike enough.",
+    help="For outputs that differ: COMMAND A B exits with 0 if they are similar enough.",
 )
 @click.option(
     "--dir",
     "folder",
     metavar="DIR",
     type=OUTPUT_FILE,
-    help="With --by, bring what is not here into DIR and keep it.",
+    help="With --by, copy missing outputs into DIR and keep them.",
 )
 def compare_command(common: Common, a: str, b: str, *, by: str | None, folder: str | None) -> int | None:
-    """Compare what two runs left, by digest: exit 0 where all of it is the same, 6 where it is not.
+    """Compare the outputs of two runs by digest: exit 0 if all are the same, 6 if not.
 
-    Nothing is moved: what was not collected is hashed where it lies. Only for --by, what differs is brought here.
-    Of sweeps the tasks are compared that answer the same; a run that is no sweep is one task.
+    Nothing is transferred: outputs that were not collected are hashed at their site. Only for --by, differing outputs are copied here.
+    Tasks of sweeps are compared if they have the same answers; a single run is one task.
     """
     from hibali_cli.handlers.run_compare import compare_runs, read_command, tell_comparison
     from hibali_cli.handlers.run_sites import update_runs
@@ -297,7 +295,7 @@ def export_command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> i
 
 
 def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Upper-case names of states; raises `click.BadParameter` for one that is none."""
+    """Read names of states, in upper case; raises `click.BadParameter` for unknown ones."""
     from runs.model import State
 
     words = tuple(word.strip().upper() for text in texts for word in text.split(","))
@@ -311,12 +309,12 @@ def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str
 @command(
     "list",
     examples=[
-        ("hibali runs list", "See every run as it was last heard of."),
+        ("hibali runs list", "Show every run as it was last observed."),
         ("hibali runs list --update", "Ask each site once first."),
-        ("hibali runs list --state FAILED,LOST", "See those that somebody has to look at."),
+        ("hibali runs list --state FAILED,LOST", "Show those that need attention."),
     ],
 )
-@click.option("--update", is_flag=True, help="Ask each site with runs under way, once.")
+@click.option("--update", is_flag=True, help="Query each site with unfinished runs once.")
 @click.option(
     "--state",
     "states",
@@ -329,7 +327,7 @@ def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str
 def list_command(
     common: Common, *, update: bool, states: tuple[str, ...], site_name: str | None
 ) -> int | None:
-    """List runs, oldest first, as they were last heard of."""
+    """List runs, oldest first, as they were last observed."""
     from hibali_cli.handlers.run_sites import update_runs
     from hibali_cli.handlers.runs import tasks_text
     from hibali_cli.progress import listening
@@ -368,14 +366,14 @@ def list_command(
         ("hibali runs logs 20260102-030405-0a1b2c3d", "See what the tool printed."),
         ("hibali runs logs ID --task 17", "See what one task of a sweep printed."),
         ("hibali runs logs ID --stderr >errors.txt", "Keep what it printed to stderr, byte for byte."),
-        ("hibali runs logs -f ID", "See both as they come, until the run has ended."),
+        ("hibali runs logs -f ID", "Follow both streams until the run has ended."),
     ],
 )
 @click.argument("run_id", metavar="ID")
-@click.option("-f", "--follow", is_flag=True, help="Go on as more is written, until the run has ended.")
-@click.option("--stderr", "stream", flag_value="stderr", help="What went to standard error.")
-@click.option("--stdout", "stream", flag_value="stdout", help="What went to standard output.")
-@click.option("--scheduler", "stream", flag_value="scheduler.log", help="What the job itself said.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the run has ended.")
+@click.option("--stderr", "stream", flag_value="stderr", help="The standard error of the tool.")
+@click.option("--stdout", "stream", flag_value="stdout", help="The standard output of the tool.")
+@click.option("--scheduler", "stream", flag_value="scheduler.log", help="The output of the job itself.")
 @click.option("--task", type=int, metavar="N", help="Of a sweep, the task of this number.")
 def logs_command(
     common: Common, run_id: str, *, follow: bool, stream: Stream | None, task: int | None
@@ -456,9 +454,9 @@ def _follow(
 )
 @click.argument("run_id", metavar="ID")
 def release_command(common: Common, run_id: str) -> int | None:
-    """Let go a run that was begun with `run --hold`.
+    """Release a run that was started with `run --hold`.
 
-    The same line again changes nothing. A run that has ended is exit 8.
+    Running it again changes nothing. A run that has ended is exit 8.
     """
     from hibali_cli.handlers.run_sites import opener, run_site
     from hibali_cli.handlers.runs import show_run
@@ -498,13 +496,13 @@ def release_command(common: Common, run_id: str) -> int | None:
     required=True,
     metavar="FILE.html",
     type=OUTPUT_FILE,
-    help="Write FILE.html, whole or not at all.",
+    help="Write FILE.html, completely or not at all.",
 )
-@click.option("--update", is_flag=True, help="Ask each site with runs under way, once.")
+@click.option("--update", is_flag=True, help="Query each site with unfinished runs once.")
 def report_command(common: Common, run_ids: tuple[str, ...], *, output: str, update: bool) -> int | None:
-    """Write runs as they were last heard of on one page: a timeline, what they used, were given and left.
+    """Write a report of runs as they were last observed: a timeline, resource usage, inputs and outputs.
 
-    The page needs nothing else, runs no script and fetches nothing: it can be opened, printed and sent as it is.
+    The page is self-contained and has no scripts: it can be opened, printed and sent as it is.
     """
     import os
     import time
@@ -541,13 +539,15 @@ def report_command(common: Common, run_ids: tuple[str, ...], *, output: str, upd
         ("hibali runs rerun 20260102-030405-0a1b2c3d", "Run it once more, with the same answers."),
         (
             "hibali runs rerun 20260102-030405-0a1b2c3d --failed --wait --collect results",
-            "Run the tasks of a sweep again that failed, and complete its results.",
+            "Run the failed tasks of a sweep again, and complete its results.",
         ),
     ],
 )
 @click.argument("run_id", metavar="ID")
 @click.option(
-    "--failed", is_flag=True, help="Only what failed, was cancelled or is LOST; nothing where all is well."
+    "--failed",
+    is_flag=True,
+    help="Only tasks that failed, were cancelled or are LOST; nothing if all succeeded.",
 )
 @click.option(
     "--wait",
@@ -567,7 +567,7 @@ def report_command(common: Common, run_ids: tuple[str, ...], *, output: str, upd
     type=OUTPUT_FILE,
     help="With --wait, a .csv, .jsonl or .parquet file of a sweep's tasks.",
 )
-@click.option("--no-save", is_flag=True, help="With --collect, leave what comes into a dataset uncommitted.")
+@click.option("--no-save", is_flag=True, help="With --collect, do not commit outputs that go into a dataset.")
 def rerun_command(
     common: Common,
     run_id: str,
@@ -578,9 +578,9 @@ def rerun_command(
     table: str | None,
     no_save: bool,
 ) -> int | None:
-    """Run again what was run, as a new run; the tasks of a sweep keep their numbers.
+    """Repeat a run as a new run; the tasks of a sweep keep their numbers.
 
-    The same line again continues what it began, until somebody was told how that ended; then it begins a new one.
+    The same command again resumes the run that it started, until hibali has reported how that run ended; then it starts a new one.
     """
     from hibali_cli.handlers.sweeps import rerun
 
@@ -589,10 +589,10 @@ def rerun_command(
     return rerun(common, run_id, collect, failed=failed, wait=wait)
 
 
-@command("show", examples=[("hibali runs show 20260102-030405-0a1b2c3d", "See how far a run is.")])
+@command("show", examples=[("hibali runs show 20260102-030405-0a1b2c3d", "Show the state of a run.")])
 @click.argument("run_id", metavar="ID")
 def show_command(common: Common, run_id: str) -> int | None:
-    """Show a run, after asking its site once where it has not ended."""
+    """Show a run, after querying its site once if it has not ended."""
     from hibali_cli.handlers.run_sites import update_runs
     from hibali_cli.handlers.runs import show_run
     from hibali_cli.progress import listening
@@ -619,7 +619,7 @@ def show_command(common: Common, run_id: str) -> int | None:
 @click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
 @notify_option
 def wait_command(common: Common, run_ids: tuple[str, ...], *, notify: str | None) -> int | None:
-    """Wait until runs have ended, and tell how."""
+    """Wait until runs have ended, and report how they ended."""
     from hibali_cli.handlers.run_sites import notifying, wait_for_runs
     from hibali_cli.handlers.runs import report_ends
     from hibali_cli.progress import listening
@@ -644,9 +644,9 @@ def wait_command(common: Common, run_ids: tuple[str, ...], *, notify: str | None
 @click.argument("run_ids", metavar="[ID]...", nargs=-1)
 @notify_option
 def watch_command(common: Common, run_ids: tuple[str, ...], *, notify: str | None) -> int | None:
-    """Watch runs until they are over: a table on a terminal, elsewhere a line for each change.
+    """Watch runs until they have ended: a table on a terminal, elsewhere a line for each change.
 
-    It ends as `runs wait` does. To look is all it does: the same `run` line still continues a run whose end was only watched.
+    It ends as `runs wait` does, but the end counts as not reported: the same `run` command still resumes a run that was only watched.
     """
     from hibali_cli.handlers.run_sites import notifying
     from hibali_cli.handlers.run_watch import watch_runs

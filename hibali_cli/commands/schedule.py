@@ -357,7 +357,7 @@ def notify_command(common: Common, **options: Any) -> int | None:
     Notices are sent for a failure, the first success after it, a schedule that did not run for too long, and a credential that will
     expire; the same problem at most once a day for each schedule.
     """
-    from runs.schedules.notices import Notice, give_notice
+    from runs.schedules.notices import Notice, send_notice
     from runs.schedules.schedule import Notices, load_schedules, put_notices
 
     off, test = options.pop("off"), options.pop("test")
@@ -379,7 +379,7 @@ def notify_command(common: Common, **options: Any) -> int | None:
             raise UsageError(
                 "usage", "no notices are configured: give --command, --mail or --webhook", subject="--test"
             )
-        problems = give_notice(
+        problems = send_notice(
             notices, Notice("trial", "trial", "trial", "this is a test: notices arrive here")
         )
         for problem in problems:

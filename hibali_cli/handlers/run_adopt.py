@@ -28,18 +28,18 @@ def adopt_and_tell(common: Common, named: Sequence[str], *, everything: bool) ->
     run_store = RunStore()
     known = [word for word in ids if run_store.knows(word)]
     with listening(common, "adopt") as on_event:
-        strays = []
+        found_runs = []
         for site in sites:
             with contextlib.closing(opener(site, on_event)()) as host:
-                strays += [
+                found_runs += [
                     _take(run_store, each, wanted=everything or each.id in ids)
                     for each in find_unknown_runs(host, site, run_store)
                     if not ids or each.id in ids
                 ]
-        taken = [run_store.load(each.id) for each in strays if each.fate is Adoption.ADOPTED]
+        taken = [run_store.load(each.id) for each in found_runs if each.fate is Adoption.ADOPTED]
         update_runs(common, run_store, taken, on_event)
-    _show(common, strays)
-    _check(strays, ids, known)
+    _show(common, found_runs)
+    _check(found_runs, ids, known)
     return 0
 
 
@@ -60,41 +60,41 @@ def _all_sites(common: Common) -> Iterator[Site]:
                 common.output.warn(f"{name} was not searched: {problem.message}")
 
 
-def _take(run_store: RunStore, stray: FoundRun, *, wanted: bool) -> FoundRun:
-    if not wanted or stray.fate is not Adoption.FOUND:
-        return stray
-    adopt(run_store, stray)
-    return replace(stray, fate=Adoption.ADOPTED)
+def _take(run_store: RunStore, found_run: FoundRun, *, wanted: bool) -> FoundRun:
+    if not wanted or found_run.fate is not Adoption.FOUND:
+        return found_run
+    adopt(run_store, found_run)
+    return replace(found_run, fate=Adoption.ADOPTED)
 
 
-def _show(common: Common, strays: Sequence[FoundRun]) -> None:
+def _show(common: Common, found_runs: Sequence[FoundRun]) -> None:
     if common.json:
-        for each in strays:
+        for each in found_runs:
             common.output.record("stray", each.to_record())
-        common.output.record("end", {"count": len(strays), "exit": 0})
+        common.output.record("end", {"count": len(found_runs), "exit": 0})
         return
     rows = [
         (
             each.id,
             each.site,
-            str(each.card.get("pipeline", "")) or None,
+            str(each.manifest.get("pipeline", "")) or None,
             each.job or None,
-            str(each.card.get("ledger", "")) or None,
+            str(each.manifest.get("ledger", "")) or None,
             each.because or str(each.fate),
         )
-        for each in strays
+        for each in found_runs
     ]
     if rows:
         common.output.table(["run", "site", "pipeline", "job", "begun at", "now"], rows)
-    adopted = sum(each.fate is Adoption.ADOPTED for each in strays)
-    found = sum(each.fate is Adoption.FOUND for each in strays)
-    common.output.say(f"{counted(len(strays), 'run')} not in this ledger; {adopted} adopted.")
+    adopted = sum(each.fate is Adoption.ADOPTED for each in found_runs)
+    found = sum(each.fate is Adoption.FOUND for each in found_runs)
+    common.output.say(f"{counted(len(found_runs), 'run')} not in this ledger; {adopted} adopted.")
     if found:
         common.output.say(f"To adopt the other {found}, add --yes or their ids.")
 
 
-def _check(strays: Sequence[FoundRun], ids: Sequence[str], known: Sequence[str]) -> None:
-    found = {each.id: each for each in strays}
+def _check(found_runs: Sequence[FoundRun], ids: Sequence[str], known: Sequence[str]) -> None:
+    found = {each.id: each for each in found_runs}
     for word in ids:
         if word not in found and word not in known:
             raise NotFoundError("no-such-run", "no run with this id was found", subject=word)

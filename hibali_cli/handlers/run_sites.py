@@ -33,7 +33,7 @@ from runs.monitor import Watching, note_usage, wait_for_end
 from runs.poll import update
 from runs.rate_limits import open_limited_host
 from runs.schedulers.base import load_scheduler
-from runs.schedules.notices import Target, give_run_notice, read_target
+from runs.schedules.notices import Target, read_target, send_run_notice
 from runs.status import run_timeline
 from runs.store import RunStore
 from runs.sweeps.send import can_submit_more, submit_more
@@ -47,14 +47,14 @@ LOOK_SECONDS = 0.2  # between two looks at the ledger
 
 
 def run_site(common: Common, name: str) -> Site:
-    """The site of a run, if runs can be there; raises `UsageError`."""
+    """Return the site of a run, if runs are possible there; raises `UsageError`."""
     site = common.settings().site(name)
     require_built_for_runs(site)
     return site
 
 
 def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:
-    """How to reach the machine at a site, as often as needed."""
+    """Return a function that connects to the machine at a site."""
     return lambda: open_limited_host(site, on_event)
 
 
@@ -66,7 +66,7 @@ def wait_for_runs(
     *,
     changed: Callable[[Run], None] = ignore_run,
 ) -> list[Run]:
-    """Follow until all have ended, all sites at once; the runs as they are then. `changed` hears of each, whenever that is."""
+    """Follow runs at all sites until they have ended; return them as they are then. `changed` is called with each change."""
     parts = by_site(common, runs)
     with following(common, run_store, runs, on_event) as shown:
 
@@ -89,7 +89,7 @@ def wait_for_runs(
 
 
 class AtSite(NamedTuple):
-    """Runs of one site and scheduler, which are asked about together."""
+    """Runs of one site and scheduler, which are queried together."""
 
     site: Site
     scheduler: str
@@ -97,7 +97,7 @@ class AtSite(NamedTuple):
 
 
 def by_site(common: Common, runs: list[Run]) -> list[AtSite]:
-    """The runs whose end is not known. Raises `UsageError` for a site that is not there any more."""
+    """Group the runs whose end is not known. Raises `UsageError` for a site that is not configured any more."""
     open_runs = [run for run in runs if not run.state.final]
     return [
         AtSite(run_site(common, name), scheduler, [run.id for run in open_runs if _place(run) == place])
@@ -118,7 +118,7 @@ def follow_all(
     on_event: Listener,
     changed: Callable[[Run], None] = ignore_run,
 ) -> Watching:
-    """Follow all of them in the background. Logins are made before that, one after the other: they may ask something."""
+    """Follow all runs in background threads. Logins are made before that, one after the other, because they may prompt."""
     openers = [_opened_first(opener(part.site, on_event)) for part in parts]
     follow = [
         partial(_follow, common, run_store, part, open_host, on_event, changed)
@@ -151,7 +151,7 @@ def _follow(
 
 
 def _opened_first(open_site: Callable[[], RemoteHost]) -> Callable[[], RemoteHost]:
-    """The same, opened already for the first time; a site that cannot be reached now is tried again by whoever follows."""
+    """Connect now for the first call; a site that is unreachable now is tried again by the caller."""
     first = []
     with contextlib.suppress(TryLaterError):
         first.append(open_site())
@@ -159,7 +159,7 @@ def _opened_first(open_site: Callable[[], RemoteHost]) -> Callable[[], RemoteHos
 
 
 def fetch_usage(common: Common, run_store: RunStore, run: Run, on_event: Listener) -> Run:
-    """What accounting tells by now of a run that ended, if nobody has got its answer yet; the run as it is then."""
+    """Record what accounting says of a run that ended, unless that is known; return the run as it is then."""
     scheduler = load_scheduler(run.placement.scheduler)
     if (
         not run.state.final
@@ -179,9 +179,9 @@ def fetch_usage(common: Common, run_store: RunStore, run: Run, on_event: Listene
 def update_runs(
     common: Common, run_store: RunStore, runs: list[Run], on_event: Listener, *, going_on: bool = False
 ) -> list[Run]:
-    """Ask each site once; what cannot be asked now stays as the ledger has it, and a person is told.
+    """Query each site once; a run whose site does not answer stays as recorded, with a warning.
 
-    With `going_on` a pilot whose allocation is over goes on in the next one.
+    With `going_on` a pilot whose allocation has ended gets the next one.
     """
     fresh = {run.id: run for run in runs}
     asked = [run for run in runs if run.job and not run.state.final]
@@ -249,7 +249,7 @@ class _Notices:
         while (run := self._queue.get()) is not None:
             record = json_line({"schema": 1, "kind": "run", **run.to_whole_record()})
             try:
-                give_run_notice(self._target, run.id, run.state, record.encode("ascii") + b"\n")
+                send_run_notice(self._target, run.id, run.state, record.encode("ascii") + b"\n")
             except HibaliError as problem:
                 subject = f"{problem.subject}: " if problem.subject else ""
                 self._common.output.warn(
@@ -263,7 +263,7 @@ _TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pa
 
 
 class Following(NamedTuple):
-    """Where events go while runs are followed, and what hears of each change of a run."""
+    """Where events go while runs are followed, and the function to call with each change of a run."""
 
     on_event: Listener
     changed: Callable[[Run], None]
@@ -273,9 +273,9 @@ class Following(NamedTuple):
 def following(
     common: Common, run_store: RunStore, runs: Sequence[Run], on_event: Listener
 ) -> Iterator[Following]:
-    """Draw the runs on stderr while they are followed, where that is a terminal.
+    """Show the runs on stderr while they are followed, if that is a terminal.
 
-    An interruption says that they continue, and how to follow them.
+    After an interruption the hint says that they continue, and how to follow them.
     """
     ids = [run.id for run in runs if not run.state.final]
     drawn = (
@@ -299,7 +299,7 @@ def following(
 
 
 def continues(run_store: RunStore, run_ids: Sequence[str]) -> str:
-    """Say what becomes of runs that nobody follows any more, and how to follow them."""
+    """Return the hint for runs that nobody follows any more."""
     runs = [run_store.load(each) for each in run_ids]
     left = [run for run in runs if not run.state.final]
     if not left:
@@ -315,7 +315,7 @@ def continues(run_store: RunStore, run_ids: Sequence[str]) -> str:
 
 
 class _Shown:
-    """One line for a run, a table for several; safe to call from any thread."""
+    """The display: a line for one run, a table for several; may be used by any thread."""
 
     def __init__(self, run_store: RunStore, on_event: Listener) -> None:
         self._run_store = run_store
@@ -327,14 +327,14 @@ class _Shown:
         self._drawing = Drawing(self._lines, _A_SECOND)
 
     def take(self, run: Run) -> None:
-        """A run is in another state now."""
+        """Show the new state of a run."""
         spans = run_timeline(run, self._run_store.records(run.id))
         with self._guard:
             self._rows[run.id] = row_of(run, spans[-1].since if spans else time.time())
         self._drawing.show()
 
     def on_event(self, event: Event) -> None:
-        """Pass an event on, whose line comes above the picture."""
+        """Pass an event on; its line appears above the display."""
         if isinstance(event, Retried):
             with self._guard:
                 self._trouble = f"again {printable(event.subject)}: {printable(event.reason)}"
@@ -360,7 +360,7 @@ class _Shown:
 
 
 def run_line(row: Row, now: float) -> str:
-    """One run in one line: its state, for how long, and the scheduler's reason. The id comes last, it is known already."""
+    """Format one run: state, duration, the scheduler's reason, and last the id, which is known already."""
     run = row.run
     lasting = "" if run.state.ended else f" for {format_duration(max(0.0, now - row.since))}"
     subject = f" ({printable(row.subject)})" if row.subject else ""
@@ -371,7 +371,7 @@ _LONGEST_LETTER = 4  # bytes of UTF-8
 
 
 class LogLines:
-    """The streams of one run, in the pieces in which they come; with `apart`, its stderr goes to ours."""
+    """The streams of one run, printed as they come; with `apart`, its stderr goes to our stderr."""
 
     def __init__(self, common: Common, run_id: str, *, apart: bool) -> None:
         self._common = common
@@ -381,7 +381,7 @@ class LogLines:
         self._unfinished: Stream | None = None  # whose line stands on the terminal without its end
 
     def show(self, stream: Stream, piece: bytes) -> None:
-        """Pass on one more piece, at once. Raises `IncompleteError` where stdout takes nothing."""
+        """Print one more piece at once. Raises `IncompleteError` if stdout fails."""
         aside = self._is_aside(stream)
         if self._common.json:
             fields = {"id": self._run_id, "stream": stream, **path_fields(piece, "text")}
@@ -395,7 +395,7 @@ class LogLines:
             flush_results()
 
     def end(self) -> None:
-        """Nothing more comes: what is held is shown, and the last line ended."""
+        """Print what is held back, and end the last line."""
         for stream, rest in list(self._held.items()):
             if half := rest.rstrip(b"\r"):
                 self._write(stream, printable(half))
@@ -437,7 +437,7 @@ class LogLines:
 
 
 def _without_half_letter(content: bytes) -> bytes:
-    """All but a letter of UTF-8 at the end whose last bytes are still to come."""
+    """Return the content without an incomplete UTF-8 character at its end."""
     for length in range(1, min(_LONGEST_LETTER, len(content) + 1)):
         first = content[-length]
         if first & 0xC0 == 0x80:

@@ -21,9 +21,9 @@ from runs.store import RunStore
 
 
 def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
-    """Return the ids; what is none stays as it was typed, for whoever knows what else it may be or how to refuse it.
+    """Return the ids of runs; text that is no id is returned as it was typed, for the caller.
 
-    Raises `UsageError` for a beginning that several runs have, where the parameter takes `only` runs.
+    Raises `UsageError` for a beginning that several runs have, if the parameter takes `only` runs.
     """
     run_store = RunStore()
     found = []
@@ -36,7 +36,7 @@ def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
 
 
 def _looks_like_one(typed: str) -> bool:
-    """Whether something that may be a site or a file, too, can only be a run: its id begins with a date."""
+    """Whether text can only be a run and no site or file: its id begins with a date."""
     return len(typed) > _DATE and typed[:_DATE].isdigit() and typed[_DATE] == "-"
 
 
@@ -60,14 +60,14 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run as it was last heard of; `since` is when its state began, in seconds since the epoch."""
+    """One run as it was last observed; `since` is when its state began, in seconds since the epoch."""
 
     run: Run
     since: float
     subject: str
 
     def cells(self, now: float) -> tuple[str, ...]:
-        """What stands in the columns, safe to show. How long is told of what is not over."""
+        """Return the cells, safe to print. The duration is shown only for unfinished runs."""
         run = self.run
         lasting = "" if run.state.ended else format_duration(max(0.0, now - self.since))
         texts = (run.id, run.state, lasting, run.spec.pipeline, run.site, run.spec.name, self.subject)
@@ -75,7 +75,7 @@ class Row:
 
 
 def row_of(run: Run, since: float) -> Row:
-    """The row of a run, with how its tasks are where it has several."""
+    """Return the row of a run, with the states of its tasks if it has several."""
     tasks = run.to_record()["tasks"]
     if len(tasks) > 1:
         return Row(run, since, count_states(task["state"] for task in tasks))
@@ -83,7 +83,7 @@ def row_of(run: Run, since: float) -> Row:
 
 
 def about_run(run: Run) -> str:
-    """The scheduler's own word, its reason, and how the tool ended."""
+    """Return the scheduler's state, its reason, and how the tool ended."""
     if run.state is State.SUCCEEDED:
         return ""
     if run.status.exit_code is not None and not run.status.reason:
@@ -98,14 +98,14 @@ def about_run(run: Run) -> str:
 
 
 def count_states(states: Iterable[str]) -> str:
-    """How many are in each state: `3 running, 12 waiting`, those that are over last."""
+    """Count states: `3 running, 12 waiting`, ended ones last."""
     counts = Counter(states)
     order = [state for state in State if not state.ended][::-1] + [state for state in State if state.ended]
     return ", ".join(f"{counts[state]} {state.lower()}" for state in order if counts[state])
 
 
 def table_lines(rows: Sequence[Row], width: int, height: int, now: float) -> list[Text]:
-    """A heading, the counts, and as many rows as there is room for: what is not over comes before what is."""
+    """Return a heading, the counts, and as many rows as fit: unfinished runs come before ended ones."""
     told = f"{len(rows)} runs: {count_states(row.run.state for row in rows)}"
     lines = [plain_line(shortened(told, width, front=1.0), "bold")]
     shown = _most_wanted(rows, max(1, height - 3))
@@ -125,7 +125,7 @@ def table_lines(rows: Sequence[Row], width: int, height: int, now: float) -> lis
 
 
 def _most_wanted(rows: Sequence[Row], most: int) -> list[Row]:
-    """In the order in which they were begun."""
+    """Return the most important rows, in the order in which they were created."""
     if len(rows) <= most:
         return list(rows)
     latest_ends = sorted((row for row in rows if row.run.state.ended), key=lambda row: -row.since)
@@ -135,7 +135,7 @@ def _most_wanted(rows: Sequence[Row], most: int) -> list[Row]:
 
 
 def _widths(cells: Sequence[Sequence[str]], room: int) -> list[int]:
-    """How wide each column is, 0 for one that is left out: the less important ones give way."""
+    """Return the width of each column, 0 for one that is left out; the least important ones give way."""
     widths = [0] * len(_HEADINGS)
     left = room
     for column in _IMPORTANCE:
@@ -178,19 +178,19 @@ _SHORT = 60
 
 
 def counts_text(sweep: Sweep) -> str:
-    """How many tasks there are in each state, in words."""
+    """Return the number of tasks in each state."""
     return ", ".join(f"{count} {state}" for state, count in sweep.counts().items())
 
 
 def tasks_text(sweep: Sweep) -> str:
-    """How many tasks have ended, of how many, and how many of them not well."""
+    """Return how many tasks have ended, of how many, and how many of them were unsuccessful."""
     ended = sum(task.state.ended for task in sweep.tasks.values())
     bad = ended - len(sweep.in_state(State.SUCCEEDED))
     return f"{ended}/{len(sweep.tasks)}" + (f", {bad} not well" if bad else "")
 
 
 def show_tasks(common: Common, sweep: Sweep) -> None:
-    """The grid where somebody looks, and the states with their tasks."""
+    """Show the grid on a terminal, and the states with their tasks."""
     drawn = is_terminal(sys.stdout)
     for line in grid(sweep) if drawn else ():
         common.output.line(line)
@@ -208,7 +208,7 @@ def _short(text: str, *, drawn: bool) -> str:
 
 
 def grid(sweep: Sweep) -> Iterator[str]:
-    """Lines of letters with the number of each one's first task; in a large sweep a letter stands for several tasks, the worst of them."""
+    """Yield lines of letters with the number of each one's first task; in a large sweep a letter is the worst state of several tasks."""
     numbers = list(sweep.tasks)
     each = -(-len(numbers) // (_IN_LINE * _MOST_LINES))
     width = len(str(numbers[-1]))
@@ -230,7 +230,7 @@ _MOST_NAMED = 10
 
 
 def show_run(common: Common, run: Run) -> None:
-    """One run as a JSON line or as names and values."""
+    """Show one run as a JSON line, or as names and values."""
     if common.json:
         common.output.record("run", run.to_whole_record(), flush=True)
         return
@@ -240,12 +240,12 @@ def show_run(common: Common, run: Run) -> None:
 
 
 def state_text(run: Run) -> str:
-    """The state of a run, of a sweep with how many tasks are in which."""
+    """Return the state of a run, of a sweep with the number of tasks in each state."""
     return str(run.state) if run.sweep is None else f"{run.state} ({counts_text(run.sweep)})"
 
 
 def run_pairs(run: Run) -> dict[str, Cell]:
-    """What people see of one run."""
+    """Return what people see of one run."""
     return {
         "run": run.id,
         "state": run.state,
@@ -276,12 +276,12 @@ def run_pairs(run: Run) -> dict[str, Cell]:
 
 
 def _input_words(each: Mapping[str, str]) -> str:
-    """Where it lay, and what it was then."""
+    """Format an input: its location, and its identity at that time."""
     return f"{each['id']}: {each['location']} ({each['identity']})"
 
 
 def find_failure(run: Run) -> HibaliError | None:
-    """The error that tells a caller how a run ended; None for one that succeeded or has not ended."""
+    """Return the error for how a run ended; None for one that succeeded or has not ended."""
     if run.sweep is not None:
         return _find_sweep_failure(run, run.sweep)
     if run.state is State.FAILED and run.status.missing:
@@ -310,7 +310,7 @@ def find_failure(run: Run) -> HibaliError | None:
 
 
 def _outputs_missing(run: Run) -> OutputsMissingError:
-    """Name each missing output with the path where it was expected."""
+    """Name each missing output with its expected path."""
     paths = {each.id: each.path for each in run.spec.outputs}
     lines = [f"{each}: {paths.get(each, '?')}" for each in run.status.missing[:_MOST_NAMED]]
     more = len(run.status.missing) - len(lines)
@@ -330,7 +330,7 @@ def _outputs_missing(run: Run) -> OutputsMissingError:
 
 
 def raise_failure(runs: list[Run]) -> None:
-    """Raise the error that tells how the first of them ended that did not end well."""
+    """Raise the error of the first unsuccessful run."""
     for run in runs:
         failure = find_failure(run)
         if failure is not None:
@@ -366,10 +366,11 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
 
 
 def report_unfinished(common: Common, run: Run) -> None:
-    """How far a run is that nobody waits for. Raises `TryLaterError` for one that the queue has no room for."""
+    """Report the state of a run that is not waited for. Raises `TryLaterError` if the queue is full."""
     if common.json:
         common.output.record("run", run.to_record())
     if run.waits:
+        # local: completion of ids imports this module, and needs no submission
         from runs.send import queue_full_error
 
         flush_results()
@@ -384,7 +385,7 @@ def report_unfinished(common: Common, run: Run) -> None:
 
 
 def report_ends(common: Common, run_store: RunStore, runs: list[Run]) -> None:
-    """Show how runs ended; from then on the same line starts a new one. Raises the first failure."""
+    """Show how runs ended; after that the same command starts a new run. Raises the first failure."""
     for run in runs:
         if common.json:
             common.output.record("run", run.to_record())

@@ -53,6 +53,7 @@ from runs.outputs import OutputDigests, find_content, hash_outputs, recorded_out
 from runs.records import part_of
 from runs.stage import Synchroniser
 from runs.store import RunStore, read_output_identity
+from runs.sweeps.collect import task_outputs
 from transfers.datasets.repository import bring_here
 from transfers.inventory import Inventory, InventoryRequest
 from transfers.manifest import write_line
@@ -429,8 +430,6 @@ def left_by(run: Run, run_store: RunStore, site: Callable[[], Site]) -> OutputDi
     """
     require_end(run)
     if run.sweep is not None:
-        from runs.sweeps.collect import task_outputs
-
         return task_outputs(run, run_store, site)
     return recorded_outputs(run, run_store) or hash_outputs(run, site())
 

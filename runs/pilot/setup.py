@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hibali.config.model import Site, local_site
 from hibali.documents import canonical_json
@@ -22,16 +22,13 @@ from runs.inputs import Identity, identify_local
 from runs.model import Pilot, Run
 from runs.prepare import Prepared
 from runs.records import sweep_of
+from runs.request import Request
 from runs.resources import DecidedResources
 from runs.schedulers.base import JobVariables
 from runs.script import TAKE_TURN, read_variables, script_head
 from runs.stage import Cache
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
-
-if TYPE_CHECKING:
-    from runs.request import Request
-
 
 VERSION = "0.27.0"
 MACHINE, LIBC = "x86_64", (2, 28)  # as its wheel says: manylinux_2_28_x86_64
@@ -270,14 +267,14 @@ def _text(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
 
 
-def check_pilot_resources(asked: DecidedResources) -> int:
+def check_pilot_resources(decided: DecidedResources) -> int:
     """Return the cores of each task in an allocation with these resources.
 
     The command line's resources are those of the allocation, the pipeline's suggestion those of each task. Raises `UsageError` for resources
     that cannot be divided among tasks.
     """
-    wished = asked.resources
-    shared = {"nodes": wished.nodes or 1, "MPI tasks": wished.tasks or 1}
+    resources = decided.resources
+    shared = {"nodes": resources.nodes or 1, "MPI tasks": resources.tasks or 1}
     for what, count in shared.items():
         if count > 1:
             raise UsageError(
@@ -286,15 +283,15 @@ def check_pilot_resources(asked: DecidedResources) -> int:
                 subject="--pilot",
                 hint="Leave out --pilot: job arrays give each task its own.",
             )
-    if wished.gpus:
+    if resources.gpus:
         raise UsageError(
             "not-in-a-pilot",
-            f"a pilot cannot divide {wished.gpus} GPUs among its tasks",
+            f"a pilot cannot divide {resources.gpus} GPUs among its tasks",
             subject="--pilot",
             hint="Leave out --pilot: job arrays give each task its own. --gpus 0 asks for none.",
         )
-    each = asked.suggested.cores or 1
-    return each if wished.cores is None else min(each, wished.cores)
+    each = decided.suggested.cores or 1
+    return each if resources.cores is None else min(each, resources.cores)
 
 
 def by_pilot(request: Request, allocations: int) -> Request:
@@ -315,11 +312,11 @@ def by_pilot(request: Request, allocations: int) -> Request:
 
 def prepare_pilot(request: Request, host: RemoteHost) -> Pilot:
     """Check that a pilot can run here and at the site, and return it. Raises `UsageError` or `RefusedError`."""
-    asked = request.decide_resources()
-    cores = check_pilot_resources(asked)
+    decided = request.decide_resources()
+    cores = check_pilot_resources(decided)
     find_library()
     python = find_python(host, request.compute.site)
-    return Pilot(python, cores, asked.resources.cores, request.job.allocations)
+    return Pilot(python, cores, decided.resources.cores, request.job.allocations)
 
 
 def record_pilot(

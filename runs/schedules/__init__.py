@@ -1,1 +1,1 @@
-"""Commands that run by themselves at set times, and what is told of them."""
+"""Commands that run at scheduled times, and the notifications about them."""

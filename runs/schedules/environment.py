@@ -24,14 +24,14 @@ BARE_PATH = "/usr/bin:/bin"  # of cron, unless somebody says otherwise
 _KEPT = ("HOME", "LOGNAME", "USER", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 
 
-def hibali_words() -> list[str]:
-    """How this very hibali is started again, from anywhere: by its absolute path."""
+def hibali_argv() -> list[str]:
+    """Return the command that starts this installation of hibali from anywhere, by its absolute path."""
     script = Path(sys.executable).with_name("hibali")
     return [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-P", "-m", "hibali_cli"]
 
 
 def needed_variables(config: str | None) -> dict[str, str]:
-    """Home, configuration and state, for a command that starts with nothing; only what it would not find by itself."""
+    """Return the variables for home, configuration and state that a command in an empty environment cannot find by itself."""
     needed = {}
     if os.environ.get("HOME", "") not in {"", _account_home()}:
         needed["HOME"] = os.environ["HOME"]
@@ -43,13 +43,13 @@ def needed_variables(config: str | None) -> dict[str, str]:
 
 
 def bare_environment(config: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command that runs unattended, whoever started us; `more` is what the schedule sets itself."""
+    """Return the environment of a scheduled command, whoever started this process; `more` are the schedule's own variables."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return {**kept, "PATH": BARE_PATH, **needed_variables(config), **more}
 
 
 def _account_home() -> str:
-    """What cron takes for HOME."""
+    """Return the home folder that cron uses."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
@@ -57,7 +57,7 @@ def _account_home() -> str:
 
 
 def local_zone() -> tzinfo:
-    """The zone whose clock cron looks at, with its summer time."""
+    """Return the time zone of cron's clock, with its summer time."""
     named = os.environ.get("TZ", "").removeprefix(":")
     if named:
         try:
@@ -80,7 +80,7 @@ Kind = Literal["certificate", "proxy"]
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Something that may expire: `words` for people, `renew` is the line to type; `expires` is None where it does not."""
+    """A credential that may expire: `words` describe it, `renew` is the command that renews it; `expires` is None if it never expires."""
 
     site: str
     kind: Kind
@@ -91,9 +91,9 @@ class Credential:
 
 
 def certificate_end(listing: str, zone: tzinfo) -> datetime | None:
-    """Until when an ssh certificate is good, from `ssh-keygen -L -f`, which writes local times; None for one without an end.
+    """Return the end of an ssh certificate from `ssh-keygen -L -f`, which prints local times; None for one without an end.
 
-    Raises ValueError where it says nothing of the kind.
+    Raises ValueError for other text.
     """
     found = _VALID.search(listing)
     if found is None:
@@ -104,7 +104,7 @@ def certificate_end(listing: str, zone: tzinfo) -> datetime | None:
 
 
 def x509_end(answer: str) -> datetime:
-    """Until when an X.509 proxy or certificate is good, from `openssl x509 -noout -enddate`; raises ValueError where it says nothing of the kind."""
+    """Return the end of an X.509 proxy or certificate from `openssl x509 -noout -enddate`; raises ValueError for other text."""
     found = _NOT_AFTER.search(answer)
     if found is None:
         raise ValueError("this is no certificate")
@@ -113,7 +113,7 @@ def x509_end(answer: str) -> datetime:
 
 
 def ssh_certificates(site: Site, host: str, paths: Iterable[str]) -> Iterable[Credential]:
-    """Those in these files, and until when they are good."""
+    """Return the certificates in these files, with their ends."""
     for path in dict.fromkeys(paths):
         if not Path(path).is_file():
             continue
@@ -131,9 +131,9 @@ def ssh_certificates(site: Site, host: str, paths: Iterable[str]) -> Iterable[Cr
 
 
 def other_credentials(site: Site, environment: Mapping[str, str]) -> list[Credential]:
-    """What a site is entered with besides what ssh itself uses: the proxy of one with GSI or a GridFTP server.
+    """Return the credentials of a site that ssh itself does not use: the proxy for GSI or a GridFTP server.
 
-    Where hibali makes the proxy each time (`make` in the site's table), it is the certificate it is made from that has to hold.
+    If hibali makes the proxy each time (`make` in the site's table), the certificate that it is made from counts.
     """
     by_server = site.gridftp is not None and site.gridftp.wants_proxy
     if site.ssh is None or (site.ssh.auth != "gsi" and not by_server):
@@ -153,7 +153,7 @@ def other_credentials(site: Site, environment: Mapping[str, str]) -> list[Creden
 
 
 def _x509(site: str, kind: Kind, words: str, path: str, renew: str) -> list[Credential]:
-    """The credential in a file; none where there is no such file or it says nothing: the login itself will say so."""
+    """Return the credential in a file; none if there is no such file or it is invalid, which the login reports."""
     if not Path(path).is_file():
         return []
     try:
@@ -165,5 +165,5 @@ def _x509(site: str, kind: Kind, words: str, path: str, renew: str) -> list[Cred
 
 
 def absolute(path: str, home: str) -> str:
-    """A path with the `~` of the home that is meant, whosever this one is."""
+    """Return a path with `~` replaced by the given home."""
     return home + path[1:] if path == "~" or path.startswith("~/") else path

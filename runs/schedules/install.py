@@ -15,7 +15,7 @@ from hibali.files import account_names, write_atomic
 from hibali.ledger import ledger_folder
 from hibali.system_errors import reason_of
 from hibali.text import printable
-from runs.schedules.environment import hibali_words, needed_variables
+from runs.schedules.environment import hibali_argv, needed_variables
 from runs.schedules.schedule import (
     Installer,
     Schedule,
@@ -32,10 +32,10 @@ _END = b"# <<< hibali schedules of %s <<<"
 
 
 def with_block(crontab: bytes, owner: str, lines: Sequence[str]) -> bytes:
-    """The crontab with these lines in the block of `owner`, a schedules.toml, or without that block where there are none.
+    """Return the crontab with these lines in the block of `owner`, a schedules.toml, or without that block if there are none.
 
-    A new block comes first: variables that the user sets further down do not reach it, and no line there is touched,
-    ended or not. Raises `RefusedError` where the marks are not a pair.
+    A new block comes first, so that variables that the user sets below do not affect it; the user's lines stay as they are. Raises
+    `RefusedError` if the marks are not a pair.
     """
     before, ours, after = split_block(crontab, owner)
     del ours
@@ -46,7 +46,7 @@ def with_block(crontab: bytes, owner: str, lines: Sequence[str]) -> bytes:
 
 
 def split_block(crontab: bytes, owner: str) -> tuple[bytes, list[str], bytes]:
-    """What stands before the block of `owner`, the lines in it, and what stands behind; without one all stands behind."""
+    """Return the text before the block of `owner`, the lines in it, and the text after it; without a block all text is after it."""
     begin, end = _marks(owner)
     lines = crontab.splitlines(keepends=True)
     bare = [line.rstrip(b"\r\n") for line in lines]
@@ -70,7 +70,7 @@ def _marks(owner: str) -> tuple[bytes, bytes]:
 
 
 def crontab_line(when: str, words: Sequence[str], environment: Mapping[str, str], output: str) -> str:
-    """One line of a crontab(5): `%` would end the command there, so it is quoted. Raises `UsageError` for a newline."""
+    """Return one line of a crontab(5), with `%` quoted, which would end the command. Raises `UsageError` for a newline."""
     settings = [f"{name}={value}" for name, value in environment.items()]
     command = shlex.join([*(["/usr/bin/env", *settings] if settings else []), *words])
     line = f"{when} {command} >>{shlex.quote(output)} 2>&1"
@@ -88,7 +88,7 @@ _FIRST = "# Written by `hibali schedule`, and again at every change.\n"
 
 
 def timer_text(name: str, calendar: Sequence[str], *, make_up: bool) -> str:
-    """The timer; `make_up` lets systemd start it at once where a time was missed."""
+    """Return the timer; with `make_up` systemd starts it at once after a missed time."""
     lines = "".join(f"OnCalendar={line}\n" for line in calendar)
     return (
         f"{_FIRST}[Unit]\nDescription=hibali schedule {name}\n\n[Timer]\n{lines}AccuracySec=1s\n"
@@ -97,7 +97,7 @@ def timer_text(name: str, calendar: Sequence[str], *, make_up: bool) -> str:
 
 
 def service_text(name: str, words: Sequence[str], environment: Mapping[str, str], output: str) -> str:
-    """The service; its end is told as its exit code. Raises `UsageError` for a newline."""
+    """Return the service; its exit code reports its end. Raises `UsageError` for a newline."""
     settings = "".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in environment.items())
     command = " ".join(_quoted(word, command=True) for word in words)
     # who stops it gives it the time to end cleanly
@@ -112,7 +112,7 @@ def service_text(name: str, words: Sequence[str], environment: Mapping[str, str]
 
 
 def _quoted(word: str, *, command: bool = False) -> str:
-    r"""A word as systemd.syntax(7) reads it: specifiers begin with %, variables in commands with $."""
+    """Quote an argument for systemd.syntax(7): specifiers begin with %, variables in commands with $."""
     if not word.isprintable():
         raise _unfit(word)
     text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
@@ -132,7 +132,7 @@ _HOURLY = "hourly"  # beside names of schedules: no schedule is called so
 
 
 def choose_installer() -> Installer:
-    """Cron where there is a `crontab`, else systemd where its user manager answers; raises `NotFoundError`."""
+    """Choose cron if there is a `crontab`, else systemd if its user manager answers; raises `NotFoundError`."""
     try:
         _read_crontab()
     except NotFoundError:
@@ -150,9 +150,9 @@ def choose_installer() -> Installer:
 
 
 def install(config: str | None, schedules: Schedules) -> None:
-    """Make crontab and timers what these schedules say; what is not ours is not touched.
+    """Write these schedules into the crontab or timers; other entries stay as they are.
 
-    Raises `RefusedError` for a crontab whose marks are broken, `AccessError` where a crontab is not allowed.
+    Raises `RefusedError` for a crontab with broken marks, `AccessError` if a crontab is not allowed.
     """
     with alone("installed"):
         _install_crontab(config, schedules)
@@ -160,34 +160,34 @@ def install(config: str | None, schedules: Schedules) -> None:
 
 
 def lines_of(config: str | None, schedules: Schedules, by: Installer) -> list[str]:
-    """The lines of a crontab for the schedules that are installed in that way, and the hourly look at what was missed."""
+    """Return the crontab lines of the schedules that cron runs, and of the hourly check for missed ones."""
     active = [each for each in schedules.schedules.values() if each.by == by and not each.paused]
     if not active:
         return []
     environment = needed_variables(config)
     lines = [_line_of(config, each) for each in sorted(active, key=lambda each: each.name)]
     hourly = f"{_own_minute()} * * * *"
-    return [*lines, crontab_line(hourly, words_of(None), environment, output_of(None))]
+    return [*lines, crontab_line(hourly, trigger_argv(None), environment, output_of(None))]
 
 
 def _line_of(config: str | None, schedule: Schedule) -> str:
     return crontab_line(
-        schedule.cron.text, words_of(schedule.name), needed_variables(config), output_of(schedule.name)
+        schedule.cron.text, trigger_argv(schedule.name), needed_variables(config), output_of(schedule.name)
     )
 
 
-def words_of(name: str | None) -> list[str]:
-    """The command that fires a schedule, or that looks hourly at all of them."""
-    return [*hibali_words(), "schedule", "run", *([name] if name else []), "--due"]
+def trigger_argv(name: str | None) -> list[str]:
+    """Return the command that triggers a schedule, or that checks all of them hourly."""
+    return [*hibali_argv(), "schedule", "run", *([name] if name else []), "--due"]
 
 
 def output_of(name: str | None) -> str:
-    """Where it goes what is said before a firing has a log: that hibali cannot be started, above all."""
+    """Return where output goes before a run of the schedule has a log, above all if hibali cannot be started."""
     return str((ledger_folder("schedules", name) if name else ledger_folder("schedules")) / "start.log")
 
 
 def installed_names(config: str | None, schedules: Schedules) -> set[str]:
-    """The schedules whose line, or timer, stands where it should, just as it would be written now."""
+    """Return the schedules whose crontab line or timer is installed as it would be written now."""
     wanted = {name: each for name, each in schedules.schedules.items() if not each.paused}
     found: set[str] = set()
     if any(each.by == "cron" for each in wanted.values()):
@@ -214,7 +214,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def systemd_answers() -> bool:
-    """Whether this account has a systemd that takes timers."""
+    """Whether this account has a systemd that runs timers."""
     try:
         return subprocesses.run(["systemctl", "--user", "show-environment"], timeout=10).exit_code == 0
     except (NotFoundError, TryLaterError):
@@ -222,12 +222,12 @@ def systemd_answers() -> bool:
 
 
 def lingers() -> bool:
-    """Whether the user's systemd goes on when nobody is logged in (loginctl(1), enable-linger)."""
+    """Whether the user's systemd continues when nobody is logged in (loginctl(1), enable-linger)."""
     return (Path("/var/lib/systemd/linger") / account_names()[0]).exists()
 
 
 def _own_minute() -> int:
-    """Not the same minute for everybody."""
+    """Return a minute that differs between users."""
     return int(jitter_of(60, socket.gethostname(), str(os.geteuid())))
 
 
@@ -259,7 +259,7 @@ def _install_crontab(config: str | None, schedules: Schedules) -> None:
 
 
 def _read_crontab() -> bytes:
-    """The user's crontab, b"" where there is none; raises `NotFoundError`, `AccessError`."""
+    """Return the user's crontab, b"" if there is none; raises `NotFoundError`, `AccessError`."""
     finished = subprocesses.run(["crontab", "-l"])
     if finished.exit_code == 0:
         return finished.stdout
@@ -296,7 +296,7 @@ def _install_timers(config: str | None, schedules: Schedules) -> None:
 
 
 def units_of(config: str | None, schedules: Schedules) -> Mapping[str, str]:
-    """The units of all schedules that are timers, by their file's name, and those of the hourly look."""
+    """Return the units of all schedules with timers, by their file's name, and those of the hourly check."""
     active = [each for each in schedules.schedules.values() if each.by == "systemd" and not each.paused]
     environment = needed_variables(config)
     prefix = _unit_prefix(config)
@@ -306,19 +306,19 @@ def units_of(config: str | None, schedules: Schedules) -> Mapping[str, str]:
             each.name, each.cron.on_calendar(), make_up=each.missed == "once"
         )
         units[f"{prefix}{each.name}.service"] = service_text(
-            each.name, words_of(each.name), environment, output_of(each.name)
+            each.name, trigger_argv(each.name), environment, output_of(each.name)
         )
     if active:
         calendar = [f"*-*-* *:{_own_minute():02d}:00"]
         units[f"{prefix}{_HOURLY}.timer"] = timer_text(_HOURLY, calendar, make_up=False)
         units[f"{prefix}{_HOURLY}.service"] = service_text(
-            _HOURLY, words_of(None), environment, output_of(None)
+            _HOURLY, trigger_argv(None), environment, output_of(None)
         )
     return units
 
 
 def _unit_prefix(config: str | None) -> str:
-    """Another configuration has other units."""
+    """Return a prefix that differs between configurations."""
     own = needed_variables(config).get("HIBALI_CONFIG", "")
     mark = hashlib.sha256(os.fsencode(own)).hexdigest()[:8]
     return f"hibali-{mark}-" if own else "hibali-schedule-"
@@ -343,7 +343,7 @@ def _write_unit(path: Path, text: str) -> None:
 
 
 def _systemctl(*words: str) -> None:
-    """Tell the user's systemd; where none answers the files stand there, and it finds them when it starts."""
+    """Run systemctl for the user; if systemd does not answer, it reads the files when it starts."""
     if not systemd_answers():
         return
     finished = subprocesses.run(["systemctl", "--user", "--no-ask-password", *words])
@@ -353,14 +353,14 @@ def _systemctl(*words: str) -> None:
 
 
 def put_and_install(config: str | None, schedule: Schedule) -> Schedules:
-    """The schedule as it is to be, in schedules.toml and where it is fired; returns all there are now. Raises what `install` does."""
+    """Add or replace a schedule in schedules.toml, and install it; return all schedules. Raises what `install` does."""
     before = load_schedules(config).schedules.get(schedule.name)
     put_schedule(config, schedule)
     return _install_or_undo(config, schedule.name, before)
 
 
 def drop_and_install(config: str | None, name: str) -> Schedules:
-    """Without the schedule; returns those that are left. Raises `NotFoundError`, and what `install` does."""
+    """Remove a schedule, and return the remaining ones. Raises `NotFoundError`, and what `install` does."""
     before = load_schedules(config).one(name)
     drop_schedule(config, name)
     return _install_or_undo(config, name, before)

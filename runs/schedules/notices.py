@@ -32,7 +32,7 @@ Event = Literal["failed", "works-again", "silent", "expires", "trial"]
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing to tell of a schedule. `trouble` is what makes two of them the same, told once a day."""
+    """A notification about a schedule. Two with the same `trouble` are the same problem, which is sent once a day."""
 
     event: Event
     schedule: str
@@ -43,7 +43,7 @@ class Notice:
     expires: datetime | None = None
 
     def to_record(self, at: str, host: str) -> dict[str, Any]:
-        """The fields of a JSON line of kind `notice`."""
+        """Return the fields of a JSON line of kind `notice`."""
         return {
             "event": self.event,
             "schedule": self.schedule,
@@ -58,9 +58,9 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class NoticeHistory:
-    """What was told of a schedule: each trouble with its last day, and whether a failure is open that works again some time.
+    """The notifications that were sent about a schedule: each problem with its last day, and whether a failure is unresolved.
 
-    `seen` is the last firing whose end was looked at.
+    `seen` is the last run of the schedule whose end was processed.
     """
 
     days: Mapping[str, str] = field(default_factory=dict)
@@ -68,23 +68,23 @@ class NoticeHistory:
     seen: str = ""
 
     def to_record(self) -> dict[str, Any]:
-        """As it is kept."""
+        """Return the fields that `read_sent` reads."""
         return {"schema": 1, "days": dict(self.days), "failing": self.failing, "seen": self.seen}
 
     def after(self, notice: Notice, day: str) -> NoticeHistory:
-        """What is known once this was told."""
+        """Return the history after a notification."""
         recent = {trouble: on for trouble, on in self.days.items() if on >= day[:4]}
         failing = {"failed": True, "works-again": False}.get(notice.event, self.failing)
         seen = self.seen if notice.firing is None else notice.firing.id
         return NoticeHistory({**recent, notice.trouble: day}, failing, seen)
 
     def is_news(self, notice: Notice, day: str) -> bool:
-        """Whether it has not been told on that day; that it works again always is, after a failure that was told."""
+        """Whether a notification was not sent on that day; a recovery is always sent, after a failure that was."""
         return notice.event == "works-again" or self.days.get(notice.trouble) != day
 
 
 def read_sent(record: Any) -> NoticeHistory:
-    """What `to_record` kept; nothing where it is something else."""
+    """Read the fields that `to_record` wrote; an empty history for anything else."""
     if not isinstance(record, dict) or not isinstance(record.get("days"), dict):
         return NoticeHistory()
     days = {str(name): str(day) for name, day in record["days"].items()}
@@ -92,7 +92,7 @@ def read_sent(record: Any) -> NoticeHistory:
 
 
 def notice_of_end(firing: Trigger, told: NoticeHistory) -> Notice | None:
-    """What to tell when a firing has ended; the same exit code is the same trouble, however it is worded."""
+    """Return the notification about a run's end; the same exit code is the same problem, whatever its message."""
     if firing.state == "broken":
         message = f"{firing.schedule} was broken off: whatever ran it is gone"
         hint = f"hibali schedule run {firing.schedule}"
@@ -120,7 +120,7 @@ def notice_of_end(firing: Trigger, told: NoticeHistory) -> Notice | None:
 def notice_of_silence(
     schedule: str, firings: Iterable[Trigger], since: datetime, now: datetime, longest: timedelta
 ) -> Notice | None:
-    """That nothing has run for too long, whether it failed or not."""
+    """Return the notification that the schedule has not run for too long."""
     last = since
     for firing in firings:
         if firing.state != "skipped":
@@ -142,7 +142,7 @@ def notice_of_silence(
 def notices_of_expiry(
     schedule: str, credentials: Iterable[Credential], now: datetime, within: timedelta
 ) -> list[Notice]:
-    """One for each credential that has expired, or will soon."""
+    """Return a notification for each credential that has expired, or will soon."""
     found = []
     for each in credentials:
         if each.expires is not None and each.expires - now <= within:
@@ -169,7 +169,7 @@ _MOST_SECRET = 4096
 
 
 def notices_sent(schedule: str) -> NoticeHistory:
-    """What was told of a schedule so far."""
+    """Return the notifications that were sent about a schedule so far."""
     try:
         return read_sent(json.loads(_told_file(schedule).read_bytes()))
     except (OSError, ValueError):
@@ -177,14 +177,14 @@ def notices_sent(schedule: str) -> NoticeHistory:
 
 
 def send_news(notices: Notices, notice: Notice, say: Say) -> None:
-    """Tell it, unless it was told today. What cannot be told is said, and told the next time."""
+    """Send a notification, unless it was sent today. A failure is reported, and the notification is sent the next time."""
     if notices.anybody:
         with alone("told"):  # an hourly look must not tell the same as a firing that ends just then
-            _tell_once(notices, notice, notices_sent(notice.schedule), say)
+            _send_once(notices, notice, notices_sent(notice.schedule), say)
 
 
 def send_end_notice(notices: Notices, firing: Trigger, say: Say) -> None:
-    """Tell of a firing's end what is news in it, once, whoever looks at it first."""
+    """Send the notification about a run's end once, by the first process that sees it."""
     if not notices.anybody:
         return
     with alone("told"):
@@ -192,16 +192,16 @@ def send_end_notice(notices: Notices, firing: Trigger, say: Say) -> None:
         if told.seen == firing.id:
             return
         notice = notice_of_end(firing, told)
-        if notice is None or not _tell_once(notices, notice, told, say):
+        if notice is None or not _send_once(notices, notice, told, say):
             _keep(firing.schedule, replace(told, seen=firing.id), say)
 
 
-def _tell_once(notices: Notices, notice: Notice, told: NoticeHistory, say: Say) -> bool:
-    """False where it is no news; True where it was told, or could not be, and is to be told the next time."""
+def _send_once(notices: Notices, notice: Notice, told: NoticeHistory, say: Say) -> bool:
+    """Return False if it was sent before; True if it was sent, or failed and is sent again the next time."""
     day = f"{datetime.now().astimezone():%Y-%m-%d}"
     if not told.is_news(notice, day):
         return False
-    problems = give_notice(notices, notice)
+    problems = send_notice(notices, notice)
     for problem in problems:
         say(f"not told: {problem.subject}: {problem.message}")
     if len(problems) < _ways(notices):
@@ -217,8 +217,8 @@ def _keep(schedule: str, told: NoticeHistory, say: Say) -> None:
         say(f"what was told cannot be kept: {reason_of(problem)}")
 
 
-def give_notice(notices: Notices, notice: Notice) -> list[HibaliError]:
-    """Tell it in every way there is; returns what went wrong, one for each way that failed."""
+def send_notice(notices: Notices, notice: Notice) -> list[HibaliError]:
+    """Send a notification in every configured way; return the error of each way that failed."""
     record = {"schema": 1, "kind": "notice", **notice.to_record(now(), socket.gethostname())}
     content = line_of_json(record).encode("ascii") + b"\n"
     problems: list[HibaliError] = []
@@ -264,7 +264,7 @@ def _by_mail(address: str, notice: Notice, content: bytes) -> None:
 
 
 def _by_webhook(notices: Notices, content: bytes) -> None:
-    """The secret goes where the URL says `{secret}`, else along as a bearer token; no error names it (S16)."""
+    """POST a notification. The secret replaces `{secret}` in the URL, else it is a bearer token; no error contains it (S16)."""
     secret = _secret(notices)
     try:
         if "{secret}" in notices.webhook:
@@ -307,14 +307,14 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Who is told: the words of a command, or a URL. Neither is ever shown: both may hold a secret (S16)."""
+    """The receiver of notifications: a command, or a URL. Neither is ever shown, because both may contain a secret (S16)."""
 
     words: tuple[str, ...] = ()
     url: str = ""
 
 
 def read_target(text: str) -> Target:
-    """Who is meant by `COMMAND|URL`. Raises `UsageError` for a URL that nothing is sent to, and for no command."""
+    """Read `COMMAND|URL`. Raises `UsageError` for a URL of another scheme, and for an empty command."""
     if _URL.match(text):
         check_post_url(text)
         return Target(url=text)
@@ -327,8 +327,8 @@ def read_target(text: str) -> Target:
     return Target(words)
 
 
-def give_run_notice(target: Target, run_id: str, state: str, content: bytes) -> None:
-    """Run `COMMAND ID STATE` with `content` on its standard input, or POST that. Raises what keeps it from being done."""
+def send_run_notice(target: Target, run_id: str, state: str, content: bytes) -> None:
+    """Run `COMMAND ID STATE` with `content` on its standard input, or POST that. Raises why it failed."""
     if target.url:
         post_json(target.url, content)
         return

@@ -22,7 +22,7 @@ from runs.schedules.environment import (
     Credential,
     absolute,
     bare_environment,
-    hibali_words,
+    hibali_argv,
     local_zone,
     other_credentials,
     ssh_certificates,
@@ -44,9 +44,9 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class LoginMethod:
-    """How ssh goes to one host unattended. `agent` is the socket it would ask, "" for none; `agent_answers` whether that is there.
+    """How ssh logs in to a host without a user. `agent` is the agent's socket, "" for none; `agent_answers`: it responds.
 
-    `certificates` are those beside the keys; `host_known` is None where that could not be found out.
+    `certificates` are those beside the keys; `host_known` is None if that is unknown.
     """
 
     site: str
@@ -63,12 +63,12 @@ class LoginMethod:
 
     @property
     def by_hand(self) -> str:
-        """The line that a person types to go there."""
+        """The command that a person types to log in."""
         return shlex.join([*self.command, self.host])
 
 
 def problems_of(way: LoginMethod, now: datetime, needed_until: datetime) -> list[HibaliError]:
-    """What is wrong with a way in, whether or not it works just now; the credentials have to hold until then."""
+    """Return the problems of a login method, even if it works now; the credentials must be valid until then."""
     found: list[HibaliError] = []
     if way.host_known is False:
         found.append(
@@ -124,7 +124,7 @@ def _of_keys(way: LoginMethod) -> list[HibaliError]:
 def expiry_problems(
     credentials: Iterable[Credential], now: datetime, needed_until: datetime
 ) -> list[HibaliError]:
-    """Those that do not outlive the night, or have not lived to see it."""
+    """Return the credentials that expire before then, or have expired."""
     return [
         AccessError(
             "certificate-expires" if each.kind == "certificate" else "proxy-expires",
@@ -142,7 +142,7 @@ def expiry_problems(
 def explain_login(
     problem: HibaliError, site: str, way: LoginMethod | None, set_here: Sequence[str]
 ) -> HibaliError:
-    """A bare login's failure, in terms of what is different at night. `set_here` are variables with credentials, by name only."""
+    """Explain why a login without the user's environment failed. `set_here` are variables with credentials, by name only."""
     if way is not None and problem.code == "login-refused":
         methods = _METHODS.search(problem.message)
         left = set(methods[1].split(",")) if methods else set()
@@ -192,7 +192,7 @@ _KINDS: Mapping[int, type[HibaliError]] = {
 
 
 def sites_of(command: Sequence[str], settings: Settings) -> list[Site]:
-    """The sites that a command names: as SITE:PATH, or with --site."""
+    """Return the sites that a command names: as SITE:PATH, or with --site."""
     found: dict[str, Site] = {}
     for number, word in enumerate(command):
         name, colon, _ = word.removeprefix("--site=").partition(":")
@@ -204,7 +204,7 @@ def sites_of(command: Sequence[str], settings: Settings) -> list[Site]:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A location that the schedule's command reads or writes, as it is typed; what is read has to exist."""
+    """A location that the schedule's command reads or writes, as it was typed; a source must exist."""
 
     location: Location
     must_exist: bool
@@ -213,9 +213,9 @@ class End:
 def find_schedule_problems(
     config: str | None, settings: Settings, schedule: Schedule, now: datetime, ends: Sequence[End] = ()
 ) -> list[HibaliError]:
-    """Everything that will be in the way: by looking at keys and certificates, and by a login as the schedule would do it.
+    """Return all problems of a schedule: of keys and certificates, and of a login in the schedule's environment.
 
-    Of the `ends` those at sites are listed with that login.
+    The `ends` at sites are listed with that login.
     """
     environment = bare_environment(config, schedule.environment)
     due = schedule.cron.after(now, local_zone())
@@ -235,7 +235,7 @@ def find_schedule_problems(
 
 
 def credentials_of(config: str | None, settings: Settings, schedule: Schedule) -> list[Credential]:
-    """What the schedule's sites are entered with that may expire."""
+    """Return the credentials for the schedule's sites that may expire."""
     environment = bare_environment(config, schedule.environment)
     found: list[Credential] = []
     for site in sites_of(schedule.command, settings):
@@ -246,9 +246,9 @@ def credentials_of(config: str | None, settings: Settings, schedule: Schedule) -
 
 
 def enter(site: Site, environment: Mapping[str, str], ends: Sequence[End] = ()) -> HibaliError | None:
-    """Why the site, or one of its `ends`, cannot be opened with this environment and a login of its own; None where all can."""
+    """Return why the site, or one of its `ends`, cannot be opened with this environment and a new login; None if all can."""
     with tempfile.TemporaryDirectory(prefix="hibali-") as folder:
-        words = [*hibali_words(), "sites", "check", site.name, "--json", "--no-progress"]
+        words = [*hibali_argv(), "sites", "check", site.name, "--json", "--no-progress"]
         fresh = {**environment, "XDG_RUNTIME_DIR": folder}  # no login of this session is shared
         try:
             finished = subprocesses.run(words, environment=fresh, timeout=_CHECK_SECONDS)
@@ -263,7 +263,7 @@ def enter(site: Site, environment: Mapping[str, str], ends: Sequence[End] = ()) 
 
 
 def _list_end(end: End, environment: Mapping[str, str]) -> HibaliError | None:
-    """Why a location cannot be listed; one that takes long to list is open."""
+    """Return why a location cannot be listed; a listing that takes long counts as success."""
     problem = try_command(["ls", end.location.text, "--json", "--no-progress"], environment)
     if isinstance(problem, NotFoundError):
         return missing_source(end.location) if end.must_exist else None
@@ -271,7 +271,7 @@ def _list_end(end: End, environment: Mapping[str, str]) -> HibaliError | None:
 
 
 def missing_source(location: Location) -> NotFoundError:
-    """What is told of a source that does not exist."""
+    """Return the error for a source that does not exist."""
     return NotFoundError(
         "no-such-source",
         "the source does not exist",
@@ -281,11 +281,9 @@ def missing_source(location: Location) -> NotFoundError:
 
 
 def try_command(words: Sequence[str], environment: Mapping[str, str]) -> HibaliError | None:
-    """Why a command of hibali that changes nothing fails in this folder and this environment; None where it does not, or takes too long to tell."""
+    """Return why a read-only command of hibali fails in this folder and environment; None if it succeeds or takes too long."""
     try:
-        finished = subprocesses.run(
-            [*hibali_words(), *words], environment=environment, timeout=_CHECK_SECONDS
-        )
+        finished = subprocesses.run([*hibali_argv(), *words], environment=environment, timeout=_CHECK_SECONDS)
     except TryLaterError:
         return None
     if finished.exit_code == 0:
@@ -296,7 +294,7 @@ def try_command(words: Sequence[str], environment: Mapping[str, str]) -> HibaliE
 def login_methods(
     site: Site, environment: Mapping[str, str], *, look_at_host: bool = True
 ) -> list[LoginMethod]:
-    """How ssh would go to the hosts of a site; none for a site of another kind."""
+    """Return how ssh would log in to the hosts of a site; none for a site of another kind."""
     if site.ssh is None:
         return []
     hosts = [
@@ -377,7 +375,7 @@ def _ends_at_logout(agent: str) -> bool:
 
 
 def _has_passphrase(path: str) -> bool:
-    """Whether the private key cannot be read without one (ssh-keygen(1), -y with an empty -P)."""
+    """Whether the private key cannot be read without a passphrase (ssh-keygen(1), -y with an empty -P)."""
     try:
         return subprocesses.run(["ssh-keygen", "-y", "-P", "", "-f", path], timeout=15).exit_code != 0
     except HibaliError:
@@ -396,7 +394,7 @@ def _is_known(name: str, files: Iterable[str]) -> bool | None:
 
 
 def _end_logins(site: Site, folder: Path) -> None:
-    """Leave no master behind whose socket is going."""
+    """End master connections whose socket is about to be removed."""
     if site.ssh is None or not folder.is_dir():
         return
     for path in folder.iterdir():
@@ -410,7 +408,7 @@ def _end_logins(site: Site, folder: Path) -> None:
 
 
 def _told(output: bytes, code: int, site: str) -> HibaliError:
-    """The error that the command ended with, as it said."""
+    """Return the error that the command reported."""
     record: dict[str, Any] = {}
     for line in output.splitlines():
         try:

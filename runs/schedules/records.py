@@ -36,11 +36,10 @@ _AMOUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """One time a schedule was due; times are UTC in RFC 3339, `None` is not known.
+    """One time at which a schedule was due; times are UTC in RFC 3339, None if unknown.
 
-    `state` is running; done (exit 0, or 10) or failed; broken where it began and nobody is there to end it; skipped where it was
-    not begun, and `because` is `still-going`, `missed` or `paused`. `operations` and `runs` are ids of the ledger.
-    The counts are those of the last receipt.
+    `state` is running; done (exit 0, or 10) or failed; broken if its process died; skipped if it was not started, and `because` is then
+    `still-going`, `missed` or `paused`. `operations` and `runs` are ids of the ledger. The counts are those of the last receipt.
     """
 
     id: str
@@ -64,18 +63,18 @@ class Trigger:
     amounts: Mapping[str, int | str | None] = field(default_factory=dict)
 
     def amount(self, name: str) -> int:
-        """A count of the receipt; 0 where there is none."""
+        """Return a count of the receipt; 0 if there is none."""
         found = self.amounts.get(name)
         return found if isinstance(found, int) else 0
 
     @property
     def proof(self) -> str | None:
-        """The weakest proof among what it moved, else among all it looked at; None where nothing is proven."""
+        """The weakest proof of what was moved, else of all that was compared; None if nothing was verified."""
         found = self.amounts.get("proof_moved") or self.amounts.get("proof_tree")
         return found if isinstance(found, str) else None
 
     def to_record(self) -> dict[str, Any]:
-        """The fields of a JSON line of kind `firing`; the amounts stand among the others."""
+        """Return the fields of a JSON line of kind `firing`, including the counts."""
         fields = asdict(self)
         amounts = fields.pop("amounts")
         return {
@@ -87,12 +86,12 @@ class Trigger:
 
 
 def amounts_of(receipt: Mapping[str, Any]) -> dict[str, int | str | None]:
-    """What a firing keeps of a receipt."""
+    """Return the counts of a receipt that are recorded."""
     return {name: receipt[name] for name in _AMOUNTS if name in receipt}
 
 
 def read_triggers(schedule: str) -> list[Trigger]:
-    """All firings of a schedule that are on record, oldest first; none for one that has not fired, or never was."""
+    """Return all recorded runs of a schedule, oldest first."""
     path = _folder(schedule) / "firings.jsonl"
     firings = fold_triggers(read_records(path), schedule)
     unfinished = [number for number, firing in enumerate(firings) if firing.state == "running"]
@@ -105,13 +104,13 @@ def read_triggers(schedule: str) -> list[Trigger]:
 
 
 def triggered_schedules() -> list[str]:
-    """The names of all schedules of which something is on record, sorted; removed ones too."""
+    """Return the names of all schedules with records, sorted, including removed ones."""
     folder = state_folder() / "schedules"
     return sorted(path.parent.name for path in folder.glob("*/firings.jsonl"))
 
 
 def fold_triggers(records: Iterable[Mapping[str, Any]], schedule: str) -> list[Trigger]:
-    """Firings in the order in which they began; pure. Lines of another make are passed over."""
+    """Build the runs of a schedule from their records, in the order in which they began. Unknown records are skipped."""
     found: dict[str, Trigger] = {}
     for record in records:
         identifier, kind = record.get("id"), record.get("kind")
@@ -154,28 +153,28 @@ def _ended(firing: Trigger, record: Mapping[str, Any]) -> Trigger:
 
 
 def note_begun(schedule: str, identifier: str, **fields: Any) -> None:
-    """A firing begins, durable: `due`, `by`, `made_up`. Raises `RefusedError`: no ledger, no start."""
+    """Record the start of a run, durably: `due`, `by`, `made_up`. Raises `RefusedError` if the ledger cannot be written."""
     _forget_old(_made(schedule) / "firings.jsonl")
     _note(schedule, "begun", identifier, fields)
 
 
 def note_ended(schedule: str, identifier: str, **fields: Any) -> None:
-    """It ended: `exit`, `seconds`, `attempts`, `operations`, `runs`, `amounts`, and of an error `code`, `message`, `about`, `hint`."""
+    """Record its end: `exit`, `seconds`, `attempts`, `operations`, `runs`, `amounts`, and of an error `code`, `message`, `about`, `hint`."""
     _note(schedule, "ended", identifier, fields)
 
 
 def note_skipped(schedule: str, identifier: str, **fields: Any) -> None:
-    """It was due and is not begun: `due`, `because`, `message`, `by`."""
+    """Record that a due run was not started: `due`, `because`, `message`, `by`."""
     _note(schedule, "skipped", identifier, fields)
 
 
 def schedule_folder(schedule: str) -> Path:
-    """Where all that is kept of one schedule is, made when missing."""
+    """Return the folder of a schedule's records, which is created if needed."""
     return _made(schedule)
 
 
 def holder_of(schedule: str) -> str | None:
-    """Who runs it now, in words; None where nobody does."""
+    """Describe the process that runs the schedule now; None if there is none."""
     try:
         descriptor = os.open(_folder(schedule) / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -191,7 +190,7 @@ def holder_of(schedule: str) -> str | None:
 
 
 def one_trigger(firings: Iterable[Trigger], identifier: str) -> Trigger:
-    """The firing of that id; raises `NotFoundError`."""
+    """Return the run of a schedule with that id; raises `NotFoundError`."""
     for firing in firings:
         if firing.id == identifier:
             return firing
@@ -212,7 +211,7 @@ def _made(schedule: str) -> Path:
 
 
 def _forget_old(path: Path) -> None:
-    """Let go of firings of years ago, before one begins: whoever holds the schedule's lock is alone here."""
+    """Remove records that are years old before a run begins; the caller has the schedule's lock."""
     if not path.exists() or path.stat().st_size < _LARGE:
         return
     oldest = f"{datetime.now(UTC) - _KEPT:%Y-%m-%dT%H:%M:%S}"
@@ -230,15 +229,15 @@ _KEPT_LOGS = 3
 
 
 def log_path(schedule: str) -> Path:
-    """The file that is written to now; older ones are beside it, `log.txt.1` the youngest."""
+    """Return the present log file; older ones are beside it, `log.txt.1` the youngest."""
     return schedule_folder(schedule) / "log.txt"
 
 
 class Log:
-    """Open for one firing, whoever holds the schedule's lock."""
+    """The log of a schedule, open for one run; the caller has the schedule's lock."""
 
     def __init__(self, schedule: str) -> None:
-        """Make room, and open; raises `RefusedError` where it cannot be written."""
+        """Rotate and open the log; raises `RefusedError` if it cannot be written."""
         path = log_path(schedule)
         try:
             if path.exists() and path.stat().st_size > _LARGE_LOG:
@@ -255,24 +254,24 @@ class Log:
             ) from None
 
     def say(self, text: str) -> None:
-        """One line with the time before it; a full disk is no reason to stop."""
+        """Write a line with the time; a full disk is no reason to stop."""
         line = f"{datetime.now().astimezone():%Y-%m-%dT%H:%M:%S%z} {text}\n"
         self.raw(line.encode("utf-8", "backslashreplace"))
 
     def raw(self, line: bytes) -> None:
-        """A line that is one already."""
+        """Write a complete line."""
         try:
             self.stream.write(line)
         except OSError:
             return
 
     def close(self) -> None:
-        """Nothing more is said."""
+        """Close the log."""
         self.stream.close()
 
 
 def forget_start(schedule: str | None) -> None:
-    """What hibali says when it cannot even start stays small, too: it did start now."""
+    """Truncate the output of failed starts, because hibali did start now."""
     path = (schedule_folder(schedule) if schedule else schedule_folder("x").parent) / "start.log"
     try:
         if path.stat().st_size > _LARGE_LOG:

@@ -60,21 +60,21 @@ _LOOKED_AHEAD = 16
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A cron expression of five fields, known to be one."""
+    """A valid cron expression of five fields."""
 
     text: str
 
     def after(self, moment: datetime, zone: tzinfo) -> datetime:
-        """The first time it is due later than that, in UTC."""
+        """Return the next due time after a moment, in UTC."""
         return next(self._times(moment.astimezone(zone).replace(microsecond=0), reverse=False))
 
     def until(self, moment: datetime, zone: tzinfo) -> datetime:
-        """The last time it was due then or before, in UTC."""
+        """Return the last due time until a moment, in UTC."""
         # a fraction of a second lets the very second count, too
         return next(self._times(moment.astimezone(zone).replace(microsecond=1), reverse=True))
 
     def count(self, begin: datetime, end: datetime, zone: tzinfo, *, most: int = 1000) -> int:
-        """How often it was due later than `begin` and before `end`; `most` where it was more often."""
+        """Return how often it was due after `begin` and before `end`, at most `most`."""
         found = 0
         for moment in self._times(begin.astimezone(zone).replace(microsecond=0), reverse=False):
             if moment >= end or found >= most:
@@ -83,13 +83,13 @@ class Expression:
         return found
 
     def longest_gap(self, moment: datetime, zone: tzinfo) -> timedelta:
-        """The longest time between two of the next times it is due."""
+        """Return the longest time between two of the next due times."""
         times = self._times(moment.astimezone(zone).replace(microsecond=0), reverse=False)
         ahead = [next(times) for _ in range(_LOOKED_AHEAD)]
         return max(later - earlier for earlier, later in pairwise(ahead))
 
     def on_calendar(self) -> list[str]:
-        """The same in the words of systemd.time(7); two lines where a day of the month or one of the week will do."""
+        """Return the same for systemd.time(7); two lines if a day of the month or one of the week is enough."""
         from cronsim import CronSim
 
         found = CronSim(self.text, datetime(2000, 1, 1, tzinfo=UTC))
@@ -115,7 +115,7 @@ class Expression:
 
 @cache
 def read_expression(text: str) -> Expression:
-    """The expression; raises `UsageError` for what is none, for @reboot, and for one that is never due."""
+    """Read a cron expression; raises `UsageError` for an invalid one, for @reboot, and for one that is never due."""
     from cronsim import CronSim, CronSimError
 
     written = _NAMED.get(text.strip().lower(), text)
@@ -190,9 +190,9 @@ _ABSOLUTE = text(r"/.*", "an absolute path")
 
 @table
 class Schedule:
-    """Times are in seconds, 0 where there is none; `since` is when it was added or resumed: what was due before is not missed.
+    """A schedule. Times are in seconds, 0 for none; `since` is when it was added or resumed: nothing was missed before.
 
-    `folder` is where relative paths of `command` begin. `silent_after` 0 is twice the usual time between two runs.
+    Relative paths of `command` begin in `folder`. `silent_after` 0 means twice the usual time between two runs.
     """
 
     name: str
@@ -210,7 +210,7 @@ class Schedule:
     environment: dict[str, str] = setting(_environment, default={}, doc="variables of the command")
 
     def to_table(self) -> dict[str, Any]:
-        """Its table in schedules.toml; what is not set does not stand there."""
+        """Return its table in schedules.toml, without unset values."""
         table: dict[str, Any] = {
             "cron": self.cron.text,
             "command": list(self.command),
@@ -230,7 +230,7 @@ class Schedule:
         return table
 
     def to_record(self) -> dict[str, Any]:
-        """The fields of a JSON line of kind `schedule` that do not depend on the present moment."""
+        """Return the fields of a JSON line of kind `schedule` that do not depend on the present time."""
         return {
             "name": self.name,
             "cron": self.cron.text,
@@ -250,7 +250,7 @@ class Schedule:
 
 @table
 class Notices:
-    """Who is told of trouble; none where all are empty. A secret comes from a file or a command and is never kept."""
+    """The receivers of notifications; none if all are empty. A secret is read from a file or a command and never stored."""
 
     command: tuple[str, ...] = setting(words, default=(), doc="a command that gets the notice")
     mail: str = setting(
@@ -265,11 +265,11 @@ class Notices:
 
     @property
     def anybody(self) -> bool:
-        """Whether there is somebody to tell."""
+        """Whether there is a receiver."""
         return bool(self.command or self.mail or self.webhook)
 
     def to_table(self) -> dict[str, Any]:
-        """The table `notices` of schedules.toml."""
+        """Return the table `notices` of schedules.toml."""
         table = {
             "command": list(self.command),
             "mail": self.mail,
@@ -285,7 +285,7 @@ class Notices:
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """All of schedules.toml; `path` is where it is or would be."""
+    """The content of schedules.toml; `path` is its path, whether it exists or not."""
 
     path: Path
     schedules: dict[str, Schedule] = field(default_factory=dict)
@@ -293,7 +293,7 @@ class Schedules:
     metrics_file: str = ""
 
     def one(self, name: str) -> Schedule:
-        """The schedule of that name; raises `NotFoundError`."""
+        """Return the schedule of that name; raises `NotFoundError`."""
         found = self.schedules.get(name)
         if found is None:
             known = ", ".join(sorted(self.schedules)) or "none"
@@ -307,7 +307,7 @@ class Schedules:
 
 
 def check_name(name: str) -> str:
-    """The name; raises `UsageError`."""
+    """Return a valid name; raises `UsageError`."""
     if not NAME.fullmatch(name) or name in _TAKEN:
         raise UsageError(
             "bad-name",
@@ -318,7 +318,7 @@ def check_name(name: str) -> str:
 
 
 def check_variable(text: str) -> tuple[str, str]:
-    """The name and the value of `NAME=VALUE`; raises `UsageError`, for what looks like a secret, too (S16)."""
+    """Return the name and the value of `NAME=VALUE`; raises `UsageError`, also for a value that looks like a secret (S16)."""
     name, equals, value = text.partition("=")
     if not VARIABLE.fullmatch(name) or not equals or not value.isprintable():
         raise UsageError("bad-variable", "it is written NAME=VALUE, on one line", subject="--env")
@@ -335,7 +335,7 @@ def check_variable(text: str) -> tuple[str, str]:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration as `read_duration` reads it, in its largest whole unit."""
+    """Format a duration as `read_duration` reads it, in its largest whole unit."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= length and seconds % length == 0:
             return f"{seconds / length:g}{unit}"
@@ -374,18 +374,18 @@ class _Document:
 
 
 def schedules_path(config: str | None) -> Path:
-    """The file of schedules that belongs to this configuration."""
+    """Return the path of the schedules of this configuration."""
     return config_file(config).with_name("schedules.toml")
 
 
 def load_schedules(config: str | None) -> Schedules:
-    """What is scheduled; nothing where there is no file. Raises `RefusedError`, `SettingsError` with all that is wrong in it."""
+    """Load the schedules; none if there is no file. Raises `RefusedError`, and `SettingsError` with all problems."""
     path = schedules_path(config)
     return _parse(_read(path), path)
 
 
 def put_schedule(config: str | None, schedule: Schedule) -> Path:
-    """Add the schedule or put it in the place of the one of that name; returns the file."""
+    """Add or replace a schedule; return the file."""
 
     def edit(document: Any) -> None:
         named = _table(document, "schedules")
@@ -402,7 +402,7 @@ def put_schedule(config: str | None, schedule: Schedule) -> Path:
 
 
 def drop_schedule(config: str | None, name: str) -> Path:
-    """Take it out of the file, which is returned. Raises `NotFoundError`."""
+    """Remove a schedule; return the file. Raises `NotFoundError`."""
     load_schedules(config).one(name)
 
     def edit(document: Any) -> None:
@@ -417,7 +417,7 @@ def drop_schedule(config: str | None, name: str) -> Path:
 
 
 def put_notices(config: str | None, notices: Notices) -> Path:
-    """Set who is told; returns the file."""
+    """Set the receivers of notifications; return the file."""
 
     def edit(document: Any) -> None:
         _set_all(_table(document, "notices"), notices.to_table())
@@ -426,7 +426,7 @@ def put_notices(config: str | None, notices: Notices) -> Path:
 
 
 def put_metrics_file(config: str | None, file: str) -> Path:
-    """Set where metrics are written after each firing, "" for nowhere; returns the file."""
+    """Set the file for metrics, which are written after each run, "" for none; return the file."""
 
     def edit(document: Any) -> None:
         _set_all(_table(document, "metrics"), {"file": file} if file else {})
@@ -436,7 +436,7 @@ def put_metrics_file(config: str | None, file: str) -> Path:
 
 @contextlib.contextmanager
 def alone(what: str) -> Iterator[None]:
-    """One process of this account at a time changes `what`; waits for its turn."""
+    """Lock `what`, so that one process of this account changes it at a time; wait for the lock."""
     path = ledger_folder("schedules") / f"{what}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -447,7 +447,7 @@ def alone(what: str) -> Iterator[None]:
 
 
 def _edit(config: str | None, edit: Callable[[Any], None], meant: Callable[[Schedules], Schedules]) -> Path:
-    """Write the changed text only if it says just what was meant."""
+    """Write the changed text only if it means exactly what was intended."""
     import tomlkit
 
     path = schedules_path(config)

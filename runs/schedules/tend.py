@@ -40,7 +40,7 @@ def metrics_text(
     firings: Mapping[str, Sequence[Trigger]],
     credentials: Mapping[str, Sequence[Credential]],
 ) -> str:
-    """The whole file, a family after the other, `# EOF` last."""
+    """Return the whole file, one family after the other, and `# EOF`."""
     families: dict[str, list[_Sample]] = {name: [] for name in _HELP}
     for schedule in sorted(schedules, key=lambda each: each.name):
         label = {"schedule": schedule.name}
@@ -105,7 +105,7 @@ def _seconds(moment: str | None) -> float:
 
 
 def tend(config: str | None, schedules: Schedules, say: Say) -> None:
-    """Tell of how the last firings ended, of silence and of what expires, then write the metrics. Problems are said, none is raised."""
+    """Notify of ended runs, of silence and of expiring credentials, then write the metrics. Problems are reported, none is raised."""
     for name in schedules.schedules:
         ended = [each for each in read_triggers(name) if each.state in {"done", "failed", "broken"}]
         if ended:
@@ -127,7 +127,7 @@ def tend(config: str | None, schedules: Schedules, say: Say) -> None:
 
 
 def make_up_all(config: str | None, schedules: Schedules, say: Say) -> None:
-    """Fire what was missed and is to be made up, one after the other; then `tend`."""
+    """Run the missed schedules that are to be made up, one after the other; then `tend`."""
     tend(config, schedules, say)
     for schedule in schedules.schedules.values():
         if schedule.missed == "once" and trigger_due(config, schedule, only_missed=True) is not None:
@@ -135,7 +135,7 @@ def make_up_all(config: str | None, schedules: Schedules, say: Say) -> None:
 
 
 def all_credentials(config: str | None, schedules: Schedules) -> dict[str, list[Credential]]:
-    """What may expire, by schedule; raises what reading config.toml raises."""
+    """Return the credentials that may expire, by schedule; raises what reading config.toml raises."""
     settings: Settings = load_sites(config)
     return {
         name: credentials_of(config, settings, each)
@@ -145,7 +145,7 @@ def all_credentials(config: str | None, schedules: Schedules) -> dict[str, list[
 
 
 def write_metrics(file: Path, schedules: Schedules, credentials: dict[str, list[Credential]]) -> None:
-    """Whole or not at all: what is there stays where there is no room. Raises `IncompleteError`."""
+    """Write the metrics, completely or not at all. Raises `IncompleteError`."""
     try:
         write_atomic(file, current_metrics(schedules, credentials).encode("utf-8"), mode=0o644)
     except OSError as problem:
@@ -155,13 +155,13 @@ def write_metrics(file: Path, schedules: Schedules, credentials: dict[str, list[
 
 
 def current_metrics(schedules: Schedules, credentials: dict[str, list[Credential]]) -> str:
-    """The metrics as of now."""
+    """Return the present metrics."""
     firings = {name: read_triggers(name) for name in schedules.schedules}
     return metrics_text(schedules.schedules.values(), firings, credentials)
 
 
 def longest_silence(schedule: Schedule, now: datetime) -> timedelta:
-    """How long nothing may run before somebody is told."""
+    """Return how long a schedule may not run before a notification is sent."""
     if schedule.silent_after:
         return timedelta(seconds=schedule.silent_after)
     gap = schedule.cron.longest_gap(now, local_zone())

@@ -19,7 +19,7 @@ from hibali import subprocesses
 from hibali.errors import Exit, HibaliError, TryLaterError
 from hibali.ledger import ledger_folder, new_identifier, read_records
 from hibali.retry import pause
-from runs.schedules.environment import bare_environment, hibali_words, local_zone
+from runs.schedules.environment import bare_environment, hibali_argv, local_zone
 from runs.schedules.records import (
     Log,
     Trigger,
@@ -41,7 +41,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 900.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`run`, `nothing` or `missed`, which is to be noted; `due` is which time it is about, `missed` how many others are lost."""
+    """What to do: `run`, `nothing`, or `missed`, which is recorded; `due` is the time in question, `missed` the number of other lost times."""
 
     what: Literal["run", "nothing", "missed"]
     due: datetime | None = None
@@ -58,9 +58,9 @@ def decide(
     make_up: bool,
     only_missed: bool = False,
 ) -> Decision:
-    """What is to be done at `now`; `handled` is the last due time that something is known of, or since when the schedule is.
+    """Decide what to do at `now`; `handled` is the last due time with a record, or since when the schedule exists.
 
-    `make_up`: a missed time is run once, however many were missed. `only_missed` leaves what is due just now to its own line.
+    With `make_up` a missed time is run once, however many were missed. `only_missed` leaves a time that is due just now to its own trigger.
     """
     due = expression.until(now + _EARLY, zone)
     if due <= handled:
@@ -75,14 +75,14 @@ def decide(
 
 
 def pause_before_retry(failures: int, elapsed: float, retry_for: float) -> float | None:
-    """Seconds until it is tried again after so many failures, ever more of them; None where the window is over by then."""
+    """Return the growing pause in seconds after so many failures; None if the window ends before."""
     first = min(_FIRST_PAUSE, max(1.0, retry_for / 20))
     pause = float(min(_LONGEST_PAUSE, first * 2.0 ** min(failures - 1, 20)))
     return pause if elapsed + pause <= retry_for else None
 
 
 def jitter_of(seconds: float, *what: str) -> float:
-    """From 0 to `seconds`, the same for the same words: spread over schedules, machines and nights."""
+    """Return a number from 0 to `seconds`, the same for the same text: this spreads schedules, machines and nights."""
     digest = hashlib.sha256("\0".join(what).encode("utf-8", "surrogateescape")).digest()
     return seconds * int.from_bytes(digest[:8]) / 2**64
 
@@ -93,8 +93,8 @@ _INTERRUPTED_SECONDS = 0.9  # who interrupts us waits two seconds for both
 
 
 @dataclass(slots=True)
-class Heard:
-    """What a command told of itself in its JSON lines."""
+class CommandResults:
+    """The results of a command, from its JSON lines."""
 
     amounts: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Heard:
     runs: list[str] = field(default_factory=list)
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Fold one line in."""
+        """Add one line."""
         kind, identifier = record.get("kind"), record.get("id")
         if kind == "receipt" and isinstance(identifier, str):
             self.amounts = amounts_of(record)
@@ -118,7 +118,7 @@ def _error_fields(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_json(command: Sequence[str]) -> list[str]:
-    """The words with `--json` and `--no-progress`, before a `--` that ends the options."""
+    """Return the command with `--json` and `--no-progress`, before a `--` that ends the options."""
     end = command.index("--") if "--" in command else len(command)
     missing = [word for word in ("--json", "--no-progress") if word not in command[:end]]
     return [*command[:end], *missing, *command[end:]]
@@ -132,12 +132,12 @@ def run_transfer(
     seconds: float | None,
     log: Log,
     leave: Sequence[int],
-) -> tuple[int, Heard]:
-    """Run the command, for `seconds` at most; returns its exit code, 5 where its time was up, and what it told.
+) -> tuple[int, CommandResults]:
+    """Run the command for at most `seconds`; return its exit code, 5 after a timeout, and its results.
 
-    Raises `NotFoundError` where it cannot be started, and ends it cleanly where we are interrupted ourselves.
+    Raises `NotFoundError` if it cannot be started, and ends it cleanly if this process is interrupted.
     """
-    heard = Heard()
+    results = CommandResults()
 
     def take(line: bytes) -> None:
         if len(line) > _LONGEST_LINE:
@@ -149,37 +149,37 @@ def run_transfer(
         except ValueError:
             return
         if isinstance(record, dict):
-            heard.take(record)
+            results.take(record)
 
-    errand = subprocesses.BackgroundProcess(
+    process = subprocesses.BackgroundProcess(
         words, environment=environment, folder=folder, stderr_file=log.stream, take=take, leave=leave
     )
     began = time.monotonic()
     try:
-        code = errand.wait(seconds)
+        code = process.wait(seconds)
     except BaseException:
-        errand.end(_INTERRUPTED_SECONDS)
+        process.end(_INTERRUPTED_SECONDS)
         raise
     if code is None:
-        errand.end()
+        process.end()
         passed = time.monotonic() - began
         message = f"ended because its time was up, after {passed:.0f} s"
-        heard.error = {
+        results.error = {
             "code": "max-time",
             "message": message,
             "about": "",
             "hint": "It goes on from there next time.",
         }
-        return int(Exit.TRY_LATER), heard
+        return int(Exit.TRY_LATER), results
     if code < 0:
-        heard.error = heard.error or {
+        results.error = results.error or {
             "code": "killed",
             "message": f"ended by signal {-code}",
             "about": "",
             "hint": "",
         }
-        return 128 - code, heard
-    return code, heard
+        return 128 - code, results
+    return code, results
 
 
 def _add(known: list[str], identifier: str) -> None:
@@ -191,16 +191,16 @@ _LOOKS, _LOOK_SECONDS = 5, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The schedule's lock, whose descriptor its command holds as well: a firing that is killed leaves nothing to be doubled."""
+class HeldLock:
+    """The schedule's lock. The command inherits its descriptor, so that a killed trigger cannot start a second one beside it."""
 
     descriptor: int
 
 
 def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = False) -> Trigger | None:
-    """Run it if it is due now, or was and is to be made up; None where there was nothing to do.
+    """Run the schedule if it is due, or was missed and is to be made up; None if there is nothing to do.
 
-    A firing that was skipped is returned, too.
+    A skipped run is returned, too.
     """
     if schedule.paused:
         return None
@@ -217,7 +217,7 @@ def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = F
         with holding(schedule.name) as held:
             if _decision(schedule, only_missed=only_missed).what != "run":
                 return None  # somebody else did it meanwhile
-            return _fire(config, schedule, identifier, held, decision)
+            return _run_schedule(config, schedule, identifier, held, decision)
     except TryLaterError as problem:
         if problem.code != "locked":
             raise
@@ -228,14 +228,14 @@ def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = F
 
 
 def trigger_now(config: str | None, schedule: Schedule) -> Trigger:
-    """Run it now, because somebody wants it. Raises `TryLaterError("locked")` while it is going."""
+    """Run the schedule now. Raises `TryLaterError("locked")` if it is running."""
     with holding(schedule.name) as held:
-        return _fire(config, schedule, new_identifier(), held, None)
+        return _run_schedule(config, schedule, new_identifier(), held, None)
 
 
 @contextlib.contextmanager
-def holding(name: str) -> Iterator[Held]:
-    """The schedule's lock; raises `TryLaterError("locked")` that says who holds it."""
+def holding(name: str) -> Iterator[HeldLock]:
+    """Take the schedule's lock; raises `TryLaterError("locked")` that names its holder."""
     path = schedule_folder(name) / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -250,13 +250,13 @@ def holding(name: str) -> Iterator[Held]:
             descriptor,
             f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode("ascii", "replace"),
         )
-        yield Held(descriptor)
+        yield HeldLock(descriptor)
     finally:
         os.close(descriptor)
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether it is ours now; who only looks whether it is held (`holder_of`) holds it for a moment, too."""
+    """Whether the lock is ours now; a process that only checks it (`holder_of`) holds it for a moment, too."""
     for _ in range(_LOOKS):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -279,8 +279,8 @@ def _decision(schedule: Schedule, *, only_missed: bool) -> Decision:
     )
 
 
-def _fire(
-    config: str | None, schedule: Schedule, identifier: str, held: Held, decision: Decision | None
+def _run_schedule(
+    config: str | None, schedule: Schedule, identifier: str, held: HeldLock, decision: Decision | None
 ) -> Trigger:
     log = Log(schedule.name)
     try:
@@ -313,64 +313,64 @@ def _fire(
 
 
 class _Ended:
-    """What is known of a firing's end, whatever ended it."""
+    """The end of a run of the schedule."""
 
     def __init__(self) -> None:
         self.exit = int(Exit.BUG)
         self.attempts = 0
-        self.heard = Heard()
+        self.results = CommandResults()
         self._operations: list[str] = []
         self._runs: list[str] = []
 
-    def attempt(self, code: int, heard: Heard) -> None:
-        self.exit, self.heard = code, heard
-        self._operations += heard.operations
-        self._runs += [each for each in heard.runs if each not in self._runs]
+    def attempt(self, code: int, results: CommandResults) -> None:
+        self.exit, self.results = code, results
+        self._operations += results.operations
+        self._runs += [each for each in results.runs if each not in self._runs]
 
     def failed(self, problem: HibaliError) -> None:
         self.exit = int(problem.exit)
-        self.heard.error = _error_fields(problem.to_record())
+        self.results.error = _error_fields(problem.to_record())
 
     def interrupted(self, interruption: KeyboardInterrupt) -> None:
         terminated = type(interruption).__name__ == "Terminated"
         self.exit = int(Exit.TERMINATED if terminated else Exit.INTERRUPTED)
-        self.heard.error = {"code": "interrupted", "message": "interrupted", "about": "", "hint": ""}
+        self.results.error = {"code": "interrupted", "message": "interrupted", "about": "", "hint": ""}
 
     def fields(self, identifier: str) -> dict[str, Any]:
         operations = [*self._operations, *_operations_of(identifier, self._operations)]
-        error = self.heard.error if self.exit else {}
+        error = self.results.error if self.exit else {}
         return {
             "exit": self.exit,
             "attempts": self.attempts,
             "operations": operations,
             "runs": self._runs,
-            "amounts": self.heard.amounts,
+            "amounts": self.results.amounts,
             **error,
         }
 
 
 def _try_for_long(
-    config: str | None, schedule: Schedule, identifier: str, held: Held, log: Log, ended: _Ended
+    config: str | None, schedule: Schedule, identifier: str, held: HeldLock, log: Log, ended: _Ended
 ) -> None:
-    """Run the command, and again after exit 5 while the window is open."""
+    """Run the command, and again after exit code 5 while the window is open."""
     began = time.monotonic()
     environment = {
         **bare_environment(config, schedule.environment),
         "HIBALI_SCHEDULE": f"{schedule.name}/{identifier}",
     }
-    words = [*hibali_words(), *with_json(schedule.command)]
+    words = [*hibali_argv(), *with_json(schedule.command)]
     while True:
         ended.attempts += 1
         elapsed = time.monotonic() - began
         left = max(schedule.max_time - elapsed, 0.001) if schedule.max_time else None
         try:
-            code, heard = run_transfer(
+            code, results = run_transfer(
                 words, environment, schedule.folder, seconds=left, log=log, leave=(held.descriptor,)
             )
         except HibaliError as problem:
             ended.failed(problem)
             return
-        ended.attempt(code, heard)
+        ended.attempt(code, results)
         elapsed = time.monotonic() - began
         wait = pause_before_retry(ended.attempts, elapsed, schedule.retry_for) if schedule.retry_for else None
         out_of_time = schedule.max_time and elapsed + (wait or 0.0) >= schedule.max_time
@@ -381,7 +381,7 @@ def _try_for_long(
 
 
 def _operations_of(firing: str, known: list[str]) -> list[str]:
-    """The operations of the ledger that worked for this firing: one that was stopped told nobody its id."""
+    """Return the ledger's operations of this run: a killed command could not report their ids."""
     stamp = firing[:15]  # ids begin with the second in which they were made
     found = []
     for path in sorted(ledger_folder("operations").glob("*.jsonl")):

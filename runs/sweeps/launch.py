@@ -18,7 +18,7 @@ from runs.fast_storage import choose_fast_storage, fast_options_of_task
 from runs.images import Staged
 from runs.inputs import list_inputs
 from runs.model import Input, Pilot, Run, chunk_name
-from runs.pilot.setup import pristine, program_files
+from runs.pilot.setup import allocation_texts, pristine, program_files, stage_library
 from runs.prepare import Prepared, image_placeholder, known_inputs, prepare
 from runs.records import chunk_folder, sweep_fields, sweep_of
 from runs.request import Request, TaskRequest, Workload, job_proxy
@@ -236,8 +236,6 @@ def _stage_pilot(request: Request, run: Run, host: RemoteHost, cache: Cache) -> 
     pilot = sweep_of(run).pilot
     if pilot is None:
         return None
-    from runs.pilot.setup import stage_library
-
     library = stage_library(host, request.compute.site, cache, pilot.python)
     return replace(
         pilot,
@@ -326,8 +324,6 @@ def show_tasks(request: Request, run_id: str) -> Shown:
     limits = request.compute.site.limits
     numbers = [task.number for task in request.workload.tasks]
     if request.job.allocations:
-        from runs.pilot.setup import allocation_texts
-
         pilot = Pilot("python3", directives=prepared.directives)
         texts = allocation_texts(run_id, 1, numbers, pilot, request.compute.scheduler.variables)
         submit = request.compute.scheduler.submit_words(

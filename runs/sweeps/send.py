@@ -9,6 +9,7 @@ from hibali.errors import TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.text import as_text, write_ranges
 from runs.model import Chunk, Pilot, Run, chunk_name
+from runs.pilot.setup import allocation_texts, write_allocation
 from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, sweep_of
 from runs.schedulers.base import Job, NotSubmitted, Scheduler, load_scheduler
@@ -94,8 +95,6 @@ def _put_nothing() -> None:
 
 
 def _put_allocation(host: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
-    from runs.pilot.setup import allocation_texts, write_allocation
-
     variables = load_scheduler(run.placement.scheduler).variables
     texts = allocation_texts(run.id, chunk.number, chunk.tasks, pilot, variables)
     write_allocation(host, chunk_folder(run, chunk), texts)

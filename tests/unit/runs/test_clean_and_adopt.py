@@ -83,12 +83,12 @@ def test_a_run_is_taken_up_from_its_card_once(host: RemoteHost, tmp_path: Path) 
     begun = run_store.begin(RUN, "a" * 64, FIELDS)
     write_run_manifest(host, bytes(tmp_path), run_store, begun)
     assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
-    card = read_run_manifest(host, bytes(tmp_path), RUN)
-    assert card is not None
-    assert card["ledger"]
+    manifest = read_run_manifest(host, bytes(tmp_path), RUN)
+    assert manifest is not None
+    assert manifest["ledger"]
     (run_store._folder / f"{RUN}.jsonl").unlink()  # the ledger is lost
-    stray = FoundRun(RUN, "here", bytes(tmp_path), card, "17")
-    taken = adopt(run_store, stray)
+    found_run = FoundRun(RUN, "here", bytes(tmp_path), manifest, "17")
+    taken = adopt(run_store, found_run)
     assert (taken.site, taken.job, taken.state) == ("here", "17", State.SUBMITTED)
     assert (taken.created, taken.spec.outputs, taken.folder) == (
         begun.created,
@@ -98,12 +98,12 @@ def test_a_run_is_taken_up_from_its_card_once(host: RemoteHost, tmp_path: Path) 
     assert QueuePlaces("here").held() == {RUN: 1}
     run_store.note(RUN, "seen", {"state": "SUCCEEDED", "native": "", "reason": ""})
     assert QueuePlaces("here").held() == {}
-    assert adopt(run_store, stray).state is State.SUCCEEDED
+    assert adopt(run_store, found_run).state is State.SUCCEEDED
     assert QueuePlaces("here").held() == {}
     found = run_store.find_unreported("a" * 64)
     assert found is not None
     assert found.id == RUN
-    assert replace(stray, fate=Adoption.ADOPTED).to_record()["fate"] == "adopted"
+    assert replace(found_run, fate=Adoption.ADOPTED).to_record()["fate"] == "adopted"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,9 @@ def test_runs_in_a_folder_that_others_can_write_to_are_not_taken_up(host: Remote
     run_store = RunStore()
     good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
     (folder / "run.json").write_text(json.dumps(good))
-    assert [stray.card["pipeline"] for stray in find_unknown_runs(host, site, run_store)] == ["p@1"]
+    assert [found_run.manifest["pipeline"] for found_run in find_unknown_runs(host, site, run_store)] == [
+        "p@1"
+    ]
     for shared in (tmp_path / "work", tmp_path / "work" / "runs"):
         shared.chmod(0o777)
         with pytest.raises(RefusedError) as refused:
@@ -189,13 +191,13 @@ def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(host: Remote
     for name in {*fields, *more, *good}:
         for number, value in enumerate(values):
             (tmp_path / "run.json").write_text(json.dumps({**good, name: value}))
-            card = read_run_manifest(host, bytes(tmp_path), RUN)
-            if card is None:
+            manifest = read_run_manifest(host, bytes(tmp_path), RUN)
+            if manifest is None:
                 continue
             run_store = RunStore()
-            stray = FoundRun(RUN, "here", bytes(tmp_path), card, "17")
-            assert line_of_json(stray.to_record())
-            taken = adopt(run_store, stray)
+            found_run = FoundRun(RUN, "here", bytes(tmp_path), manifest, "17")
+            assert line_of_json(found_run.to_record())
+            taken = adopt(run_store, found_run)
             known += 1
             assert (taken.id, taken.site, taken.folder, taken.job) == (RUN, "here", bytes(tmp_path), "17"), (
                 name,

@@ -84,7 +84,9 @@ def test_a_wish_to_cancel_explains_an_end_but_not_a_success() -> None:
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_tool_that_ended_before_the_wish_was_there_ended_by_itself(phase: Phase, code: int) -> None:
     """The job would have seen the wish at its end, so whatever the scheduler says came later."""
-    seen = resolve_status(status(phase), record(code), None, cancelled=True, marked=True, told=True)
+    seen = resolve_status(
+        status(phase), record(code), None, cancelled=True, cancel_marked=True, cancel_accepted=True
+    )
     assert seen.state is (State.FAILED if code else State.SUCCEEDED)
 
 
@@ -108,7 +110,12 @@ def test_a_tool_that_ended_after_the_wish_is_what_the_scheduler_did(
     """Its child may have been killed first, and it went on without it: no signal came, and the code proves nothing."""
     by_itself = State.FAILED if code else State.SUCCEEDED
     seen = resolve_status(
-        status(phase), record(code, CANCEL_REQUESTED), None, cancelled=True, marked=True, told=told
+        status(phase),
+        record(code, CANCEL_REQUESTED),
+        None,
+        cancelled=True,
+        cancel_marked=True,
+        cancel_accepted=told,
     )
     assert seen.state is (expected or by_itself)
 
@@ -127,10 +134,21 @@ def test_a_tool_that_left_a_required_output_missing_failed_unless_it_was_cancell
 
 
 def test_a_wish_that_never_arrived_explains_nothing() -> None:
-    assert resolve_status(status(Phase.GONE), None, None, cancelled=True, told=False).state is State.LOST
-    assert resolve_status(status(Phase.ENDED), None, None, cancelled=True, told=True).state is State.LOST
-    assert resolve_status(status(Phase.KILLED), None, None, cancelled=True, told=True).state is State.FAILED
-    limit = resolve_status(status(Phase.KILLED), record(143, "TERM"), None, cancelled=True, told=True)
+    assert (
+        resolve_status(status(Phase.GONE), None, None, cancelled=True, cancel_accepted=False).state
+        is State.LOST
+    )
+    assert (
+        resolve_status(status(Phase.ENDED), None, None, cancelled=True, cancel_accepted=True).state
+        is State.LOST
+    )
+    assert (
+        resolve_status(status(Phase.KILLED), None, None, cancelled=True, cancel_accepted=True).state
+        is State.FAILED
+    )
+    limit = resolve_status(
+        status(Phase.KILLED), record(143, "TERM"), None, cancelled=True, cancel_accepted=True
+    )
     assert limit.state is State.FAILED
 
 
@@ -159,8 +177,8 @@ def test_success_and_cancelling_are_never_claimed_without_grounds(
         record(*made) if made else None,
         status(accounted) if accounted else None,
         cancelled=cancelled,
-        marked=marked,
-        told=told,
+        cancel_marked=marked,
+        cancel_accepted=told,
         again=again,
     )
     said_cancelled = Phase.CANCELLED in {phase, accounted}

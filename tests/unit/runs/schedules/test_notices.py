@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError, UsageError
-from runs.schedules.notices import give_run_notice, read_target
+from runs.schedules.notices import read_target, send_run_notice
 
 RUN = "20260102-030405-0a1b2c3d"
 SECRET = "planted-secret"
@@ -50,7 +50,7 @@ def listening(statuses: list[int], location: str = "") -> Iterator[tuple[str, li
 
 def test_a_url_gets_the_record_and_is_asked_again() -> None:
     with listening([503, 200]) as (origin, got):
-        give_run_notice(read_target(f"{origin}/hooks/{SECRET}?x=1"), RUN, "FAILED", b'{"id":"x"}')
+        send_run_notice(read_target(f"{origin}/hooks/{SECRET}?x=1"), RUN, "FAILED", b'{"id":"x"}')
     assert got == [(f"/hooks/{SECRET}?x=1", "application/json", {"id": "x"})] * 2
 
 
@@ -61,7 +61,7 @@ def test_a_url_that_does_not_take_it_is_named_without_its_secret(
     statuses: list[int], error: type[HibaliError]
 ) -> None:
     with listening(statuses, f"http://127.0.0.1:9/{SECRET}") as (origin, _), pytest.raises(error) as told:
-        give_run_notice(read_target(f"{origin}/{SECRET}"), RUN, "FAILED", b"{}")
+        send_run_notice(read_target(f"{origin}/{SECRET}"), RUN, "FAILED", b"{}")
     assert SECRET not in json.dumps(told.value.to_record())
     assert told.value.subject == origin
     assert statuses == []
@@ -90,18 +90,18 @@ def test_a_command_gets_id_and_state_as_words_and_the_record_on_its_input(tmp_pa
     script = tmp_path / "notify me"
     script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{tmp_path}/words"; cat >"{tmp_path}/record"\n')
     script.chmod(0o755)
-    give_run_notice(read_target(f"'{script}' '$HOME; id' -x"), RUN, "SUCCEEDED", b"{}\n")
+    send_run_notice(read_target(f"'{script}' '$HOME; id' -x"), RUN, "SUCCEEDED", b"{}\n")
     assert (tmp_path / "words").read_text().splitlines() == ["$HOME; id", "-x", RUN, "SUCCEEDED"]
     assert (tmp_path / "record").read_bytes() == b"{}\n"
 
 
 def test_a_command_that_fails_says_no_more_than_its_name() -> None:
     with pytest.raises(HibaliError) as told:
-        give_run_notice(read_target(f"sh -c 'echo {SECRET} >&2; exit 3'"), RUN, "FAILED", b"{}")
+        send_run_notice(read_target(f"sh -c 'echo {SECRET} >&2; exit 3'"), RUN, "FAILED", b"{}")
     assert SECRET not in json.dumps(told.value.to_record())
     assert told.value.message == "it ended with 3"
     with pytest.raises(NotFoundError):
-        give_run_notice(read_target("/no/such/program"), RUN, "FAILED", b"{}")
+        send_run_notice(read_target("/no/such/program"), RUN, "FAILED", b"{}")
     for text in ("", "  ", "'open"):
         with pytest.raises(UsageError):
             read_target(text)

@@ -141,7 +141,7 @@ def test_a_mail_cannot_be_given_other_headers(tmp_path: Path, monkeypatch: pytes
     notice = Notice(
         "failed", "nightly", "failed-5", "x\nBcc: all@example.org\n\nbody", "hibali schedule log nightly"
     )
-    assert telling.give_notice(Notices(mail="me@example.org"), notice) == []
+    assert telling.send_notice(Notices(mail="me@example.org"), notice) == []
     head, _, body = (tmp_path / "mail").read_text().partition("\n\n")
     assert (tmp_path / "words").read_text() == "-i|--|me@example.org|"
     assert "\nBcc" not in head
@@ -154,7 +154,7 @@ def test_a_webhook_cannot_be_given_other_headers(tmp_path: Path, secret: str, we
     (tmp_path / "secret").write_text(secret, newline="")
     notice = Notice("failed", "nightly", "failed-5", "x", "y")
     notices = Notices(webhook=webhook, secret_file=str(tmp_path / "secret"))
-    problems = telling.give_notice(notices, notice)
+    problems = telling.send_notice(notices, notice)
     assert [problem.subject for problem in problems] == ["webhook"]
     assert "one line of ASCII" in problems[0].message
     assert "evil" not in str(problems[0]).lower()
