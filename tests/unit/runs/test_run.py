@@ -108,8 +108,8 @@ def test_one_claim_at_a_time(tmp_path: Path) -> None:
 def test_a_claim_of_a_dead_process_gives_way_to_exactly_one(tmp_path: Path) -> None:
     code = f"""
         import os, pathlib
-        from hibali.locks import take_claim
-        take_claim(pathlib.Path({str(tmp_path)!r}))
+        from hibali.locks import take_lock
+        take_lock(pathlib.Path({str(tmp_path)!r}))
         os._exit(9)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
