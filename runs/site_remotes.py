@@ -139,7 +139,7 @@ def quiet_listener(title: str) -> AbstractContextManager[Listener]:
 
 
 class SiteImageStore:
-    """The ImageShelf protocol (registry.exchange.ImageShelf) at a site of any kind.
+    """The ImageStore protocol (registry.exchange.ImageStore) at a site of any kind.
 
     What was interrupted goes on inside the file, in both directions, as every transfer does.
     """
@@ -151,16 +151,16 @@ class SiteImageStore:
         self.subject = location.text
 
     def present(self, records: Iterable[ImageRecord]) -> set[str]:
-        """See ImageShelf; one connection for all."""
+        """See ImageStore; one connection for all."""
         sizes = self._sizes(records)
         return {record.digest for record, size in sizes.items() if size == record.size}
 
     def put(self, record: ImageRecord, file: Path) -> None:
-        """See ImageShelf."""
+        """See ImageStore."""
         self._move("publish", record, _here(file.resolve()), self._place(record))
 
     def get(self, record: ImageRecord, target: Path) -> None:
-        """See ImageShelf."""
+        """See ImageStore."""
         size = self._sizes([record])[record]
         if size is None:
             raise not_there(record, self.subject)

@@ -15,17 +15,6 @@ from hibali.amounts import format_duration, format_size
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali_cli.command import command, command_group
 from hibali_cli.failure import print_error
-from hibali_cli.handlers.schedules import (
-    UNFIT,
-    check_words,
-    due_words,
-    find_problems,
-    outcome_words,
-    schedule_fields,
-    tell_change,
-    tell_problems,
-    warn_of_missing,
-)
 from hibali_cli.options import OUTPUT_FILE, Common, duration_of
 
 if TYPE_CHECKING:
@@ -91,6 +80,7 @@ def add_command(common: Common, name: str, words: tuple[str, ...], **options: ob
     skips the connections, for a site that is down at the moment. --max-time limits each run. Relative paths
     start in the current folder.
     """
+    from hibali_cli.handlers.schedules import find_problems, tell_change, tell_problems
     from runs.schedules.install import choose_installer, install, put_and_install
     from runs.schedules.records import schedule_folder
     from runs.schedules.schedule import load_schedules
@@ -123,6 +113,7 @@ def add_command(common: Common, name: str, words: tuple[str, ...], **options: ob
 
 
 def _schedule(common: Common, name: str, words: tuple[str, ...], options: dict[str, object]) -> Schedule:
+    from hibali_cli.handlers.schedules import UNFIT, check_words
     from runs.schedules.schedule import Schedule, check_name, check_variable, read_expression
 
     folder = os.getcwd()  # noqa: PTH109  # a folder as the user sees it
@@ -158,6 +149,7 @@ def check_command(common: Common, name: str) -> int | None:
 
     The check runs in an environment as minimal as that of cron.
     """
+    from hibali_cli.handlers.schedules import find_problems, tell_problems
     from runs.schedules.schedule import load_schedules
 
     schedule = load_schedules(common.config).one(name)
@@ -171,6 +163,7 @@ def check_command(common: Common, name: str) -> int | None:
 )
 def list_command(common: Common) -> int | None:
     """List the schedules of this configuration."""
+    from hibali_cli.handlers.schedules import due_words, outcome_words, schedule_fields, warn_of_missing
     from runs.schedules.install import installed_names
     from runs.schedules.records import read_triggers
     from runs.schedules.schedule import load_schedules
@@ -221,6 +214,7 @@ _LOG_EXAMPLES = [
 @click.option("--text", is_flag=True, help="Show the output of the runs instead of their results.")
 def log_command(common: Common, name: str, *, count: int, text: bool) -> int | None:
     """Show the results of a schedule's runs, the latest last."""
+    from hibali_cli.handlers.schedules import outcome_words
     from runs.schedules.records import read_triggers, triggered_schedules
     from runs.schedules.schedule import load_schedules
 
@@ -436,6 +430,7 @@ def _shown(notices: Any) -> dict[str, str]:
 @click.argument("name")
 def pause_command(common: Common, name: str) -> int | None:
     """Pause a schedule until it is resumed; an active run continues."""
+    from hibali_cli.handlers.schedules import tell_change
     from runs.schedules.install import put_and_install
     from runs.schedules.schedule import load_schedules
 
@@ -456,6 +451,7 @@ def remove_command(common: Common, name: str) -> int | None:
 
     Its log and the records of its runs are kept; an active run continues.
     """
+    from hibali_cli.handlers.schedules import tell_change
     from runs.schedules.install import drop_and_install
     from runs.schedules.records import schedule_folder
     from runs.schedules.schedule import load_schedules
@@ -475,6 +471,7 @@ def resume_command(common: Common, name: str) -> int | None:
 
     This also accepts the current target folders of its transfers, where they were replaced by others.
     """
+    from hibali_cli.handlers.schedules import tell_change
     from runs.schedules.install import put_and_install
     from runs.schedules.records import schedule_folder
     from runs.schedules.schedule import load_schedules
@@ -495,6 +492,7 @@ def resume_command(common: Common, name: str) -> int | None:
 )
 def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
     """Run a schedule's command now in an environment as minimal as that of cron; exits with its code."""
+    from hibali_cli.handlers.schedules import outcome_words
     from runs.schedules.records import forget_start
     from runs.schedules.schedule import load_schedules
     from runs.schedules.tend import make_up_all, tend
@@ -534,6 +532,7 @@ def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
 @click.argument("name")
 def show_command(common: Common, name: str) -> int | None:
     """Show one schedule, when it is due, and its last run."""
+    from hibali_cli.handlers.schedules import due_words, outcome_words, schedule_fields, warn_of_missing
     from runs.schedules.install import installed_names
     from runs.schedules.records import log_path, read_triggers
     from runs.schedules.schedule import load_schedules

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 def show_bundle(common: Common, file: Path, bundle: Bundle) -> None:
-    """One bundle as a JSON line or as names and values."""
+    """Show a bundle as a JSON line or as names and values."""
     record = bundle.record
     if common.json:
         image = bundle.image
@@ -118,7 +118,7 @@ def _input_words(each: PackedInput) -> str:
 def show_comparison(
     common: Common, run: Run, bundle: Bundle, target: str, compared: Sequence[Compared], code: int
 ) -> None:
-    """Every output with its fate, then the counts."""
+    """Show every output with its result, then the counts."""
     counts = Counter(each.fate for each in compared)
     recorded = bundle.record.run is not None
     if common.json:
@@ -142,7 +142,7 @@ def show_comparison(
 
 
 class Taking(NamedTuple):
-    """What is to travel besides descriptor, answers and digests."""
+    """What to include besides descriptor, answers and digests."""
 
     include: Include
     image: bool
@@ -151,7 +151,7 @@ class Taking(NamedTuple):
 def make_bundle(
     common: Common, what: str, output: str, pipeline: str | None, include: str, *, with_image: bool
 ) -> None:
-    """Write the bundle of a run or of an invocation, and tell what is in it."""
+    """Write the bundle of a run or of an invocation, and show its content."""
     target = Path(output)
     taking = Taking(cast("Include", include), with_image)
     with listening(common, f"bundle {what}") as on_event:
@@ -221,7 +221,7 @@ def _parts_of_invocation(
 
 
 def _beside(catalogue: Catalogue, pipeline: Pipeline, taking: Taking, *, started: str = "") -> dict[str, Any]:
-    """What travels with a descriptor: who signed it, and the image it is pinned to, if that is the one that was `started`."""
+    """Return the files to include with a descriptor: signatures, and the record of its pinned image, if that was the one `started`."""
     files = catalogue.beside(pipeline.name, pipeline.version)
     image = catalogue.image(pipeline)
     if image is not None and started and image.id != f"sha256:{started}":
@@ -241,7 +241,7 @@ def _beside(catalogue: Catalogue, pipeline: Pipeline, taking: Taking, *, started
 
 
 def _tell_made(common: Common, target: Path, bundle: Bundle) -> None:
-    """The file, what is not in it, and what a peer may compare it by."""
+    """Show the file, what is not in it, and its digest."""
     common.output.line(str(target))
     record = bundle.record
     for each in record.inputs:
@@ -257,7 +257,7 @@ def _tell_made(common: Common, target: Path, bundle: Bundle) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BundleRunOptions:
-    """What the command line said."""
+    """The options of the command line."""
 
     file: str
     site: str
@@ -270,7 +270,7 @@ class BundleRunOptions:
 
 
 def run_bundle(common: Common, asked: BundleRunOptions) -> int:
-    """Repeat a bundle's run; returns the exit code. Raises what stopped it."""
+    """Repeat a bundle's run; returns the exit code. Raises the error that stopped it."""
     site = run_site(common, asked.site)
     book = RunStore()
     with listening(common, f"bundle {asked.file}") as on_event:
@@ -299,7 +299,7 @@ def run_bundle(common: Common, asked: BundleRunOptions) -> int:
 
 
 def _keep(common: Common, catalogue: Catalogue, bundle: Bundle, subject: str) -> None:
-    """The pipeline into the catalogue, under the rules for what comes from elsewhere."""
+    """Add the pipeline to the catalogue, under the rules for fetched pipelines."""
     pipeline = bundle.pipeline
     beside, image = dict(bundle.signatures), ""
     if bundle.image is not None:
@@ -313,7 +313,7 @@ def _keep(common: Common, catalogue: Catalogue, bundle: Bundle, subject: str) ->
 
 
 def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:
-    """Where the inputs lie that did not travel, by number. Raises `UsageError`, and `NotFoundError` with all that is not said."""
+    """Return the places of inputs that are not in the bundle, by number. Raises `UsageError`, and `NotFoundError` with all missing ones."""
     away = [(number, each) for number, each in enumerate(bundle.record.inputs) if not each.included]
     places: dict[int, str] = {}
     for text in given:
@@ -346,7 +346,7 @@ def _request(
     places: Mapping[int, str],
     on_event: Listener,
 ) -> Request:
-    """The request of `hibali run` with the inputs as they lie now, each compared with its digests."""
+    """Return the request of `hibali run` with the current places of the inputs, each compared with its digests."""
     located = {
         number: str(place_of(folder, each)) if each.included else places[number]
         for number, each in enumerate(bundle.record.inputs)
@@ -374,7 +374,7 @@ def _request(
 
 
 def _with_image(request: Request, bundle: Bundle, folder: Path, given: str) -> Request:
-    """What `--image` said; else the image in the bundle, the one that the catalogue has by now, or the one of the bundle's run."""
+    """Return the request with the image of `--image`, else that of the bundle, of the catalogue, or of the bundle's run."""
     if given or not request.compute.container.isolates:
         return replace(request, image=given)
     if bundle.image is not None and bundle.image_file:
@@ -386,7 +386,7 @@ def _with_image(request: Request, bundle: Bundle, folder: Path, given: str) -> R
 
 
 def _values(bundle: Bundle, located: Mapping[int, str]) -> dict[str, Any]:
-    """The answers, with files where they lie now."""
+    """Return the answers with the current places of files."""
     values = dict(bundle.values)
     for identifier in {each.id for each in bundle.record.inputs}:
         own = [located[n] for n, each in enumerate(bundle.record.inputs) if each.id == identifier]
@@ -395,7 +395,7 @@ def _values(bundle: Bundle, located: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _is_same(common: Common, bundle: Bundle, number: int, location: str, on_event: Listener) -> bool:
-    """Whether what lies there is file by file what the bundle's digests say, whatever its own name is."""
+    """Return whether the files there match the bundle's digests, whatever their own name."""
     recorded = bundle.record.inputs[number]
     place = real_place(read_location(location, common.settings()))
     content = take_content(Input(recorded.id, number, location), place, on_event)
@@ -416,13 +416,13 @@ def _launch(common: Common, request: Request, book: RunStore, on_event: Listener
 
 
 def _announce(common: Common, run: Run) -> None:
-    """The id comes out as soon as there is one, whatever happens next."""
+    """Print the id as soon as there is one."""
     if not common.json:
         common.output.say(f"run {run.id}")
 
 
 def _leave(common: Common, run: Run) -> int:
-    """Only submitted: the same line without --no-wait goes on from here. Raises `TryLaterError` where the queue has no room."""
+    """Report a run that was only submitted: the same command without --no-wait continues it. Raises `TryLaterError` where the queue is full."""
     if common.json:
         common.output.record("run", run.to_record())
     else:
@@ -438,7 +438,7 @@ def _leave(common: Common, run: Run) -> int:
 def _collect(
     common: Common, asked: BundleRunOptions, bundle: Bundle, run: Run, on_event: Listener
 ) -> tuple[Receipt, list[Compared]]:
-    """Pull what the run left, verified, and compare its digests with the recorded ones."""
+    """Pull and verify the outputs of the run, and compare their digests with the recorded ones."""
     site = run_site(common, run.site)
     target = read_target(asked.target or f"./{run.id}", common.settings())
     receipt = collect(run, site, target, RunStore(), on_event)
@@ -453,7 +453,7 @@ def _tell(
     receipt: Receipt,
     compared: Sequence[Compared],
 ) -> int:
-    """The comparison; from then on the same line starts a new run. Raises how it ended, where people are told."""
+    """Show the comparison; afterwards the same command starts a new run. Raises its result as an error without --json."""
     differs = bundle.record.run is not None and any(each.fate is not OutputResult.EQUAL for each in compared)
     code = _judge(receipt, differs=differs)
     show_comparison(common, run, bundle, receipt.target, compared, int(code))
@@ -471,7 +471,7 @@ def _tell(
 
 
 def _judge(receipt: Receipt, *, differs: bool) -> Exit:
-    """RUN_FAILED before all else, then whatever kept outputs from coming, then the comparison."""
+    """Return the exit code: RUN_FAILED first, then problems of collecting outputs, then the comparison."""
     if receipt.exit is Exit.DONE and differs:
         return Exit.INCOMPLETE
     return receipt.exit

@@ -21,7 +21,7 @@ _MOST_FAILURES = 20
 
 
 def list_history(common: Common, options: dict[str, Any]) -> int | None:
-    """What the filters leave, or what became of one place."""
+    """List the operations that match the filters, or the moves of one place."""
     now = time.time()
     chosen = Filter(
         site=options["site_name"],
@@ -79,7 +79,7 @@ def _clock(began: str) -> str:
 
 
 def operation_fields(each: Operation, now: float) -> dict[str, Any]:
-    """The fields of a line of kind `operation`."""
+    """Return the fields of a line of kind `operation`."""
     receipt, stopped = each.receipt or {}, each.stopped or {}
     counts = ("files", "bytes", "files_moved", "bytes_moved", "files_kept", "files_deleted", "files_failed")
     return {
@@ -166,7 +166,7 @@ def _places_of(location: Location) -> list[OperationRoot]:
 
 
 def _with_typed_places(common: Common, operations: Iterable[Operation]) -> Iterable[Operation]:
-    """Each as it is, and again by the words that were typed: a path may begin with what only its site can expand."""
+    """Yield each operation with its resolved and its typed places: only the site can expand some paths."""
     sites = common.settings().sites
     for each in operations:
         yield each
@@ -176,7 +176,7 @@ def _with_typed_places(common: Common, operations: Iterable[Operation]) -> Itera
 
 
 def parse_typed(text: str, sites: Any) -> OperationRoot | None:
-    """The place that words mean by the settings of today; None for a local path, and for a site that is gone."""
+    """Parse a typed place by the current settings; None for a local path, and for a removed site."""
     try:
         location = parse_location(text, sites, b"/", literal=True) if ":" in text.partition("/")[0] else None
     except HibaliError:
@@ -185,7 +185,7 @@ def parse_typed(text: str, sites: Any) -> OperationRoot | None:
 
 
 def show_operation(common: Common, identifier: str) -> int | None:
-    """The whole story of one."""
+    """Show one operation in full."""
     story, now = tell_story(identifier), time.time()
     if common.json:
         common.output.record("story", _story_fields(story, now), flush=True)
@@ -264,7 +264,7 @@ def _story_pairs(story: Story, now: float) -> dict[str, Cell]:
 
 
 def compact_history(common: Common, before: float, *, dry_run: bool) -> int | None:
-    """Shorten what is old, and say by how much."""
+    """Shorten old journals, and show by how much."""
     journals = lines = size = 0
     for each in compact(read_operations(), before, dry=dry_run):
         journals += 1

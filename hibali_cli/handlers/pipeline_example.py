@@ -37,7 +37,7 @@ Complete = Callable[[str], list[str]]
 
 @contextmanager
 def terminal_as_stdout() -> Iterator[None]:
-    """Let the terminal that stderr is be stdout for a while: readline(3) draws there, and results may go to a file."""
+    """Use the terminal of stderr as stdout for a while: readline(3) draws on stdout, which may be a file."""
     assert sys.stdout is not None
     sys.stdout.flush()
     results = os.dup(1)
@@ -51,7 +51,7 @@ def terminal_as_stdout() -> Iterator[None]:
 
 
 def read_line(prompt: str, complete: Complete) -> str:
-    """A line without its end; TAB offers what `complete` makes of the whole line. Raises `KeyboardInterrupt` at its end (Ctrl-D), too."""
+    """Read a line without its end; TAB offers the completions of `complete`. Raises `KeyboardInterrupt` also at Ctrl-D."""
     import readline
 
     offered: list[str] = []
@@ -83,7 +83,7 @@ _SEPARATORS = re.compile(r"[\s,]+")
 
 
 def ask_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict[str, Any], Path | None]:
-    """The answers of whoever sits at the terminal, and where they want them; None is stdout.
+    """Ask for the answers on the terminal, and for their target; None is stdout.
 
     Raises `UsageError` without a terminal, `KeyboardInterrupt` when they leave.
     """
@@ -110,11 +110,11 @@ def ask_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict[st
 
 
 class _TakeBackError(Exception):
-    """Somebody typed `<`."""
+    """The user typed `<`."""
 
 
 class ExampleDialogue:
-    """One dialogue on a terminal; `read` gives a line for a prompt and what completes it."""
+    """One dialogue on a terminal; `read` reads a line with a prompt and a completer."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ExampleDialogue:
         self._listed: tuple[str, ...] = ()
 
     def run(self) -> dict[str, Any]:
-        """Ask until the answers are a valid invocation. Raises `KeyboardInterrupt`, and `UsageError` where nothing can be right."""
+        """Ask until the answers are a valid invocation. Raises `KeyboardInterrupt`, and `UsageError` where no answer can be valid."""
         pipeline = self._dialogue.pipeline
         _say(f"{pipeline.reference}: {printable(' '.join(pipeline.description.split()))}")
         _say(_HELP)
@@ -193,7 +193,7 @@ class ExampleDialogue:
             self._go_on(self._dialogue.answered(question.id, value))
 
     def _entries(self, step: Ask) -> list[Any] | None:
-        """One entry a line until an empty one; None for none at all."""
+        """Read one entry per line until an empty one; None without entries."""
         question, entries = step.question, list[Any]()
         while True:
             hint = _shown_default(question) if not entries else ""
@@ -265,7 +265,7 @@ def _describe(step: Ask) -> None:
 
 
 def _kind(question: Input) -> str:
-    """Type, limits and choices in a few words."""
+    """Describe type, limits and choices briefly."""
     words = ["Integer" if question.integer else question.kind]
     for limit, exclusive, (open_word, closed_word) in (
         (question.minimum, question.exclusive_minimum, ("greater than", "at least")),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def open_catalogue(common: Common) -> Catalogue:
-    """With its history, unless there is to be none or git is not installed."""
+    """Open the catalogue, with its history unless that is turned off or git is missing."""
     from registry.catalogue import Catalogue
 
     kept = common.settings().catalogue.keep == "git"
@@ -37,7 +37,7 @@ def open_catalogue(common: Common) -> Catalogue:
 
 
 def access_of(common: Common) -> Access:
-    """What may be reached to fetch descriptors."""
+    """Return what sources of descriptors may use."""
     from hibali.files import private_folder, state_folder
     from registry.sources.base import Access
 
@@ -47,7 +47,7 @@ def access_of(common: Common) -> Access:
 
 
 def pinned_image(catalogue: Catalogue, pipeline: Pipeline) -> Pinned | None:
-    """The image that the catalogue has beside a pipeline; its content is looked for only when it is wanted."""
+    """Return the image of a pipeline in the catalogue; its content is searched only when needed."""
     from runs.images import Pinned
 
     record = catalogue.image(pipeline)
@@ -55,7 +55,7 @@ def pinned_image(catalogue: Catalogue, pipeline: Pipeline) -> Pinned | None:
 
 
 def image_fields(record: ImageRecord, *, here: bool) -> dict[str, Any]:
-    """What is known of an image, and whether its content is on this machine."""
+    """Return the fields of an image, and whether its content is on this machine."""
     return {
         "digest": record.digest,
         "size": record.size,
@@ -67,7 +67,7 @@ def image_fields(record: ImageRecord, *, here: bool) -> dict[str, Any]:
 
 
 def image_words(record: ImageRecord, *, here: bool) -> str:
-    """The same in a line."""
+    """Describe an image in one line."""
     names = f" {', '.join(record.names)}" if record.names else ""
     where = "here" if here else "not here"
     return f"{record.digest} ({record.format}, {record.size} bytes, {where}){names}"
@@ -76,7 +76,7 @@ def image_words(record: ImageRecord, *, here: bool) -> str:
 def tell_image(
     common: Common, catalogue: Catalogue, pipeline: Pipeline, record: ImageRecord, change: str
 ) -> None:
-    """What became of an image."""
+    """Show the result for an image."""
     here = catalogue.images.local_file(pipeline, record) is not None
     if common.json:
         told = {"name": pipeline.name, "version": pipeline.version, **image_fields(record, here=here)}
@@ -87,7 +87,7 @@ def tell_image(
 
 
 def pipeline_record(pipeline: Pipeline | Summary, said: Deprecation | None = None) -> dict[str, Any]:
-    """What identifies a pipeline and says what it is for."""
+    """Return the fields that identify and describe a pipeline."""
     deprecated = {"deprecated": {"successor": said.successor, "because": said.because}} if said else {}
     return {
         "name": pipeline.name,
@@ -102,7 +102,7 @@ def pipeline_record(pipeline: Pipeline | Summary, said: Deprecation | None = Non
 def full_record(
     pipeline: Pipeline, said: Deprecation | None, image: Mapping[str, Any] | None, *, trusted: bool
 ) -> dict[str, Any]:
-    """All of it: the author's descriptor as it is, and what hibali adds; `image` as `image_fields` tells it."""
+    """Return all fields: the author's descriptor unchanged, and those of hibali; `image` is from `image_fields`."""
     return {
         **pipeline_record(pipeline, said),
         **({"image": dict(image)} if image else {}),
@@ -118,7 +118,7 @@ def list_pipelines(
     deprecation: Said,
     images: Mapping[tuple[str, str], str],
 ) -> int:
-    """A line for each; `images` has the digests of those that have one. 6 when something that was added cannot be used, else 0."""
+    """Print a line for each entry; `images` has the digests of images. Returns 6 when an entry is damaged, else 0."""
     from registry.search import Damaged
 
     rows: list[tuple[Cell, ...]] = []
@@ -151,7 +151,7 @@ def list_pipelines(
 def show_pipeline(
     output: Output, pipeline: Pipeline, said: Deprecation | None, image: str, *, trusted: bool
 ) -> None:
-    """Everything a person needs to write an invocation; `image` says in a line which one is kept."""
+    """Show everything needed to write an invocation; `image` is a line about its image."""
     output.pairs(
         {
             "name": pipeline.reference,
@@ -189,7 +189,7 @@ def show_pipeline(
 
 
 def show_sites(output: Output, sites: Sequence[SiteRuns]) -> None:
-    """Where it has run: the last run at each site, and how all of them ended."""
+    """Show where it ran: the last run at each site, and the results of all."""
     if sites:
         output.text("\n")
         output.table(
@@ -261,7 +261,7 @@ _LONGEST = 60
 
 
 def show_changes(output: Output, changes: list[Change], code: int) -> None:
-    """A line for each; `code` is what the call ends with."""
+    """Print a line for each change; `code` is the exit code."""
     for each in changes:
         if output.json:
             told = {"change": each.what, "path": each.path, "before": each.before, "after": each.after}

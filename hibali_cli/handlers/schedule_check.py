@@ -60,20 +60,20 @@ _NAMES_A_NEW_ONE = frozenset({"pipelines fetch", "pipelines remotes add", "sites
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line as it was parsed: the words of the command, and its parameters by name."""
+    """A parsed command line: the words of the command, and its parameters by name."""
 
     name: str
     context: click.Context
 
     def values(self, name: str) -> tuple[Any, ...]:
-        """Return what a parameter was given, () for nothing."""
+        """Return the values of a parameter, () for none."""
         value = self.context.params.get(name)
         if value is None:
             return ()
         return value if isinstance(value, tuple) else (value,)
 
     def texts(self, kind: str) -> Iterator[tuple[click.Parameter, str]]:
-        """Yield what was given to parameters that take a name of this kind, and nothing but that."""
+        """Yield the values of parameters that take a name of this kind."""
         for parameter in self.context.command.params:
             if kind in kinds_of(parameter, self.context):
                 for value in self.values(str(parameter.name)):
@@ -81,7 +81,7 @@ class Command:
 
 
 def parse_command(words: Sequence[str]) -> Command:
-    """Read the words behind `hibali` as if they were to be run, and run nothing. Raises as typing them would."""
+    """Parse the arguments after `hibali` without running them. Raises as running them would."""
     from hibali_cli.root import root
 
     context = click.Context(root, info_name="hibali")
@@ -106,7 +106,7 @@ def parse_command(words: Sequence[str]) -> Command:
 
 
 def find_mistakes(common: Common, schedule: Schedule) -> list[HibaliError]:
-    """Return what can never work, found on this machine alone: no site is asked.
+    """Return problems that are found without connecting to a site.
 
     Raises `click.UsageError` for a command that cannot be parsed.
     """
@@ -146,7 +146,7 @@ def find_ends(common: Common, schedule: Schedule) -> list[End]:
 
 
 def find_closed_ends(common: Common, schedule: Schedule, ends: Sequence[End]) -> list[HibaliError]:
-    """Open the `ends` on this machine, and ask about a run what a dry run asks; return what fails."""
+    """Open the `ends`, and check a run as a dry run does; return what fails."""
     command = parse_command(schedule.command)
     found = [_closed(end.location, must_exist=end.must_exist) for end in ends if end.location.typed_local]
     problems = [problem for problem in found if problem is not None]
@@ -200,7 +200,7 @@ def _check_folder(schedule: Schedule) -> None:
 
 
 def _settings(common: Common, command: Command) -> Settings:
-    """The configuration that the command will read."""
+    """Return the configuration that the command will read."""
     return replace(common, config=command.context.params.get("config") or common.config).settings()
 
 
@@ -217,7 +217,7 @@ def _check_person(command: Command) -> None:
 
 
 def _check_names(command: Command, settings: Settings) -> None:
-    """Raise what naming an unknown site, root, remote, run or pipeline raises."""
+    """Check names; raises as for an unknown site, root, remote, run or pipeline."""
     for kind in (PLACES, ENDS):
         for _, text in command.texts(kind):
             read_location(text, settings)
@@ -246,7 +246,7 @@ def _one_of(command: Command, names: Iterable[str]) -> Iterator[tuple[str, str]]
 
 
 def _check_options(common: Common, command: Command) -> None:
-    """Raise what options raise that do not go together, and lists of names that are missing."""
+    """Check options; raises for conflicting ones, and for missing lists of names."""
     if command.name not in {"push", "pull", "sync"}:
         return
     from hibali_cli.transfer_options import request_of, take_following

@@ -41,7 +41,7 @@ from transfers.verify import Question, Verification
 
 
 def verify(common: Common, first: str, second: str | None, options: dict[str, Any]) -> int:
-    """Carry out one verification and tell its receipt; returns the exit code."""
+    """Run one verification and show its receipt; returns the exit code."""
     question = _question(common, first, second, options)
     with listening(common, f"verify {first}", records=True) as on_event:
         work = Verification(question, on_event)
@@ -84,7 +84,7 @@ def _question(common: Common, first: str, second: str | None, options: dict[str,
 
 
 def _read(given: str, *, bag: bool) -> Manifest:
-    """A manifest that nobody vouches for, from a file here or from stdin."""
+    """Read an untrusted manifest from a local file or stdin."""
     if given == "-":
         return read_manifest(sys.stdin.buffer, "stdin", bag=bag)
     try:
@@ -133,7 +133,7 @@ def _not_verified(receipt: Receipt, coverage: Coverage) -> NotVerifiedError:
 
 
 def _how(coverage: Coverage) -> str:
-    """What was looked at, and by whom, where that is not simply everything now."""
+    """Describe the coverage, where not everything was hashed in this call."""
     parts = []
     if coverage.files_recorded:
         parts.append(f"{coverage.files_recorded} of them hashed by an earlier call and unchanged since")
@@ -198,7 +198,7 @@ def bag(common: Common, place: Location, folder: str, *, recorded: bool) -> int:
 
 
 class _Told:
-    """What was told of the files so far."""
+    """The counts of the files reported so far."""
 
     def __init__(self, common: Common) -> None:
         self._common = common
@@ -206,7 +206,7 @@ class _Told:
         self.percent = 0
 
     def through(self, on_event: Listener) -> Listener:
-        """The same listener, counted."""
+        """Return a listener that also counts events."""
 
         def listen(event: Event) -> None:
             self._failed += isinstance(event, Failed)
@@ -217,7 +217,7 @@ class _Told:
         return listen
 
     def take(self, hashed: Hashed) -> None:
-        """One more file."""
+        """Write the line of one file."""
         entry = hashed.entry
         self._files += 1
         self._bytes += entry.size
@@ -236,7 +236,7 @@ class _Told:
             )
 
     def end(self, subject: str) -> int:
-        """The last line."""
+        """Write the last line."""
         code = Exit.INCOMPLETE if self._failed else Exit.DONE
         if self._common.json:
             self._common.output.record("end", {"count": self._lines, "exit": int(code)})
@@ -252,7 +252,7 @@ class _Told:
 
 
 def _print(common: Common, lines: bytearray) -> None:
-    """Exact bytes for a file or a pipe, escaped for a terminal."""
+    """Print lines: exact bytes to a file or a pipe, escaped to a terminal."""
     if _on_terminal():
         for line in bytes(lines).splitlines():
             common.output.line(line)
@@ -263,7 +263,7 @@ def _print(common: Common, lines: bytearray) -> None:
 
 @contextmanager
 def _kept(common: Common) -> Iterator[None]:
-    """Tell whoever interrupts that nothing has to be hashed twice."""
+    """Set the hint after an interruption: nothing has to be hashed again."""
     try:
         yield
     except KeyboardInterrupt:
@@ -276,7 +276,7 @@ def _on_terminal() -> bool:
 
 
 def _inside(place: Location, name: str) -> bytes | None:
-    """Where below a place of this machine that file or folder lies; None where it is elsewhere."""
+    """Return the path of a file or folder relative to a local place; None where it is outside."""
     if place.site.kind != "local" or not place.path.startswith("/"):
         return None
     root = os.path.realpath(place.raw).rstrip(b"/") + b"/"

@@ -21,7 +21,7 @@ _LOST = Problem("pack-missing", "the tar file that holds it is not there as it w
 
 
 class Range(NamedTuple):
-    """So many bytes of one pack's tar file."""
+    """A range of bytes of one pack's tar file."""
 
     pack: str
     offset: int
@@ -29,7 +29,7 @@ class Range(NamedTuple):
 
 
 class MemberSpool(Spooled[Member]):
-    """Members of a packed place."""
+    """The members of a packed place."""
 
     def _pack(self, value: Member) -> list[Any]:
         return [entry_to_list(value.entry), value.generation, value.gone]
@@ -40,10 +40,10 @@ class MemberSpool(Spooled[Member]):
 
 
 class PackedPlace:
-    """The packs below the root of a store, read when first asked for and then known. It belongs to one thread."""
+    """The packs below the root of a store, read at first use and then cached. For one thread only."""
 
     def __init__(self, store: Store, subject: str, *, known: bool = True) -> None:
-        """`subject` is the place as people know it; `known` tells that it was seen to be packed already."""
+        """`subject` is the place in messages; `known` says that it was seen to be packed already."""
         self._known = known
         self.store = store
         self._subject = subject
@@ -54,17 +54,17 @@ class PackedPlace:
 
     @property
     def next_generation(self) -> int:
-        """The number of the next pack."""
+        """Return the number of the next pack."""
         self.load()
         return max((pack.generation for pack in self._packs.values()), default=0) + 1
 
     def leftovers(self) -> list[Entry]:
-        """Tar files without an index, which nobody finished."""
+        """Return tar files without an index, which were not finished."""
         self.load()
         return [entry for name, (_, entry) in self._tars.items() if name not in self._packs]
 
     def load(self) -> None:
-        """Read all indexes. Raises `IncompleteError` for one that cannot be read or believed."""
+        """Read all indexes. Raises `IncompleteError` for an unreadable or invalid one."""
         if self._loaded:
             return
         indexes: list[tuple[str, Entry]] = []
@@ -94,7 +94,7 @@ class PackedPlace:
             indexes.append((index, entry))
 
     def _read(self, indexes: list[tuple[str, Entry]]) -> Iterator[Member]:
-        """What all of them say."""
+        """Read and merge the indexes."""
         items = [Item(number, entry) for number, (_, entry) in enumerate(indexes)]
         piece = min(SEGMENT_BYTES, self.store.facts.segment_bytes)
         reader: IndexReader | None = None
@@ -125,7 +125,7 @@ class PackedPlace:
         return IncompleteError("bad-index", f"this index cannot be read: {problem.message}", subject=subject)
 
     def members(self) -> Iterator[Entry]:
-        """What the packs hold, in canonical order, with every folder above a name."""
+        """Return the entries in the packs, in canonical order, with all parent folders."""
         self.load()
         above: list[bytes] = []
         for member in self._members:
@@ -144,12 +144,12 @@ class PackedPlace:
             yield entry
 
     def _is_offline(self, pack: str) -> bool:
-        """Whether reading a member would fetch its tar file from tape."""
+        """Return whether reading a member would fetch its tar file from tape."""
         _, tar = self._tars.get(pack, (0, None))
         return tar is not None and tar.offline
 
     def read(self, ranges: Iterable[Range]) -> Iterator[Payload | Problem]:
-        """The bytes of each, in the order asked; some are asked for ahead."""
+        """Yield the bytes of each range in the given order, with read-ahead."""
         self.load()
         asked: deque[Problem | None] = deque()
 
@@ -172,13 +172,13 @@ class PackedPlace:
             yield payload.problems.get(0) or payload
 
     def _tar_of(self, wanted: Range) -> tuple[int, Entry | None]:
-        """The tar file of a range with its number; None where it is lost or another."""
+        """Return the tar file of a range with its number; None where it is missing or was replaced."""
         number, tar = self._tars.get(wanted.pack, (0, None))
         pack = self._packs.get(wanted.pack)
         return number, tar if tar is not None and pack is not None and tar.size == pack.size else None
 
     def digests(self, ranges: Iterable[Range]) -> Iterator[str | Problem]:
-        """The sha256 of each, computed where the tar files are."""
+        """Return the sha256 of each range, computed at the site."""
         self.load()
         asked: deque[Problem | None] = deque()
 
@@ -199,13 +199,13 @@ class PackedPlace:
             yield answer[2] or answer[1] or _LOST
 
     def anything(self) -> Range | None:
-        """A few bytes that can surely be read, if there are any."""
+        """Return a small range that can be read, if there is one."""
         self.load()
         sound = (p for p in self._packs.values() if p.digest and p.name in self._tars)
         return next((Range(p.name, 0, 1) for p in sound if self._tars[p.name][1].size == p.size), None)
 
     def close(self) -> None:
-        """Let go of the store and of what was read; safe to call twice."""
+        """Release the store and what was read; safe to call twice."""
         self.store.close()
         self._members.close()
 

@@ -23,7 +23,7 @@ _REPLACED_AFTER_SECONDS = 3.0  # by then it is known whether the first line is l
 
 
 def count_lines(round_trip: float, size: int, most: int, rate: int = 0) -> int:
-    """How many lines fill a link: `round_trip` in seconds, `size` bytes to carry, `rate` in bytes a second (0: unknown).
+    """Return how many channels fill a link: `round_trip` in seconds, `size` bytes to carry, `rate` in bytes a second (0: unknown).
 
     One, where the answer comes at once: a further one would cost more than it brings.
     """
@@ -33,7 +33,7 @@ def count_lines(round_trip: float, size: int, most: int, rate: int = 0) -> int:
 
 
 class ChannelPool:
-    """Opens lines by threads of their own, and hands them to whoever has work for them."""
+    """Opens further channels in background threads, and passes them to the pipeline."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ChannelPool:
         rate: int = 0,
         early: bool = False,
     ) -> None:
-        """`open_line` is told the line's number from 1 on, and raises what a login raises; None: there are no others.
+        """`open_line` gets the channel's number from 1, and raises as a login does; None: there are no further channels.
 
         `logins` tells how often somebody logged in so far; `rate` is the most bytes a second that may go, 0 for no limit;
         `early` says that they cost no login of their own by now, and are opened before it is known how much there is to carry.
@@ -75,18 +75,18 @@ class ChannelPool:
 
     @property
     def expected(self) -> bool:
-        """Whether further lines were asked for and may come up."""
+        """Return whether further channels were requested and may open."""
         return self._started > 0 and not (self._failed and not self._all)
 
     def start(self, round_trip: float, size: int) -> None:
-        """Open as many as `size` bytes are worth; returns at once."""
+        """Open as many channels as `size` bytes need; returns at once."""
         if not self._most:
             return
         self._wanted = count_lines(round_trip, size, size, self._rate)
         self._open_up_to(min(self._wanted, self._most))
 
     def start_early(self, round_trip: float) -> None:
-        """Open as many as the link can use, where that may be done before it is known what there is to carry."""
+        """Open as many channels as the link can use, where that is allowed before the plan is known."""
         if self._early:
             self._open_up_to(count_lines(round_trip, sys.maxsize, self._most, self._rate))
 
@@ -125,7 +125,7 @@ class ChannelPool:
             connection.close()
 
     def replace(self, lost: Connection) -> None:
-        """A line is lost: after a while another one is opened in its place, unless too many were; returns at once."""
+        """Replace a lost channel after a pause, unless too many were lost; returns at once."""
         with self._guard:
             if self._closed or lost not in self._all:
                 return
@@ -150,30 +150,30 @@ class ChannelPool:
         self._run(number)
 
     def wait(self, seconds: float) -> int:
-        """How many lines there are, the first one included, once all that were started are up or failed."""
+        """Wait until all started channels are open or failed; return their number, including the first."""
         with self._guard:
             self._settled.wait_for(lambda: self._answered >= self._started, seconds)
             return 1 + len(self._all)
 
     def watch(self, take: Callable[[Connection], None]) -> None:
-        """Hand over every line that is up, and each that comes up later, from whatever thread; `take` returns at once."""
+        """Pass every open channel, and each later one, to `take`, which is called from any thread and returns at once."""
         with self._guard:
             self._watcher = take
             for connection in self._all:
                 take(connection)
 
     def unwatch(self) -> None:
-        """Hand over no more."""
+        """Pass no more channels."""
         with self._guard:
             self._watcher = None
 
     @property
     def logins(self) -> int:
-        """How many logins the first line and these took."""
+        """The number of logins of the first channel and these."""
         return self._logins()
 
     def limit(self, round_trip: float) -> str | None:
-        """Which setting held the speed down, as far as can be told: `logins`, `channels` or None."""
+        """Return which setting limited the speed, if known: `logins`, `channels` or None."""
         if self._open_line is None or round_trip < _LONG_SECONDS or self._wanted <= 1:
             return None
         if self._most_logins == 1:
@@ -182,12 +182,12 @@ class ChannelPool:
 
     @property
     def data_bytes(self) -> int:
-        """File bytes that went over them."""
+        """The file bytes transferred over them."""
         with self._guard:
             return self._lost_bytes + sum(connection.data_bytes for connection in self._all)
 
     def close(self) -> None:
-        """End them all; safe to call twice."""
+        """Close all channels; safe to call twice."""
         with self._guard:
             self._closed = True
             ending, self._all = self._all, []
@@ -201,7 +201,7 @@ class ChannelPool:
 
 
 def window_bytes(ready: int, lines: ChannelPool) -> int:
-    """How much may be under way over the first line and so many others that are up.
+    """Return how many bytes may be in flight over the first channel and the open others.
 
     What the first one was given while the others come up would still be on its way when they have long been idle.
     """
@@ -211,5 +211,5 @@ def window_bytes(ready: int, lines: ChannelPool) -> int:
 
 
 def no_lines() -> ChannelPool:
-    """For a place that one line serves."""
+    """Return a pool without further channels."""
     return ChannelPool(None, 0)

@@ -22,7 +22,7 @@ _UNITS_AHEAD = 32
 
 
 class _Answer:
-    """What is awaited for one unit."""
+    """The pending answer for one unit."""
 
     def __init__(self, line: _Line, unit: Unit, size: int, number: int, more: dict[str, bool]) -> None:
         self.line = line
@@ -37,12 +37,12 @@ class _Answer:
         self.came = threading.Event()
 
     def fail(self, problem: BaseException | None) -> None:
-        """No answer comes."""
+        """Fail: no answer will come."""
         self.problem = problem
         self.came.set()
 
     def wait(self) -> protocol.Frame:
-        """The frame, or the error that came instead."""
+        """Wait for the frame; raises the error that came instead."""
         self.came.wait()
         if self.problem is not None:
             raise self.problem
@@ -94,7 +94,7 @@ class ReadingStream:
             self._further = [*self._further, line]
 
     def _line_lost(self, lost: _Line, waiting: list[_Answer]) -> None:
-        """What a further line did not answer is asked of others, from the thread of that line."""
+        """Request again from other channels what a lost further channel did not answer; called in its thread."""
         with self._guard:
             self._further = [line for line in self._further if line is not lost]
         self._lines.replace(lost.connection)
@@ -105,7 +105,7 @@ class ReadingStream:
         return [self._control, *(line for line in self._further if line.ready)]
 
     def _give_out(self, answer: _Answer, free: list[_Line]) -> None:
-        """Ask it of the line that would be through first; where the first line is lost, too, it fails as that one did."""
+        """Send a request to the channel with the least work; where the first channel is lost, too, fail with its error."""
         left = list(free)
         while left:
             answer.line = first_through(left, answer.size)
@@ -133,7 +133,7 @@ class ReadingStream:
         self._held += answer.size
 
     def _digest_of(self, unit: Unit) -> _Answer | None:
-        """The answer that will tell the digest of a file that is read in pieces; None for all else."""
+        """Return the pending digest of a file that is read in pieces; None for all else."""
         if not unit.segment or unit.piece:
             return None
         number = unit.items[0].number
@@ -169,7 +169,7 @@ class ReadingStream:
 
 
 class _Line:
-    """One agent: what it was asked, by number; a thread takes exactly as many answers."""
+    """One agent with its pending requests, by number; a thread reads exactly as many answers."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class _Line:
         self._thread.start()
 
     def ask(self, answer: _Answer) -> bool:
-        """Send a unit; False where the line is lost. That it is being lost is found by whoever takes the answers."""
+        """Send a unit; False where the channel is lost, which the thread that reads answers finds out."""
         memory, header = self.connection.memory, answer.header
         if memory is not None and answer.size >= BULK_BYTES:
             answer.room = memory.take(answer.size)
@@ -208,7 +208,7 @@ class _Line:
         return True
 
     def end(self) -> None:
-        """No more is asked; what was asked and not given out is not waited for."""
+        """End: send no more requests, and do not wait for pending ones."""
         self._ending = True
         self._tickets.release()
 
@@ -257,7 +257,7 @@ class _Line:
 
 
 def unit_bytes(unit: Unit) -> int:
-    """How many bytes of files a unit carries."""
+    """Return how many bytes of files a unit has."""
     if unit.segment:
         return unit.length
     return sum(item.entry.size for item in unit.items if item.entry.kind is Kind.FILE)

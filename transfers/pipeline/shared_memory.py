@@ -19,10 +19,10 @@ _ROUND_BYTES = 64 * 1024
 
 
 class SharedBuffers:
-    """Gives out rooms; one is free again when the last view of it is gone. Threads may share it."""
+    """Allocates buffers; one is free again when its last view is gone. Thread-safe."""
 
     def __init__(self, size: int = _ARENA_BYTES) -> None:
-        """`size` is a multiple of 64 KiB. Raises OSError, AttributeError where the system has no such memory."""
+        """`size` is a multiple of 64 KiB. Raises OSError, AttributeError where the system does not support it."""
         self.size = size
         self.descriptor = os.memfd_create("hibali", os.MFD_CLOEXEC)
         os.ftruncate(self.descriptor, size)
@@ -34,7 +34,7 @@ class SharedBuffers:
         self._ended: deque[weakref.ref[Any]] = deque()
 
     def take(self, length: int) -> memoryview | None:
-        """Room for so many bytes, whatever it holds; None while all is taken."""
+        """Allocate an uninitialised buffer of `length` bytes; None while all is in use."""
         rounded = -(-length // _ROUND_BYTES) * _ROUND_BYTES
         with self._guard:
             self._take_back()
@@ -50,7 +50,7 @@ class SharedBuffers:
         return memoryview(room).cast("B")[:length]
 
     def place_of(self, data: bytes | bytearray | memoryview) -> int | None:
-        """Where in the shared memory these bytes lie; None where they are somewhere else."""
+        """Return the offset of these bytes in the shared memory; None where they are not in it."""
         room = data.obj if isinstance(data, memoryview) else None
         if not isinstance(room, ctypes.Array) or not data.contiguous:  # type: ignore[union-attr]  # then it is a memoryview
             return None
@@ -58,7 +58,7 @@ class SharedBuffers:
         return offset if 0 <= offset < self.size else None
 
     def hold(self, data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
-        """The same bytes where `place_of` finds them; as they were while there is no room."""
+        """Copy the bytes into the shared memory; return them unchanged while there is no space."""
         if self.place_of(data) is not None:
             return data
         room = self.take(len(data))
@@ -68,7 +68,7 @@ class SharedBuffers:
         return room
 
     def _find(self, rounded: int) -> int | None:
-        """The lowest that is large enough: pages that were used before are used again."""
+        """Return the lowest free range that is large enough: used pages are reused."""
         for position, (offset, length) in enumerate(self._free):
             if length == rounded:
                 del self._free[position]
@@ -97,7 +97,7 @@ def _joined(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @functools.cache
 def arena() -> SharedBuffers | None:
-    """The one of this process; None where the system has no such memory."""
+    """Return the buffers of this process; None where the system does not support them."""
     try:
         return SharedBuffers()
     except (OSError, AttributeError):
@@ -105,7 +105,7 @@ def arena() -> SharedBuffers | None:
 
 
 def take_room(length: int) -> bytearray | memoryview:
-    """Where so many bytes can be put that come in."""
+    """Allocate a buffer for `length` incoming bytes."""
     found = arena() if length >= BULK_BYTES else None
     room = found.take(length) if found is not None else None
     return bytearray(length) if room is None else room
