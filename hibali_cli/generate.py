@@ -17,10 +17,10 @@ from hibali.config.model import Site
 from hibali.config.schema import Key, keys_of_field
 from hibali.config.settings import Document
 from hibali_cli.command import EXIT_STATUS
+from hibali_cli.completion import Bash, Zsh
 from hibali_cli.man_pages import manual_page, page_name
 from hibali_cli.output import write_message
 from hibali_cli.root import root
-from hibali_cli.shells import Bash, Zsh
 from runs.schedules.schedule import duration_text
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")

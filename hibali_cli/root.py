@@ -75,7 +75,7 @@ def complete_words(instruction: str) -> int:
         shell_complete,
     )  # start-up: only to complete words
 
-    from hibali_cli.shells import Bash, Zsh  # start-up: only to complete words
+    from hibali_cli.completion import Bash, Zsh  # start-up: only to complete words
 
     add_completion_class(Bash)
     add_completion_class(Zsh)

@@ -379,7 +379,7 @@ def _wrong_use(message: str) -> UsageError:
 def request_of(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> Request:
     """Make the request of push, pull or sync from its options. Raises what `rules_of` and reading a location raise."""
     from hibali.locations import read_location, read_target
-    from transfers.movers.globus_route import with_local_collection
+    from transfers.movers.globus import with_local_collection
     from transfers.request import Request
     from transfers.stores.globus.paths import TaskTimeouts
 

@@ -21,9 +21,8 @@ from transfers.entry import Entry, Kind, Proof
 from transfers.movers.stream import StreamMover
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.channel_pool import count_lines
-from transfers.remote.agent_host import AgentHost
 from transfers.remote.host import RemoteHost
-from transfers.remote.transport import open_either
+from transfers.remote.transport import AgentHost, open_either
 from transfers.stores import ssh
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore
 from transfers.stores.base import PACK_BYTES, Item, Landed, Leftover, Payload, Problem, Source, Unit

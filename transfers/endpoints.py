@@ -16,8 +16,7 @@ from transfers.datasets.view import DatasetStore, see_dataset
 from transfers.entry import Kind, Proof, weakest
 from transfers.journal import Recorder
 from transfers.movers.direct import DirectMover, Way, agent_store, check_direct, open_way
-from transfers.movers.globus import GlobusMover
-from transfers.movers.globus_route import globus_between, open_globus
+from transfers.movers.globus import GlobusMover, globus_between, open_globus
 from transfers.movers.stream import StreamMover
 from transfers.overlap import (
     KnownRoots,

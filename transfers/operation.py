@@ -42,8 +42,7 @@ from transfers.planner import (
 )
 from transfers.recheck import check_same_ends, recheck
 from transfers.reconnect import Reconnection, is_lost
-from transfers.record_repair import MissingRecords, find_cut_off
-from transfers.recorded_digests import recorded_digests
+from transfers.recorded_digests import MissingRecords, find_cut_off, recorded_digests
 from transfers.request import Request
 from transfers.stores.base import (
     Adjustment,

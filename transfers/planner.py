@@ -22,8 +22,7 @@ from transfers.plan import (
     decide,
     kept,
 )
-from transfers.record_repair import MissingRecords
-from transfers.recorded_digests import DigestBook
+from transfers.recorded_digests import DigestBook, MissingRecords
 from transfers.rules import Rules, Selector, selector, shows_in_pages, unmet
 from transfers.spool import Spool, sort_on_disk
 from transfers.stores.agent_listing import BothSides

@@ -11,8 +11,7 @@ import click
 
 from hibali.errors import NotFoundError, UsageError
 from hibali_cli.command import command, command_group
-from hibali_cli.commands.pipelines_images import image_command
-from hibali_cli.commands.pipelines_remotes import remotes_command
+from hibali_cli.commands.pipelines_remotes import image_command, remotes_command
 from hibali_cli.options import OUTPUT_FILE, Common
 
 if TYPE_CHECKING:
@@ -244,8 +243,7 @@ def fetch_command(
     a signature that config.toml asks for and that is missing ends with 8 or 2, and the catalogue stays as it was. Of images only what is
     known of them comes; `pipelines image get` brings their content.
     """
-    from hibali_cli.handlers.pipeline_exchange import open_remote, policy_of, show_exchanged
-    from hibali_cli.handlers.pipelines import open_catalogue
+    from hibali_cli.handlers.pipelines import open_catalogue, open_remote, policy_of, show_exchanged
     from registry.exchange import fetch
 
     catalogue = open_catalogue(common)
@@ -290,8 +288,7 @@ def publish_command(common: Common, pipelines: tuple[str, ...], remote_name: str
     """
     from hibali.errors import IncompleteError
     from hibali.files import account_names
-    from hibali_cli.handlers.pipeline_exchange import open_image_store, open_remote, show_exchanged
-    from hibali_cli.handlers.pipelines import open_catalogue
+    from hibali_cli.handlers.pipelines import open_catalogue, open_image_store, open_remote, show_exchanged
     from registry.exchange import publish
 
     catalogue = open_catalogue(common)
@@ -406,8 +403,7 @@ def sign_command(common: Common, pipeline: str, key: str) -> int | None:
 
     Name, version, digest and the digest of its image are signed: sign again when an image was added. The signature goes along when it is published.
     """
-    from hibali_cli.handlers.pipeline_exchange import policy_of
-    from hibali_cli.handlers.pipelines import open_catalogue, pipeline_record
+    from hibali_cli.handlers.pipelines import open_catalogue, pipeline_record, policy_of
     from registry.signature import sign, signed_text
 
     catalogue = open_catalogue(common)

@@ -34,7 +34,7 @@ def adopt_command(common: Common, named: tuple[str, ...], *, yes: bool) -> int |
     --yes, or by their ids, followed from here as if they had been begun here. A run without a job is left to the ledger that began
     it, and so is one that is being submitted now. Without SITE, every site where runs can be is looked at.
     """
-    from hibali_cli.handlers.run_adopt import adopt_and_tell
+    from hibali_cli.handlers.run_folders import adopt_and_tell
 
     return adopt_and_tell(common, named, everything=yes)
 
@@ -99,7 +99,7 @@ def clean_command(
     The cache stays, and so does what the ledger knows of the runs. Unfinished and LOST runs are never
     touched. If the command is killed, run it again to resume.
     """
-    from hibali_cli.handlers.run_clean import CleanOptions, clean_and_tell
+    from hibali_cli.handlers.run_folders import CleanOptions, clean_and_tell
     from runs.clean import CleanRequest
 
     wanted = CleanRequest(all_ended=all_ended, older_than=older_than or 0.0)

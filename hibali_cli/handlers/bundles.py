@@ -15,8 +15,7 @@ from hibali.files import account_names, write_atomic
 from hibali.locations import read_location, read_target
 from hibali.text import path_fields, printable
 from hibali_cli.handlers.launch import read_request, require_consent
-from hibali_cli.handlers.pipeline_exchange import policy_of
-from hibali_cli.handlers.pipelines import open_catalogue
+from hibali_cli.handlers.pipelines import open_catalogue, policy_of
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs, wait_for_runs
 from hibali_cli.handlers.runs import find_failure
 from hibali_cli.options import Common
@@ -44,8 +43,16 @@ from runs.bundles.create import (
     require_single,
     take_content,
 )
-from runs.bundles.read import Bundle, below, check_contents, forget, place_of, read_bundle, unpack
-from runs.bundles.record import PackedInput
+from runs.bundles.read import (
+    Bundle,
+    PackedInput,
+    below,
+    check_contents,
+    forget,
+    place_of,
+    read_bundle,
+    unpack,
+)
 from runs.collect import collect
 from runs.compare import Compared, OutputResult, compare_outputs
 from runs.containers.base import load_container

@@ -1,4 +1,4 @@
-"""List, read and measure files at a site, and make folders: `ls`, `cat`, `du` and `mkdir`."""
+"""List, read, measure and remove files at a site: `ls`, `cat`, `du`, `mkdir` and `rm`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from hibali.errors import IncompleteError, NotFoundError
+import click
+
+from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError
 from hibali.events import Listener
-from hibali.locations import Location
-from hibali.text import path_fields
+from hibali.locations import Location, read_target
+from hibali.text import counted, path_fields
+from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
 from hibali_cli.path_completion import SeenNames
 from hibali_cli.progress import listening
-from hibali_cli.records import entry_fields, moment
+from hibali_cli.records import action_fields, entry_fields, event_fields, moment
 from transfers.entry import Entry, Kind
 from transfers.inventory import Usage, usages
+from transfers.journal import Receipt
 from transfers.packs.view import Seeing
+from transfers.plan import Action, Verb
+from transfers.planner import incomplete
+from transfers.remove import RemovalPlan, RemovalRequest, plan_removal, remove
+from transfers.rules import DeleteLimit, read_delete_limit
 from transfers.single_files import contents, make_place
 from transfers.stores.base import ListingIncompleteError
 from transfers.stores.open_store import open_store
@@ -125,3 +133,75 @@ def make_folder(common: Common, location: Location) -> int:
     if common.json:
         common.output.record("folder", {"location": location.text, "made": made})
     return 0
+
+
+def take_away(
+    common: Common, text: str, *, recursive: bool, yes: bool, max_delete: str | None, dry_run: bool
+) -> int:
+    """Remove the named file or folder, or only show what would be removed; returns the exit code."""
+    settings = common.settings()
+    location = read_target(text, settings)
+    limit = read_delete_limit(max_delete) if max_delete else DeleteLimit() if yes else None
+    request = RemovalRequest(location, recursive, limit, tuple(settings.sites.values()))
+
+    def confirm(plan: RemovalPlan) -> None:
+        if not yes:
+            _ask(common, location.text, plan)
+
+    with listening(
+        common, f"rm {location.text}", records=not dry_run, ends_at_plan=dry_run or not yes
+    ) as on_event:
+        if dry_run:
+            plan_removal(request, lambda plan: _show(common, location.name, plan), on_event)
+            return 0
+        receipt = remove(request, confirm, on_event)
+    _tell_receipt(common, receipt)
+    return int(receipt.exit)
+
+
+def _counts(plan: RemovalPlan) -> str:
+    folders = f" in {plan.folders + 1} folders" if plan.folder else ""
+    return f"{counted(plan.files, 'file')}{folders}, {counted(plan.bytes, 'byte')}"
+
+
+def _ask(common: Common, subject: str, plan: RemovalPlan) -> None:
+    """Ask for confirmation; raises `RefusedError` without it."""
+    common.output.say(f"{subject}: {_counts(plan)}")
+    hint = f"To check first, add --dry-run. To confirm, add --yes --max-delete {plan.files}"
+    if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise RefusedError(
+            "unconfirmed",
+            f"{_counts(plan)} would be removed, which needs confirmation, but this is not a terminal",
+            subject=subject,
+            hint=hint,
+        )
+    if not click.confirm("Remove all of it?", err=True):
+        raise RefusedError("unconfirmed", "nothing was removed", subject=subject)
+
+
+def _show(common: Common, name: bytes, plan: RemovalPlan) -> None:
+    """Print every name that would be removed, one per line."""
+    because = f"below {name.decode('utf-8', 'replace')}" if plan.folder else "named"
+    for entry in plan.entries:
+        action = Action(Verb.DELETE, entry, because)
+        if common.json:
+            common.output.record("action", action_fields(action))
+        else:
+            slash = b"/" if entry.kind is Kind.FOLDER else b""
+            common.output.line(f"{action.verb:<8}".encode() + entry.path + slash)
+    if common.json:
+        common.output.record("planned", event_fields(plan.planned()))
+        common.output.record("end", {"count": plan.files + plan.folders + 1, "exit": 0})
+    else:
+        common.output.say(f"{_counts(plan)} would be removed. Nothing was changed.")
+
+
+def _tell_receipt(common: Common, receipt: Receipt) -> None:
+    if common.json:
+        common.output.record("receipt", receipt.to_record())
+        return
+    common.output.say(
+        f"{counted(receipt.files_deleted, 'file')} removed; {receipt.seconds:.1f} s; {receipt.id}"
+    )
+    if receipt.exit is Exit.INCOMPLETE:
+        print_error(incomplete(receipt.target, receipt.files_failed))

@@ -1,17 +1,25 @@
-"""Manage the images of a catalogue's pipelines: records, pins and contents."""
+"""Manage the images of a catalogue's pipelines: records, pins, contents and downloads."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable
+import os
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hibali.errors import IncompleteError, NotFoundError, RefusedError
+from hibali.annex_key import key_of
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
+from hibali.files import private_folder, sync_folder
+from hibali.locks import take_lock
 from hibali.text import printable
-from registry.catalogue_folder import History, Pins, VersionFolders
-from registry.images.contents import ImageContents, copy_hashed, digest_of
+from registry.catalogue_folder import History, Pins, VersionFolders, writing
+from registry.git import Git, committer_environment
 from registry.images.record import (
     FILE,
     ImageRecord,
@@ -227,3 +235,239 @@ def _describe(record: ImageRecord) -> str:
 
 def _sha256(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
+
+
+_UUID = "annex.uuid"
+# Settings of a repository can name programs for git-annex to run (git-annex(1), CONFIGURATION).
+_SETTINGS = (
+    "annex.freezecontent-command=",
+    "annex.thawcontent-command=",
+    "annex.secure-erase-command=",
+    "annex.merge-annex-branches=false",
+    "annex.autocommit=true",
+    "annex.thin=false",
+    "annex.numcopies=1",
+)
+
+
+def annex_program() -> str | None:
+    """Return the path of git-annex: on PATH, or beside the Python of hibali, where `hibali[annex]` installs it."""
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return shutil.which("git-annex", path=beside)
+
+
+class Annex:
+    """The annex of a catalogue's dataset, by git-annex's own keys."""
+
+    def __init__(self, git: Git, program: str) -> None:
+        self._git = git
+        self._program = Path(program)
+
+    def ready(self) -> bool:
+        """Return whether it can store contents; initialise it where needed.
+
+        False on a filesystem without symlinks, and where the repository has hooks that git-annex would run.
+        """
+        hooks = self._git.folder / "hooks"
+        if hooks.exists() and any(each.name.endswith("-annex") for each in hooks.iterdir()):
+            return False
+        if self._git.run("config", "--local", _UUID).exit_code != 0:
+            self._ask("init", "--quiet", "--no-autoenable", "the catalogue of hibali")
+        crippled = self._git.run("config", "--local", "--type=bool", "annex.crippledfilesystem").stdout
+        return crippled.strip() != b"true"
+
+    def place(self, key: str) -> Path | None:
+        """Return the path of a content; None where it is not stored here."""
+        finished = self._run("contentlocation", key)
+        found = finished[1].decode("utf-8", "surrogateescape").strip()
+        return self._git.folder.parent / found if finished[0] == 0 and found else None
+
+    def keep(self, key: str, file: Path) -> Path:
+        """Move a file into the annex as the content of a key; git-annex hashes it again. Raises `IncompleteError`."""
+        self._ask("setkey", key, str(file))
+        found = self.place(key)
+        assert found is not None, "git-annex says that it took it"
+        return found
+
+    def drop(self, key: str) -> None:
+        """Remove a content; raises `IncompleteError`."""
+        self._ask("dropkey", "--force", key)
+
+    def _ask(self, *arguments: str) -> None:
+        self._git.ask(*self._options(), *arguments, environment=self._environment())
+
+    def _run(self, *arguments: str) -> tuple[int, bytes]:
+        finished = self._git.run(*self._options(), *arguments, environment=self._environment())
+        return finished.exit_code, finished.stdout
+
+    @staticmethod
+    def _options() -> list[str]:
+        return [*(word for each in _SETTINGS for word in ("-c", each)), "annex"]
+
+    def _environment(self) -> dict[str, str]:
+        path = f"{self._program.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        return {**committer_environment(), "PATH": path}
+
+
+def open_annex(history: History | None) -> Annex | None:
+    """Open the annex of a catalogue with a history; None without one, without git-annex, or where it cannot work."""
+    program = annex_program()
+    if history is None or program is None:
+        return None
+    annex = Annex(history.repository(), program)
+    try:
+        return annex if annex.ready() else None
+    except HibaliError:
+        return None
+
+
+_CHUNK = 1024 * 1024
+_SPARE = 16 * 1024 * 1024  # bytes that must stay free
+
+
+class ImageContents:
+    """Image contents by the digest of their records. Reading starts no program; changes are locked by digest."""
+
+    def __init__(self, state: Path, folders: VersionFolders, history: History | None) -> None:
+        """Annexed with a history, where git-annex is installed."""
+        self._state = state
+        self._folders = folders
+        self._history = history
+
+    def find(self, name: str, version: str, record: ImageRecord) -> Path | None:
+        """Return the file with the content of a version's image; None where it is not stored here."""
+        for path in (self._link(name, version, record), self._plain(record)):
+            with contextlib.suppress(OSError):
+                found = path.stat()
+                if stat.S_ISREG(found.st_mode) and found.st_size == record.size:
+                    return path
+        return None
+
+    @contextlib.contextmanager
+    def partial_file(self, record: ImageRecord) -> Iterator[Path]:
+        """Yield the path of the partial file, the same in each attempt. One process at a time.
+
+        Raises `TryLaterError` while another process uses it, `RefusedError` `no-space`.
+        """
+        with self._locked(record) as folder:
+            work = private_folder(folder / "work")
+            self._check_space(record, work)
+            yield work / "content"
+            shutil.rmtree(work, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _locked(self, record: ImageRecord) -> Iterator[Path]:
+        """Yield the folder of a content, locked against other processes."""
+        folder = private_folder(private_folder(self._state / "images") / record.hex)
+        with take_lock(private_folder(folder / "turn")), writing(folder):
+            yield folder
+
+    def keep(self, name: str, version: str, record: ImageRecord, file: Path) -> None:
+        """Move a checked file to its final path, durably; raises `IncompleteError` where its digest changed since."""
+        key = _key(record)
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+        annex = open_annex(self._history)
+        if annex is not None:
+            place = annex.place(key)
+            if place is not None and place.stat().st_size != record.size:
+                annex.drop(key)  # the file was damaged meanwhile
+                place = None
+            place = place or annex.keep(key, file)
+            sync_folder(place.parent)
+            self._point(self._link(name, version, record), place)
+            return
+        if digest_of(file) != record.digest:
+            raise IncompleteError(
+                "image-miswritten", "the file read back differs from what was written", subject=str(file)
+            )
+        file.chmod(stat.S_IRUSR)
+        file.replace(self._plain(record))
+        sync_folder(self._plain(record).parent)
+
+    def adopt_existing(self, name: str, version: str, record: ImageRecord) -> bool:
+        """Return whether its content is stored here, also for another version; then it is linked to this one, too."""
+        if self.find(name, version, record) is None:
+            annex = open_annex(self._history)
+            place = annex.place(_key(record)) if annex is not None else None
+            if place is None or place.stat().st_size != record.size:
+                return False
+            self._point(self._link(name, version, record), place)
+        self._tidy(record)
+        return True
+
+    def _tidy(self, record: ImageRecord) -> None:
+        """Remove what a call left behind that was killed after its last step."""
+        if (self._state / "images" / record.hex / "work").exists():
+            with contextlib.suppress(TryLaterError), self._locked(record) as folder:
+                shutil.rmtree(folder / "work", ignore_errors=True)
+
+    def drop(self, name: str, version: str, record: ImageRecord) -> None:
+        """Remove a content and its partial file, whichever versions use it; a missing one is no error. Raises `IncompleteError`."""
+        with self._locked(record) as folder:
+            shutil.rmtree(folder / "work", ignore_errors=True)
+            self._plain(record).unlink(missing_ok=True)
+            annexed = (self._folders.folder / ".git" / "annex").exists()
+            annex = open_annex(self._history) if annexed else None
+            if annex is not None and annex.place(_key(record)) is not None:
+                annex.drop(_key(record))
+        if self.find(name, version, record) is not None:
+            raise IncompleteError(
+                "image-not-dropped",
+                "the image is stored by git-annex, which is not available",
+                subject=f"{name}@{version}",
+                hint='Check that git-annex is installed, and that config.toml does not have [catalogue] keep = "folder".',
+            )
+
+    def _link(self, name: str, version: str, record: ImageRecord) -> Path:
+        return self._folders.version_folder(name, version) / "image" / f"{record.hex}{record.extension}"
+
+    def _plain(self, record: ImageRecord) -> Path:
+        return self._state / "images" / record.hex / _key(record)
+
+    def _point(self, link: Path, place: Path) -> None:
+        """Create a link as git-annex does; git stores it in place of the content."""
+        private_folder(link.parent)
+        partial = self._folders.partial_folder() / secrets.token_hex(16)
+        partial.symlink_to(os.path.relpath(place, link.parent))
+        partial.replace(link)
+        sync_folder(link.parent)
+
+    def _check_space(self, record: ImageRecord, work: Path) -> None:
+        """Raise where the disk is too full; the partial file of an earlier call counts as free."""
+        here = sum(each.stat().st_size for each in work.iterdir() if each.is_file())
+        found = os.statvfs(work)
+        free = found.f_bavail * found.f_frsize + here
+        if free < record.size + _SPARE:
+            raise RefusedError(
+                "no-space",
+                f"the image has {record.size} bytes, but only {free} are free",
+                subject=str(self._state),
+                hint="Free some space there, or set HIBALI_STATE to a folder on a larger disk.",
+            )
+
+
+def digest_of(file: Path) -> str:
+    """Return `sha256:HEX` of a file's bytes; raises OSError."""
+    with file.open("rb", buffering=0) as stream:
+        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+
+
+def copy_hashed(source: Path, target: Path) -> str:
+    """Copy a file over `target` and return `sha256:HEX` of what was read. Raises OSError; then no file is left behind."""
+    hashed = hashlib.sha256()
+    try:
+        with source.open("rb", buffering=0) as read, target.open("wb", buffering=0) as written:
+            while piece := read.read(_CHUNK):
+                hashed.update(piece)
+                view = memoryview(piece)
+                while view:
+                    view = view[written.write(view) :]
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    return f"sha256:{hashed.hexdigest()}"
+
+
+def _key(record: ImageRecord) -> str:
+    return key_of(record.size, record.hex, record.extension)

@@ -13,7 +13,7 @@ from hibali.text import printable, without_controls
 from registry.images.record import ImageRecord
 from registry.pipeline import Pipeline
 from runs.bundles.archive import DESCRIPTOR, IMAGE, INPUTS, INVOCATION, MANIFEST, OUTPUTS, RECORD, RUN
-from runs.bundles.record import PackedInput, Record, RunFacts
+from runs.bundles.read import PackedInput, Record, RunFacts
 from runs.model import State
 
 TERMS = "https://w3id.org/ro/terms/workflow-run#"

@@ -45,7 +45,7 @@ from runs.bundles.archive import (
     path_of,
 )
 from runs.bundles.crate import Described, write_metadata
-from runs.bundles.record import LeftFacts, PackedInput, Record, RunFacts, write_record
+from runs.bundles.read import LeftFacts, PackedInput, Record, RunFacts, write_record
 from runs.collect import require_end
 from runs.inputs import identify_at_site, identify_elsewhere, identify_local, list_inputs
 from runs.model import Input, Run

@@ -18,7 +18,7 @@ from registry.pipeline import Pipeline
 from runs.bundles.archive import DESCRIPTOR, INVOCATION, METADATA, OUTPUTS, RUN, ArchiveWriter, member_of
 from runs.bundles.crate import Action, Described, write_runs_metadata
 from runs.bundles.create import left_facts, manifest_of, run_facts
-from runs.bundles.record import PackedInput, Record
+from runs.bundles.read import PackedInput, Record
 from runs.inputs import list_inputs
 from runs.model import Run, Sweep
 from runs.outputs import OutputDigests

@@ -38,7 +38,7 @@ from tests.services.sshd import (
 )
 from tests.services.swift import start_swift
 from tests.services.webdav import DavServer, start_apache, start_wsgidav
-from transfers.remote.agent_host import gate_script
+from transfers.remote.transport import gate_script
 
 PREFIX = "hib-"  # short: sockets below have 108 bytes for their whole path
 ENOUGH_MEMORY = 4 << 30

@@ -1,20 +1,27 @@
-"""Choose how to talk to an ssh site: its own agent, or SFTP where no agent can start."""
+"""Open the machine of an ssh site: by its agent, or by SFTP where no agent can start."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hibali.config.model import Site
-from hibali.errors import HibaliError
+from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ledger import now
 from hibali.locations import guarded_roots
-from transfers.remote.host import RemoteHost
+from transfers.agent import protocol
+from transfers.entry import Entry
+from transfers.remote.connection import Connection, remote_command
+from transfers.remote.host import Finished, Once, RemoteHost, SmallFile
+from transfers.stores.agent_store import one_entry
+from transfers.stores.base import Space, space_in, within_quotas
 from transfers.stores.sftp import kind
 from transfers.stores.sftp.client import Client
 from transfers.stores.sftp.paths import Guard
@@ -121,3 +128,210 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) and isinstance(record.get("transports", {}), dict) else {}
+
+
+_ONCE_SECONDS = 120.0  # callers without an answer wait longer than that (runs.submit)
+_AT_ONCE_BYTES = 1024 * 1024  # of content in one request, which may take six times as much as JSON
+_AT_ONCE = 400  # files in one request, or requests before an answer is read
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class AgentHost:
+    """A remote host, reached through the agent."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def expand(self, path: str) -> bytes:
+        """See RemoteHost."""
+        return self._connection.expand(path.encode("utf-8", "surrogateescape"))
+
+    def facts(self) -> dict[str, str]:
+        """See RemoteHost."""
+        greeting = self._connection.greeting
+        known = {key: str(greeting.get(key, "")) for key in ("host", "home", "python", "boot", "clock")}
+        return {"user": str(greeting.get("account", "")), **known}
+
+    def which(self, names: Sequence[str]) -> dict[str, str | None]:
+        """Find programs there."""
+        answer = self._connection.ask("which", names=list(names))
+        with self._connection.understanding():
+            found = answer.header["found"]
+            return {name: found.get(name) for name in names}
+
+    def room(self, path: bytes) -> Space:
+        """See HasRoom."""
+        answer = self._connection.ask("look", path=protocol.text_of(path))
+        with self._connection.understanding():
+            room = answer.header["room"]
+            space = space_in(room)
+            if not room["quotas"]:
+                return space
+        answer = self._connection.ask("quotas", path=protocol.text_of(path))
+        with self._connection.understanding():
+            return within_quotas(space, answer.header["rooms"])
+
+    def stat(self, path: bytes) -> Entry | None:
+        """See RemoteHost."""
+        answer = self._connection.ask("stat", path=protocol.text_of(path))
+        return one_entry(answer, self._connection)
+
+    def is_private(self, path: bytes) -> bool:
+        """See RemoteHost."""
+        answer = self._connection.ask("is_private", path=protocol.text_of(path))
+        with self._connection.understanding():
+            return bool(answer.header["private"])
+
+    def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
+        """See RemoteHost."""
+        answer = self._connection.ask("make_folder", path=protocol.text_of(path), exclusive=exclusive)
+        with self._connection.understanding():
+            return bool(answer.header["made"])
+
+    def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
+        """See RemoteHost."""
+        self._connection.ask(
+            "put", path=protocol.text_of(path), content=protocol.text_of(content), executable=executable
+        )
+
+    def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
+        """See RemoteHost."""
+        answer = self._connection.ask("get", path=protocol.text_of(path), maximum=maximum, offset=offset)
+        with self._connection.understanding():
+            return bytes(answer.body) if answer.header["found"] else None
+
+    def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
+        """See RemoteHost."""
+        for start in range(0, len(folders), _AT_ONCE):
+            made = [protocol.text_of(path) for path in folders[start : start + _AT_ONCE]]
+            self._connection.ask("put_all", folders=made, files=[])
+        for some in _batches(files):
+            told = [[protocol.text_of(f.path), protocol.text_of(f.content), f.executable] for f in some]
+            self._connection.ask("put_all", folders=[], files=told)
+
+    def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
+        """See RemoteHost."""
+        found: list[bytes | None] = []
+        for start in range(0, len(paths), _AT_ONCE):
+            some = [protocol.text_of(path) for path in paths[start : start + _AT_ONCE]]
+            answer = self._connection.ask("get_all", paths=some, maximum=maximum)
+            with self._connection.understanding():
+                found += _cut(answer.header["sizes"], bytes(answer.body), len(some))
+        return found
+
+    def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """See RemoteHost."""
+        for start in range(0, len(pairs), _AT_ONCE):
+            self._connection.ask_all(
+                [
+                    ("copy", {"source": protocol.text_of(source), "target": protocol.text_of(target)})
+                    for source, target in pairs[start : start + _AT_ONCE]
+                ]
+            )
+
+    def names(self, path: bytes) -> list[bytes]:
+        """See RemoteHost."""
+        answer = self._connection.ask("names", path=protocol.text_of(path))
+        with self._connection.understanding():
+            return [protocol.bytes_of(text) for text in answer.header["names"]]
+
+    def copy(self, source: bytes, target: bytes) -> None:
+        """See RemoteHost."""
+        self._connection.ask("copy", source=protocol.text_of(source), target=protocol.text_of(target))
+
+    def move(self, source: bytes, target: bytes) -> None:
+        """See RemoteHost."""
+        self.run(["mv", "-n", "-T", "--", source, target])
+
+    def remove_tree(self, path: bytes) -> None:
+        """See RemoteHost."""
+        self._connection.ask("remove_tree", path=protocol.text_of(path))
+
+    def run(
+        self,
+        argv: Sequence[bytes | str],
+        *,
+        stdin: bytes = b"",
+        folder: bytes | None = None,
+        timeout: float = 60.0,
+    ) -> Finished:
+        """See RemoteHost."""
+        answer = self._connection.ask("run", **_words(argv, stdin, folder, timeout))
+        with self._connection.understanding():
+            return _finished(answer.header)
+
+    def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
+        """See RemoteHost."""
+        words = _words(argv, b"", folder, _ONCE_SECONDS)
+        answer = self._connection.ask("run_once", marker=protocol.text_of(marker), **words).header
+        with self._connection.understanding():
+            known = answer.get("answer")
+            return Once(bool(answer["fresh"]), _finished(known) if known else None, float(answer["age"]))
+
+    def digest(self, path: bytes) -> str:
+        """See RemoteHost."""
+        found = self._connection.ask("digest_path", path=protocol.text_of(path)).header.get("digest")
+        if not isinstance(found, str) or not _DIGEST.fullmatch(found):
+            raise NotFoundError("no-digest", "the site returned no digest", subject=self._connection.where)
+        return found
+
+    @property
+    def round_trip(self) -> float:
+        """The shortest round trip so far, in seconds."""
+        return self._connection.round_trip
+
+    def close(self) -> None:
+        """See RemoteHost."""
+        self._connection.close()
+
+
+def _batches(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
+    some: list[SmallFile] = []
+    size = 0
+    for each in files:
+        if some and (len(some) == _AT_ONCE or size + len(each.content) > _AT_ONCE_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += len(each.content)
+    if some:
+        yield some
+
+
+def _cut(sizes: list[int], body: bytes, count: int) -> list[bytes | None]:
+    """Split concatenated contents; raises `ValueError` where the sizes do not add up."""
+    if len(sizes) != count or sum(max(size, 0) for size in sizes) != len(body):
+        raise ValueError
+    found: list[bytes | None] = []
+    start = 0
+    for size in sizes:
+        found.append(None if size < 0 else body[start : start + size])
+        start += max(size, 0)
+    return found
+
+
+def _words(argv: Sequence[bytes | str], stdin: bytes, folder: bytes | None, timeout: float) -> dict[str, Any]:
+    words = [word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape") for word in argv]
+    return {
+        "words": [protocol.text_of(word) for word in words],
+        "stdin": protocol.text_of(stdin),
+        "folder": protocol.text_of(folder) if folder is not None else None,
+        "timeout": timeout,
+    }
+
+
+def _finished(answer: dict[str, Any]) -> Finished:
+    return Finished(
+        int(answer["exit"]), protocol.bytes_of(answer["stdout"]), protocol.bytes_of(answer["stderr"])
+    )
+
+
+_PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
+
+
+def gate_script(python: str, *, agent: bool = True) -> str:
+    """Return the script of the forced command, for the site's `python`; without `agent`, only SFTP transfers files."""
+    if not _PYTHON.fullmatch(python):
+        raise UsageError("unsafe-python", "`python` can only have letters, digits and _./+-", subject=python)
+    text = Path(__file__).with_name("gate.sh").read_text("ascii")
+    return text.replace("@AGENT@", shlex.quote(remote_command(python)) if agent else "")

@@ -8,8 +8,8 @@ from hibali.errors import UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.plugins import load
-from transfers.remote.agent_host import AgentHost
 from transfers.remote.host import RemoteHost
+from transfers.remote.transport import AgentHost
 from transfers.stores.base import Store
 
 

@@ -50,7 +50,7 @@ class Lab(Site):
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.images.contents.annex_program", lambda: None)
+    monkeypatch.setattr("registry.images.images.annex_program", lambda: None)
 
 
 @pytest.fixture

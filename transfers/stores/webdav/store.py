@@ -31,9 +31,8 @@ from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import OWN, DavLock, Own, below
 from transfers.stores.webdav.probe import Honours, facts_of, probe_server, recall, remember
-from transfers.stores.webdav.removing import FileRemover, TreeRemover
 from transfers.stores.webdav.requests import Wire
-from transfers.stores.webdav.writing import WebdavTarget, Writing
+from transfers.stores.webdav.writing import FileRemover, TreeRemover, WebdavTarget, Writing
 
 _FOLDERS_AHEAD = 8
 _NAMES_AHEAD = 64

@@ -288,7 +288,7 @@ def test_bombs_are_refused_in_little_memory(bomb: str, tmp_path: Path) -> None:
 
 
 def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.images.tar.MOST_MEMBERS", 50)
+    monkeypatch.setattr("registry.images.archive.MOST_MEMBERS", 50)
     (tmp_path / "bomb").write_bytes(b"".join(tarfile.TarInfo(f"x{number}").tobuf() for number in range(51)))
     with pytest.raises(RefusedError, match="more than 50 members"):
         read_archive(tmp_path / "bomb")

@@ -46,7 +46,7 @@ def state(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         for name, value in annex_environment(os.environ, tmp_path).items():
             monkeypatch.setenv(name, value)
     else:
-        monkeypatch.setattr("registry.images.contents.annex_program", lambda: None)
+        monkeypatch.setattr("registry.images.images.annex_program", lambda: None)
     return tmp_path / "state"
 
 
@@ -249,7 +249,7 @@ ADDING = """
 import os, sys
 from pathlib import Path
 from registry import catalogue
-from registry.images import contents
+from registry.images import images as contents
 left = int(sys.argv[2])
 if sys.argv[4] == "plain":
     contents.annex_program = lambda: None

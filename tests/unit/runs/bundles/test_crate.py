@@ -9,7 +9,7 @@ from typing import Any
 
 from registry.descriptor import read_descriptor
 from runs.bundles.crate import Action, Described, write_metadata, write_runs_metadata
-from runs.bundles.record import PackedInput, Record, RunFacts
+from runs.bundles.read import PackedInput, Record, RunFacts
 from tests.support.catalogues import raw
 
 EVIL = '</script><script>alert(1)</script>\x1b]0;x\x07\u202e\n"},{"@id":"./"=HYPERLINK(\'x\')\ud800'
