@@ -44,7 +44,7 @@ class LocalContent:
     def __init__(self) -> None:
         self._known: dict[str, str] = {
             record["mark"]: record["digest"]
-            for record in read_records(_run_store())
+            for record in read_records(_digests_path())
             if isinstance(record.get("mark"), str) and isinstance(record.get("digest"), str)
         }
 
@@ -68,7 +68,7 @@ class LocalContent:
             )
         if time.time_ns() - found.st_ctime_ns > _FRESH_NS:
             self._known[mark] = digest
-            with contextlib.closing(Journal(_run_store())) as journal:
+            with contextlib.closing(Journal(_digests_path())) as journal:
                 journal.append({"schema": 1, "kind": "digest", "mark": mark, "digest": digest})
         return digest
 
@@ -116,7 +116,7 @@ def _walk(root: bytes, below: bytes) -> Iterable[tuple[bytes, os.stat_result]]:
         raise unreadable(root + b"/" + below, problem) from None
 
 
-def _run_store() -> Path:
+def _digests_path() -> Path:
     return ledger_folder("runs", "cache") / "here.digests"
 
 

@@ -33,7 +33,7 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is expected to happen; a LOST run is still queried again."""
+        """Whether the run is over as far as hibali knows; a LOST run is queried again."""
         return self in {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST}
 
     @property

@@ -20,11 +20,8 @@ from runs.store import QueuePlaces, RunStore, holder_of
 from runs.submit import find_job, remove_proxies
 from transfers.remote.host import RemoteHost
 
-_ENDED, _OVER, _BROKEN = (
-    "ended",
-    "over",
-    "killed",
-)  # in place of the scheduler's words, which speak of the whole job
+# What the journal of a pilot says about one task, in place of the scheduler's words about the whole job.
+_TASK_ENDED, _JOB_OVER, _TASK_KILLED = "ended", "over", "killed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +59,9 @@ def _numbers(found: Any) -> Iterable[int]:
 def task_status(number: int, job: Status, progress: PilotProgress) -> Status:
     """Return the status of a task in an allocation, like a scheduler's for a task of a job array."""
     if number in progress.broken:
-        return Status(Phase.ENDED, _BROKEN)
+        return Status(Phase.ENDED, _TASK_KILLED)
     if number in progress.ended:
-        return Status(Phase.ENDED, _ENDED if job.phase.queued else _OVER)
+        return Status(Phase.ENDED, _TASK_ENDED if job.phase.queued else _JOB_OVER)
     if job.phase is Phase.RUNNING and number not in progress.begun:
         return Status(Phase.WAITING, job.native, "waits in its allocation")
     return job
@@ -86,9 +83,9 @@ def resolve_in_allocation(
     """
     if record is not None and record.signal in {"", CANCEL_REQUESTED}:
         return seen
-    if status.native == _BROKEN and record is None:
+    if status.native == _TASK_KILLED and record is None:
         return Observation(State.FAILED, "", "its script was killed, and left no exit record")
-    if status.native == _ENDED:
+    if status.native == _TASK_ENDED:
         return Observation(State.RUNNING, "", "")  # a shared filesystem may show its record late
     if status.phase.queued:
         return Observation(

@@ -178,7 +178,7 @@ def run_key(
     name: str,
     after: Sequence[str] = (),
 ) -> str:
-    """Return the sha256 by which the same command finds the run that it started (contracts.md)."""
+    """Return the sha256 by which the same command finds the run that it started."""
     return canonical_digest(
         {
             "pipeline": pipeline.digest,

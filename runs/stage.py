@@ -61,7 +61,7 @@ class Cache:
         """
         self._host = host
         self._work = work
-        self._run_store = CacheRecords(site)
+        self._records = CacheRecords(site)
         self._target = target
         self._carrier = carrier
         self._times = times
@@ -167,13 +167,13 @@ class Cache:
         if times is not None and times.may_refresh(path) and times.is_due(self._oldest(path)):
             times.refresh(path)  # and then it is looked at anew
         mark = self.mark(path)
-        if mark is None or self._run_store.mark_of(path) == mark:
+        if mark is None or self._records.mark_of(path) == mark:
             return mark is not None
         if digest is None or not self._is_file(path) or self._host.digest(path) != digest:
             return False
         if self.mark(path) != mark:  # it changed while it was read
             return False
-        self._run_store.note_mark(path, mark)
+        self._records.note_mark(path, mark)
         return True
 
     def _is_file(self, path: bytes) -> bool:
@@ -195,7 +195,7 @@ class Cache:
         """Return the digest of a remote file when it was staged; None if unknown."""
         if identity.files is not None:
             return None
-        known = self._run_store.content_of(identity.digest)
+        known = self._records.content_of(identity.digest)
         if known is None:
             said = (self._host.get(self._pointer(identity), maximum=64) or b"").decode("ascii", "replace")
             name = read_name(f"{CONTENT}:{said}")
@@ -230,7 +230,7 @@ class Cache:
             raise IncompleteError(
                 "not-staged", "the staged input could not be moved to its final name", subject=identity.text
             )
-        self._run_store.note_content(identity.digest, digest)
+        self._records.note_content(identity.digest, digest)
         return final
 
     def _oldest(self, path: bytes) -> int | None:
@@ -243,7 +243,7 @@ class Cache:
     def _remember(self, path: bytes, source: str) -> None:
         mark = self.mark(path)
         if mark is not None:
-            self._run_store.note_mark(path, mark, source)
+            self._records.note_mark(path, mark, source)
 
 
 class _MovedDigests:

@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 
 class Proof(StrEnum):
-    """How well an entry is known to equal its source, from the best down (design.md, "The words")."""
+    """How well an entry is known to equal its source,, best first."""
 
     DIGEST = "digest"
     RECORDED = "recorded"

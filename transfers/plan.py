@@ -22,7 +22,7 @@ IN_THE_WAY = "folder-in-the-way"  # of a file that comes
 _SECOND = 1_000_000_000
 # The ends of what filesystems and protocols hold, from 1970: signed 32 bits (ext3, XFS, NFS), none before 1970 (SFTP, NFS),
 # from 1980 (FAT); and unsigned 32 bits (SFTP, NFS), to 2107 (FAT), 34 bits (ext4), XFS with bigtime. WebDAV's are those of
-# webdav_known.py.
+# transfers/stores/webdav/multistatus.py.
 _EARLIEST_NS = frozenset(seconds * _SECOND for seconds in (-30_610_224_000, -(2**31), 0, 86_401, 315_532_800))
 _LATEST_NS = frozenset(
     seconds * _SECOND

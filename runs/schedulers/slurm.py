@@ -263,7 +263,7 @@ class Slurm(Scheduler):
         return found if found or not lines else None
 
     def cancel_words(self, job: str) -> tuple[str, ...]:
-        """One that is over is answered with 0, too; scancel answers 0 for a job that is over."""
+        """Return the command; scancel exits with 0 for a job that has ended, too."""
         return ("scancel", job)
 
     def task_job(self, job: str, index: int) -> str:

@@ -164,7 +164,7 @@ def _put_chunks(host: RemoteHost, run: Run, directives: tuple[str, ...]) -> None
 
 
 def sweep_key(workload: Workload, identities: Sequence[str], site: str) -> str:
-    """Return the sha256 by which the same command finds the sweep, or the repetition, that it started (contracts.md)."""
+    """Return the sha256 by which the same command finds the sweep, or the repetition, that it started."""
     return canonical_digest(
         {
             "pipeline": workload.pipeline.digest,

@@ -38,7 +38,7 @@ def test_a_transfer_is_seen_and_leaves_one_sentence(local_there: Transfers) -> N
     assert re.search(r"e\\x1b\[31mvil\\n\\u202e\[bold\]large\\xff +[0-9]+ %", seen)
     assert terminal.end() == 0
     [last] = terminal.screen().splitlines()
-    assert last.startswith("41 files and ")
+    assert last.startswith("41 files (")
     assert b"\x1b[31mvil" not in terminal.written
     assert terminal.written.count(b"push /") < 6 * (time.monotonic() - began)  # drawn four times a second
     assert_cursor_is_seen(terminal)

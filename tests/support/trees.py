@@ -111,20 +111,23 @@ def walk_paths(root: Path | bytes) -> Iterable[tuple[bytes, os.stat_result]]:
 def read_tree(root: Path | bytes) -> dict[bytes, Leaf]:
     """What stands below `root`: files as content, links, and folders that are empty."""
     top = os.fsencode(root)
-    found: dict[bytes, Leaf] = {}
+    found: dict[bytes, Leaf | None] = {}
     for path, status in walk_paths(top):
-        full = top + b"/" + path
-        if stat.S_ISLNK(status.st_mode):
-            found[path] = Link(os.readlink(full))
-        elif stat.S_ISDIR(status.st_mode):
-            if not os.listdir(full):
-                found[path] = Folder()
-        elif stat.S_ISREG(status.st_mode):
-            with contextlib.suppress(FileNotFoundError), open(full, "rb") as stream:
-                found[path] = stream.read()
-        else:
-            raise AssertionError(f"{path!r} is a device, FIFO or socket")
-    return found
+        with contextlib.suppress(FileNotFoundError):  # removed since, while hibali works there
+            found[path] = _read_leaf(top + b"/" + path, status.st_mode)
+    return {path: leaf for path, leaf in found.items() if leaf is not None}
+
+
+def _read_leaf(full: bytes, mode: int) -> Leaf | None:
+    """A file's content, a link or an empty folder; None for a folder with something in it."""
+    if stat.S_ISLNK(mode):
+        return Link(os.readlink(full))
+    if stat.S_ISDIR(mode):
+        return None if os.listdir(full) else Folder()
+    if stat.S_ISREG(mode):
+        with open(full, "rb") as stream:
+            return stream.read()
+    raise AssertionError(f"{full!r} is a device, FIFO or socket")
 
 
 def state_of(root: Path | bytes) -> dict[bytes, tuple[int, ...]]:

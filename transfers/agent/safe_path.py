@@ -245,7 +245,7 @@ class Roots(object):
                 self.check(path)
 
 
-def outside(path: bytes) -> RefusedError:
+def leaves_root_error(path: bytes) -> RefusedError:
     """The error for a path that leads out of the configured root that it names."""
     words = "symlinks in this path lead out of the configured root"
     real = os.path.realpath(path).decode("utf-8", "replace") if path else ""

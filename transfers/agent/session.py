@@ -31,7 +31,7 @@ from transfers.agent.protocol import (
 from transfers.agent.reading import put_in
 from transfers.agent.receiving import absolute_path
 from transfers.agent.removing import check_itself, check_unheld, remove_item, remove_own, remove_root, sweep
-from transfers.agent.safe_path import OpenedFolder, Root, Roots, UnsafeNameError, outside
+from transfers.agent.safe_path import OpenedFolder, Root, Roots, UnsafeNameError, leaves_root_error
 from transfers.agent.writing import packed_in, purge, remove_tree, sync_folders, with_attributes
 
 if TYPE_CHECKING:  # most agents need few of them: they are loaded when they are used
@@ -118,7 +118,7 @@ class Session(object):
         place = self.roots.open(path, bool(header.get("make")))
         if header.get("confined") and not place.inside:
             os.close(place.descriptor)
-            raise outside(path)
+            raise leaves_root_error(path)
         if self._reader is not None:  # it reads below the root that was open
             self._reader.close()
             self._reader = None
@@ -141,7 +141,7 @@ class Session(object):
 
     def _check_place(self) -> None:
         if self._place is not None and not self._place.inside:
-            raise outside(b"")
+            raise leaves_root_error(b"")
 
     def _identity(self, header: Dict[str, Any]) -> None:
         del header
@@ -445,7 +445,7 @@ class Session(object):
             return
         try:
             if not place.inside:
-                raise outside(folder)
+                raise leaves_root_error(folder)
             if place.foreign is not None:
                 raise place.foreign
             remove_tree(place.descriptor, name)
@@ -538,7 +538,7 @@ class Session(object):
         self._channel.send(protocol.END, self._growths.append(header, content))
 
     def store_whole(self, header: Dict[str, Any], body: protocol.Body) -> None:
-        """Store one small file; see whole.py."""
+        """Store one small file; see receiving.py."""
         from transfers.agent.receiving import store_whole  # start-up: only for this request
 
         if hashlib.sha256(body).hexdigest() != header["digest"]:

@@ -30,13 +30,13 @@ from transfers.stores.base import Item, Landed, Payload, Problem
 
 
 class SendWindow(Protocol):
-    """Whoever keeps the window and tells what became of each item; called from the threads of the lines."""
+    """The window of a transfer, which reports the result of each item; called from the threads of the channels."""
 
     def joined(self) -> None:
-        """A hand can take units."""
+        """A worker can take units."""
 
     def placed(self, payload: Payload) -> None:
-        """A hand wrote a piece of a large file."""
+        """A worker wrote a piece of a large file."""
 
     def close(self, number: int) -> None:
         """A unit is answered."""

@@ -370,7 +370,7 @@ _HINTS = {
 def agent_failed(reason: str, where: str) -> HibaliError:
     """Return the error for an exception in the agent, a bug of hibali that is never retried."""
     return HibaliError(
-        "agent-failed",  # problems.FAILED
+        "agent-failed",  # what the agent calls a bug of its own
         f"hibali's agent stopped because of a bug: {reason}",
         subject=where,
         hint="Please report this line, with the version: hibali --version",

@@ -65,18 +65,18 @@ class Holding:
         """Whether the lock was taken and not given back."""
         return self._operation is not None
 
-    def question(self, operation: str, **more: Any) -> tuple[str, dict[str, Any]]:
-        """What takes the lock for the first time."""
+    def lock_request(self, operation: str, **more: Any) -> tuple[str, dict[str, Any]]:
+        """Return the request that takes the lock, and hold it from then on."""
         self._operation = operation
         told = {"operation": operation, "client": this_client(), "lease": self.lease, "call": self._call}
         return "lock", {**told, **more}
 
     def given_back(self) -> None:
-        """The lock is no longer held."""
+        """Note that the lock was released."""
         self._operation = None
 
     def leave(self, *formers: dict[str, Any]) -> None:
-        """The lines of these agents are let go of, and nobody knows whether they have ended."""
+        """Note agents whose connections were dropped, and which may still be running."""
         self._formers += formers
 
     def take_back(self, connection: Connection, opening: dict[str, Any], *, anew: bool) -> None:
@@ -93,7 +93,7 @@ class Holding:
         # Those on another machine or of another boot stop at their next look at the lock, which they do not hold then.
         self._formers = []
         connection.ask_all(
-            [("open", opening), self.question(self._operation, back=not anew, walked=self.walked)]
+            [("open", opening), self.lock_request(self._operation, back=not anew, walked=self.walked)]
         )
 
 
@@ -620,7 +620,7 @@ class PosixStore(Store):
 
     def lock(self, operation: str, *, make: bool = False) -> PosixLock:
         """See Store."""
-        asked = [self._holding.question(operation)]
+        asked = [self._holding.lock_request(operation)]
         root = protocol.text_of(self.where)
         if not self._opened:
             asked.insert(0, ("open", self._opening(make=make)))

@@ -17,7 +17,7 @@ from transfers.agent.commands import expanded
 from transfers.agent.protocol import RefusedError, problem_of
 from transfers.agent.receiving import fetch_whole, store_whole
 from transfers.agent.removing import remove_item
-from transfers.agent.safe_path import OpenedFolder, Root, Roots, UnsafeNameError, outside
+from transfers.agent.safe_path import OpenedFolder, Root, Roots, UnsafeNameError, leaves_root_error
 from transfers.entry import Entry
 from transfers.pipeline.batches import problem_from
 from transfers.pipeline.channel_pool import ChannelPool, no_lines
@@ -85,7 +85,7 @@ class LocalStore(PosixStore):
         try:
             place, root = self._reopen_folder()
             if removes and not place.inside:
-                raise outside(self.where)
+                raise leaves_root_error(self.where)
             if place.foreign is not None and (writes or removes):
                 raise place.foreign
             yield root
