@@ -11,8 +11,8 @@ from hibali.config.model import Limits
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Retried, ignore
 from hibali.retry import Intervals, growing_intervals, pause
-from runs.model import Key, Run, State, Sweep, ignore_run
-from runs.poll import add_reasons, names_of_task, observations_of, query_runs, record_observations, update
+from runs.model import Key, Run, State, ignore_run
+from runs.poll import add_reasons, observations_of, query_runs, record_observations, update
 from runs.rate_limits import SharedPolling
 from runs.records import sweep_of, task_folder
 from runs.schedulers.base import NotSubmitted, Phase, Scheduler, Status, Unclear, check_job_id
@@ -41,9 +41,10 @@ def note_usage(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs
     with contextlib.suppress(HibaliError):
         known = scheduler.read_accounting(host.run(words, timeout=_PATIENCE_SECONDS))
         for run in asked:
-            tasks = dict(pair for job in _jobs_of(run) for pair in _tasks_of(job, known or {}))
+            names = [name for each in _task_names(run, scheduler).values() for name in each]
+            tasks = {name: known[name] for name in (*_jobs_of(run), *names) if known and name in known}
             if known is None or (tasks and not any(task.phase in _UNDER_WAY for task in tasks.values())):
-                each = {} if run.sweep is None else _each_task(run.sweep, tasks)
+                each = _each_task(_task_names(run, scheduler), tasks)
                 run_store.note(run.id, "usage", {**_combine_usage(list(tasks.values())), **each})
 
 
@@ -56,19 +57,24 @@ def _jobs_of(run: Run) -> list[str]:
     return [run.job] if run.sweep is None else [job for chunk in run.sweep.chunks for job in chunk.jobs]
 
 
-def _tasks_of(job: str, known: Mapping[str, Status]) -> list[tuple[str, Status]]:
-    """Return the accounting of the job itself, or of the tasks of a job array: `12` is `12_1`, `12_2`, ..., or `12[1]`, or `12.1`."""
-    begins = tuple(f"{job.replace('[]', '')}{mark}" for mark in "_[.")
-    return [(name, each) for name, each in known.items() if name == job or name.startswith(begins)]
+def _task_names(run: Run, scheduler: Scheduler) -> dict[int, list[str]]:
+    """Return how accounting may name each task of a sweep, by its number; {} for a single run."""
+    positions = {} if run.sweep is None else run.sweep.positions()
+    return {
+        number: [name for job in chunk.jobs for name in scheduler.task_names(job, index)]
+        for number, (chunk, index) in positions.items()
+    }
 
 
-def _each_task(sweep: Sweep, known: Mapping[str, Status]) -> dict[str, list[list[float | int | None]]]:
+def _each_task(
+    names: Mapping[int, Sequence[str]], known: Mapping[str, Status]
+) -> dict[str, list[list[float | int | None]]]:
     """Return the usage of each task as number, seconds and bytes; if several jobs had a task, the largest usage is its own."""
     found: dict[int, tuple[float | None, int | None]] = {}
-    for number, (chunk, index) in sweep.positions().items():
-        told = [each for job in chunk.jobs for name in names_of_task(job, index) if (each := known.get(name))]
-        if told:
-            best = max(told, key=lambda each: each.cpu_seconds or 0.0)
+    for number, each_names in names.items():
+        accounted = [known[name] for name in each_names if name in known]
+        if accounted:
+            best = max(accounted, key=lambda each: each.cpu_seconds or 0.0)
             found[number] = (best.cpu_seconds, best.memory_bytes)
     used = [[number, *each] for number, each in found.items() if each != (None, None)]
     return {"tasks": used} if used else {}

@@ -261,7 +261,7 @@ def _find_subjects(
         for run, closely in single
     ]
     for run, sweep, closely in sweeps:
-        subjects += _tasks_of(run, sweep, task_statuses, thorough=closely)
+        subjects += _tasks_of(run, sweep, scheduler, task_statuses, thorough=closely)
     return subjects
 
 
@@ -308,14 +308,19 @@ def _open_jobs(sweep: Sweep, *, thorough: bool) -> list[str]:
 
 
 def _tasks_of(
-    run: Run, sweep: Sweep, task_statuses: Mapping[str, Mapping[int, Status]], *, thorough: bool
+    run: Run,
+    sweep: Sweep,
+    scheduler: Scheduler,
+    task_statuses: Mapping[str, Mapping[int, Status]],
+    *,
+    thorough: bool,
 ) -> list[Subject]:
     found = []
     for number, (chunk, index) in sweep.positions().items():
         if not chunk.jobs or not _is_open(sweep, number, thorough=thorough):
             continue
         status = _best([task_statuses.get(job, {}).get(index, GONE) for job in chunk.jobs])
-        accounts = tuple(name for job in chunk.jobs for name in names_of_task(job, index))
+        accounts = tuple(name for job in chunk.jobs for name in scheduler.task_names(job, index))
         accounts = accounts if sweep.pilot is None else chunk.jobs
         state = sweep.tasks[number].state
         word = task_record_id(run.id, number)
@@ -324,11 +329,6 @@ def _tasks_of(
             Subject((run.id, number), run, folder, word, state, status, chunk.jobs, accounts, thorough)
         )
     return found
-
-
-def names_of_task(job: str, index: int) -> tuple[str, ...]:
-    """Return the names of a task of an array in accounting: as Slurm, PBS or LSF, and Grid Engine write it."""
-    return (f"{job}_{index}", f"{job.replace('[]', '')}[{index}]", f"{job}.{index}")
 
 
 def _best(statuses: Sequence[Status]) -> Status:

@@ -124,16 +124,17 @@ def prepare(
         entrypoint=image.entrypoint,
         image_environment=image.environment,
         tasks=resources.tasks or 1,
+        launched=scheduler.variables.launched,
         gpus=gpus.kind if gpus is not None and resources.gpus else "",
         own=compute.site.container.own,
     )
     if container.isolates:
         task = _with_image_options(workload.pipeline, line, task)
-    check_environment(task.environment)
+    check_environment(task.environment, scheduler.variables.prefixes)
     if job.proxy:
         task = with_proxy(task, paths, container)
     start = _with_launcher(
-        find_launcher(resources, compute.settings.mpi or compute.scheduler.launcher), container.start(task)
+        find_launcher(resources, compute.settings.mpi or scheduler.launcher), container.start(task)
     )
     guard = guard_lines(folder, job.dependencies.needs)
     outputs = tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs)
@@ -141,7 +142,7 @@ def prepare(
     return Prepared(
         run=run_id,
         folder=folder,
-        job_script=job_script(run_id, directives, compute.scheduler.variables),
+        job_script=job_script(run_id, directives, scheduler.variables),
         start=start_script(compute.settings.prologue, guard + start),
         command=line.script if line.script.endswith("\n") else line.script + "\n",
         command_path=paths.command,

@@ -20,6 +20,7 @@ from hibali.ledger import ledger_folder
 from hibali.rate_limits import Refusals, Refused, note_use, read_uses
 from hibali.ssh.sessions import login_name, login_refusals
 from runs.model import Run
+from runs.schedulers.base import load_scheduler
 from runs.store import QueuePlaces, RunStore, count_queued
 from transfers.remote.host import Finished, Once, RemoteHost
 from transfers.stores.open_store import open_host
@@ -163,13 +164,6 @@ def _sent(receipt: dict[str, Any]) -> int:
     return sent if isinstance(sent, int) else 0
 
 
-# The first words of what schedulers are asked with (runs/schedulers); others are commands too, and listed by name.
-SCHEDULER_PROGRAMS = frozenset({
-    *("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo"),
-    *("oarsub", "oarstat", "oardel", "oarresume", "oarnodes"),
-    *("qsub", "qstat", "qacct", "qdel", "qrls", "qalter", "qhost", "qconf", "qselect", "tracejob"),
-    *("bsub", "bjobs", "bhist", "bacct", "bkill", "bresume", "bstop"),
-})  # fmt: skip
 _SPANS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 
@@ -205,10 +199,18 @@ def _used(site: Site, since: datetime, carried: Carried) -> dict[str, Any]:
     return {
         "logins": found["login"],
         "logins_refused": found["login refused"],
-        "scheduler_commands": sum(times for name, times in commands.items() if name in SCHEDULER_PROGRAMS),
+        "scheduler_commands": sum(commands[name] for name in _scheduler_programs(site)),
         "commands": dict(sorted(commands.items())),
         "bytes": carried(site.name, since),
     }
+
+
+def _scheduler_programs(site: Site) -> frozenset[str]:
+    """Return the programs of the site's scheduler; other commands are listed by name."""
+    if site.scheduler is None:
+        return frozenset()
+    scheduler = load_scheduler(site.scheduler.name)
+    return frozenset((*scheduler.programs, *scheduler.commands)) - {"sh"}
 
 
 def _logins(site: Site) -> list[tuple[str, str]]:

@@ -61,6 +61,7 @@ class Task:
     entrypoint: tuple[str, ...] = ()
     image_environment: Mapping[str, str] = field(default_factory=dict)
     tasks: int = 1
+    launched: tuple[str, ...] = ()
     gpus: str = ""
     own: Any = None
 
@@ -133,10 +134,13 @@ def load_container(word: str) -> Container:
     return found
 
 
-def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise `RefusedError` for a variable that would reach beyond the tool, or is no variable at all (S10)."""
+def check_environment(environment: Mapping[str, str], reserved: tuple[str, ...] = ()) -> None:
+    """Raise `RefusedError` for a variable that would reach beyond the tool, or whose name is invalid (S10).
+
+    `reserved` are the beginnings of names that belong to the scheduler.
+    """
     for name, value in environment.items():
-        if not is_safe_variable(name):
+        if not is_safe_variable(name) or name.startswith(reserved):
             raise RefusedError(
                 "unsafe-variable",
                 f"a pipeline may not set the variable {printable(name)}",
@@ -144,7 +148,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
                 hint="Take it out of `environment-variables` in the descriptor.",
             )
         if "\0" in value:
-            raise RefusedError("unsafe-variable", "the value holds a NUL byte", subject=name)
+            raise RefusedError("unsafe-variable", "the value contains a NUL byte", subject=name)
 
 
 def find_consent_reasons(pipeline: Pipeline, container: Container) -> list[str]:
@@ -270,8 +274,8 @@ def unsafe_path(path: str, what: str) -> RefusedError:
     )
 
 
-# What a launcher tells each task: Slurm, PMI and PMIx, Open MPI and its PRRTE, MPICH's Hydra, Intel MPI, MVAPICH. By name,
-# because SLURM_JWT is a credential.
+# What MPI launchers tell each task, beside what the scheduler's own one does (`JobVariables.launched`): PMI and PMIx, Open MPI and
+# its PRRTE, MPICH's Hydra, Intel MPI, MVAPICH.
 _LAUNCHED = (
     "PMI_[A-Za-z0-9_]*",
     "PMI2_[A-Za-z0-9_]*",
@@ -281,24 +285,6 @@ _LAUNCHED = (
     "HYDI_[A-Za-z0-9_]*",
     "MPI_LOCAL[A-Z]*",
     "MV2_COMM_[A-Z_]*",
-    *(
-        f"SLURM_{name}"
-        for name in (
-            "PROCID",
-            "LOCALID",
-            "NODEID",
-            "NTASKS",
-            "NPROCS",
-            "NNODES",
-            "JOBID",
-            "JOB_ID",
-            "JOB_NODELIST",
-            "NODELIST",
-            "TASKS_PER_NODE",
-            "STEPID",
-            "STEP_[A-Z_]*",
-        )
-    ),
 )
 # Which GPUs are the job's: CUDA, ROCm, HIP, OpenCL.
 _GIVEN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
@@ -309,7 +295,8 @@ def handed_on(task: Task, each: str) -> str:
 
     A clean environment (S10) is without them, and then a task would not know which one it is, or which GPUs are its own.
     """
-    wanted = (*(_LAUNCHED if task.tasks > 1 else ()), *(_GIVEN if task.gpus else ()))
+    launched = (*_LAUNCHED, *task.launched) if task.tasks > 1 else ()
+    wanted = (*launched, *(_GIVEN if task.gpus else ()))
     if not wanted:
         return ""
     names = "\\|".join(wanted)

@@ -121,6 +121,7 @@ Answer = Submitted | NotSubmitted | Unclear
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[A-Za-z0-9_-]+\]\*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +133,25 @@ class JobVariables:
         array: The id of the job array that the job is a task of.
         index: The number of this task, from 1.
         folder: Where the job was submitted from, if it may begin elsewhere.
+        prefixes: How the names of its variables begin; a pipeline may not set these.
+        launched: Basic regular expressions of the names by which its launcher tells a task which one it is.
     """
 
     job: tuple[str, ...] = ()
     array: tuple[str, ...] = ()
     index: tuple[str, ...] = ()
     folder: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    launched: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what could be more than a name in a job script (S9)."""
-        for name in (*self.job, *self.array, *self.index, *self.folder):
+        for name in (*self.job, *self.array, *self.index, *self.folder, *self.prefixes):
             if not _VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is not the name of a variable")
+        for pattern in self.launched:
+            if not _VARIABLES.fullmatch(pattern):
+                raise ValueError(f"{pattern!r} is not a pattern for names of variables")
 
 
 class Scheduler(ABC):
@@ -158,6 +166,7 @@ class Scheduler(ABC):
         settings: Its own keys of [scheduler], a class made by `hibali.config.schema.table`; `Resources.own` is an object of it, or None
             where the site gives none of them.
         programs: The programs that have to be there, the main one first.
+        commands: Other programs that its command lines start; `sites usage` counts all of them.
         launcher: What starts several tasks of a job where the site names nothing.
         variables: By which a job learns of itself.
     """
@@ -165,6 +174,7 @@ class Scheduler(ABC):
     name: ClassVar[str]
     settings: ClassVar[type | None] = None
     programs: ClassVar[tuple[str, ...]] = ()
+    commands: ClassVar[tuple[str, ...]] = ()
     launcher: ClassVar[tuple[str, ...]] = ()
     variables: ClassVar[JobVariables] = JobVariables()
 
@@ -220,6 +230,10 @@ class Scheduler(ABC):
         """What it knows, by job id; None where accounting is off or silent."""
         del finished
         return None
+
+    def task_names(self, job: str, index: int) -> tuple[str, ...]:
+        """How `read_accounting` may name a task of a job array."""
+        return (f"{job}_{index}",)
 
     def start_words(self) -> tuple[str, ...] | None:
         """Ask when the job script on standard input would start; () where every job starts at once, None where nobody can tell."""

@@ -75,10 +75,13 @@ _BROKEN = ("TERM_CWD_NOTEXIST", "TERM_LOAD", "TERM_PREEMPT", "TERM_REQUEUE_ADMIN
 
 
 class Lsf(Scheduler):  # what bacct writes is for people
-    """The questions, and the tables that read the answers."""
+    """Submit with bsub, and poll with bjobs."""
 
     name = "lsf"
-    variables = JobVariables(job=("LSB_JOBID",), array=("LSB_JOBID",), index=("LSB_JOBINDEX",))
+    commands = ("bsub", "bjobs", "bhist", "bacct", "bkill", "bresume", "bstop")
+    variables = JobVariables(
+        job=("LSB_JOBID",), array=("LSB_JOBID",), index=("LSB_JOBINDEX",), prefixes=("LSB_",)
+    )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """`#BSUB` lines; cores stay together on one node unless nodes or processes are asked for."""

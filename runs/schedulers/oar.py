@@ -74,11 +74,16 @@ _WARNING_SECONDS = (
 
 
 class Oar(Scheduler):
-    """The questions, and the tables that read the answers."""
+    """Submit with oarsub, and poll with oarstat."""
 
     name = "oar"
+    commands = ("oarsub", "oarstat", "oardel", "oarresume", "oarnodes")
     variables = JobVariables(
-        job=("OAR_JOB_ID",), array=("OAR_ARRAY_ID",), index=("OAR_ARRAY_INDEX",), folder=("OAR_WORKDIR",)
+        job=("OAR_JOB_ID",),
+        array=("OAR_ARRAY_ID",),
+        index=("OAR_ARRAY_INDEX",),
+        folder=("OAR_WORKDIR",),
+        prefixes=("OAR_",),
     )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
@@ -173,16 +178,6 @@ class Oar(Scheduler):
         """Names can be seen by others, so only the user's own job counts."""
         mine = [record for record in _records(finished) if record.get("owner") == user]
         return str(min(mine, key=lambda record: int(record["job"]))["array"]) if mine else None
-
-    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
-        """There is nothing that oarstat does not tell."""
-        del jobs, run, since
-        return ()
-
-    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
-        """Never asked."""
-        del finished
-        return None
 
     def cancel_words(self, job: str) -> tuple[str, ...]:
         """A job that is being ended is refused, one that has ended is not."""

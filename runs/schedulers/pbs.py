@@ -113,14 +113,16 @@ _UNKNOWN = {35, 153}  # "Job has finished", "Unknown Job Id"
 
 
 class Pbs(Scheduler):  # accounts are files of the server's, and what it remembers qstat tells
-    """The questions, and the tables that read the answers."""
+    """Submit with qsub, and poll with qstat: OpenPBS and Torque."""
 
     name = "pbs"
+    commands = ("qsub", "qstat", "qdel", "qrls", "qalter", "qselect", "tracejob")
     variables = JobVariables(
         job=("PBS_JOBID",),
         array=("PBS_JOBID",),
         index=("PBS_ARRAY_INDEX", "PBS_ARRAYID"),
         folder=("PBS_O_WORKDIR",),  # where jobs begin in the home folder
+        prefixes=("PBS_",),
     )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:

@@ -58,10 +58,11 @@ for job; do qacct -j "$job" && found=1; done
 
 
 class Sge(Scheduler):
-    """The questions, and the tables that read the answers."""
+    """Submit with qsub, poll with qstat, and read accounting from qacct: Grid Engine."""
 
     name = "sge"
-    variables = JobVariables(job=("JOB_ID",), array=("JOB_ID",), index=("SGE_TASK_ID",))
+    commands = ("qsub", "qstat", "qacct", "qdel", "qrls", "qhost", "qconf")
+    variables = JobVariables(job=("JOB_ID",), array=("JOB_ID",), index=("SGE_TASK_ID",), prefixes=("SGE_",))
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """`#$` lines. Several cores need a parallel environment, whose name is the site's affair: `smp` unless a
@@ -151,6 +152,10 @@ class Sge(Scheduler):
         """One qacct for each job: it looks for one at a time."""
         del since
         return ("/bin/sh", "-c", _ACCOUNTS, "hibali", *(jobs or (job_name(run),)))
+
+    def task_names(self, job: str, index: int) -> tuple[str, ...]:
+        """Name a task as this module reads qacct."""
+        return (f"{job}.{index}",)
 
     def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
         """The last record of a job counts: one that was started again has several."""

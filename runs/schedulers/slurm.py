@@ -89,13 +89,30 @@ _ID_LINE = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;[A-Za-z0-9_.-]
 
 
 class Slurm(Scheduler):
-    """The questions, and the tables that read the answers."""
+    """Submit with sbatch, poll with squeue, and read accounting from sacct."""
 
     name = "slurm"
     programs = ("sbatch", "squeue", "scancel")
+    commands = ("sacct", "scontrol", "sinfo")
     launcher = ("srun",)
     variables = JobVariables(
-        job=("SLURM_JOB_ID",), array=("SLURM_ARRAY_JOB_ID",), index=("SLURM_ARRAY_TASK_ID",)
+        job=("SLURM_JOB_ID",),
+        array=("SLURM_ARRAY_JOB_ID",),
+        index=("SLURM_ARRAY_TASK_ID",),
+        prefixes=("SLURM_", "SBATCH_", "SRUN_"),
+        # by name, because SLURM_JWT is a credential
+        launched=(
+            *(
+                "SLURM_PROCID",
+                "SLURM_LOCALID",
+                "SLURM_NODEID",
+                "SLURM_NTASKS",
+                "SLURM_NPROCS",
+                "SLURM_NNODES",
+            ),
+            *("SLURM_JOBID", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_TASKS_PER_NODE"),
+            *("SLURM_STEPID", "SLURM_STEP_[A-Z_]*"),
+        ),
     )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from hibali.errors import RefusedError, UsageError
 from hibali.plugins import built_in_words
 from registry.pipeline import Container as Wanted
 from runs.containers.base import Bind, Container, Task, check_environment, load_container, read_options
+from runs.schedulers.base import load_scheduler
 from transfers.remote.host import Finished
 
 RUN = "20260102-030405-0a1b2c3d"
@@ -59,6 +60,7 @@ def task(folder: str, **more: object) -> Task:
         "sees_work": f"{folder}/work",
         "environment": {"NAME": HOSTILE},
         "image": "0" * 64,
+        "launched": load_scheduler("slurm").variables.launched,
     }
     return Task(**{**values, **more})  # type: ignore[arg-type]
 

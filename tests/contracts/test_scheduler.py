@@ -71,7 +71,7 @@ def test_directives_are_comment_lines_of_typed_values(scheduler: Scheduler) -> N
         directives=("--mem=1 # x",),
     )
     for line in scheduler.directives(asked):
-        assert re.fullmatch(r"#(?:[A-Z]+|\$) -[ -~]+", line)
+        assert re.fullmatch(r"#(?:[A-Z]+:?|\$) -[ -~]+", line)
     assert scheduler.directives(Resources()) == ()
 
 
