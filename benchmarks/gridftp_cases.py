@@ -68,7 +68,7 @@ def _case(name: str, subject: str, files: int, size: int, plain: Sequence[str], 
 
     @contextlib.contextmanager
     def prepare(stage: Stage) -> Iterator[Field]:
-        with stage.place("gridftp", memory=True) as place, stage.far(Link()) as config:
+        with stage.place("gridftp", memory=True) as place, stage.host(Link()) as config:
             amount = make_tree(place / "source", stage.amount(files, size))
             (place / "targets").mkdir()
             target = FolderTarget(place / "targets", amount)

@@ -28,7 +28,7 @@ class Link:
 
 @contextlib.contextmanager
 def long_link(session: Path, link: Link, near: SshServer) -> Iterator[Path]:
-    """The configuration for `ssh -F`, whose host `far` is at the other end; all is gone afterwards.
+    """The configuration for `ssh -F`, whose host `host` is at the other end; all is gone afterwards.
 
     Raises `MissingPackageError` where such a link cannot be made.
     """

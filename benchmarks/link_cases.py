@@ -24,7 +24,7 @@ def _over(
 ) -> Callable[[Stage], contextlib.AbstractContextManager[Field]]:
     @contextlib.contextmanager
     def prepare(stage: Stage) -> Iterator[Field]:
-        with stage.place("link", memory=True) as place, stage.far(link) as config:
+        with stage.place("link", memory=True) as place, stage.host(link) as config:
             amount = make_tree(place / "source", stage.amount(files, size))
             (place / "targets").mkdir()
             target = FolderTarget(place / "targets", amount)

@@ -35,8 +35,8 @@ class Way:
 
         def words(place: str) -> list[str]:
             here, there = self._ends(place)
-            far = f"{self.site}:{there.name}"
-            ends = [far, str(here)] if self.pull else [str(here), far]
+            host = f"{self.site}:{there.name}"
+            ends = [host, str(here)] if self.pull else [str(here), host]
             return [*HIBALI, "pull" if self.pull else "push", "--quiet", *ends]
 
         environment = {**self.stage.environment(runtime), **(more or {})}
@@ -50,8 +50,8 @@ class Way:
         def words(place: str) -> list[str]:
             shell = shlex.join(self._ssh(runtime, cipher=cipher, kept=kept))
             here, there = self._ends(place)
-            far = f"{self.host}:{there}/"
-            ends = [far, f"{here}/"] if self.pull else [f"{here}/", far]
+            host = f"{self.host}:{there}/"
+            ends = [host, f"{here}/"] if self.pull else [f"{here}/", host]
             return [program, "-a", *more, "-e", shell, *ends]
 
         name = " ".join(["rsync", *more]) + (", aes128-gcm" if cipher else "")

@@ -106,7 +106,7 @@ class Stage:
         return store
 
     @contextlib.contextmanager
-    def far(self, link: Link) -> Iterator[Path]:
+    def host(self, link: Link) -> Iterator[Path]:
         """The long link; the configuration for ssh."""
         with long_link(self.folder, link, self.ssh()) as config:
             try:

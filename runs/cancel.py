@@ -34,7 +34,7 @@ def release_run(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run
     if run.state not in _IN_QUEUE:
         return run_store.note(run.id, "released") if not run.submission.released else run
     run_store.note(run.id, "release")
-    finished = host.run(scheduler.release_words(run.job))
+    finished = host.run(scheduler.release_argv(run.job))
     if finished.exit_code != 0 and update(host, scheduler, run_store, [run])[0].state in _IN_QUEUE:
         said = printable(finished.stderr.strip()[-500:])
         raise TryLaterError("not-released", f"the scheduler did not release the job: {said}", subject=run.id)
@@ -89,7 +89,7 @@ def end_jobs(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
         if all(sweep_of(run).tasks[number].state.final for number in chunk.tasks):
             continue
         for job in chunk.jobs:
-            finished = host.run(scheduler.cancel_words(job))
+            finished = host.run(scheduler.cancel_argv(job))
             if finished.exit_code != 0:
                 said = printable(finished.stderr.strip()[-500:])
                 raise TryLaterError(
@@ -147,7 +147,7 @@ def _give_up(open_host: Callable[[], RemoteHost], scheduler: Scheduler, run_stor
 
 
 def _end_job(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
-    finished = host.run(scheduler.cancel_words(run.job))
+    finished = host.run(scheduler.cancel_argv(run.job))
     if finished.exit_code != 0:
         said = printable(finished.stderr.strip()[-500:])
         raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {said}", subject=run.id)

@@ -80,7 +80,7 @@ class SiteImages:
 
     def ask(self, name: str) -> Image | None:
         """Return the image that the runtime's own store has under a name; raises if the runtime does not answer."""
-        words = self._container.image_words(name)
+        words = self._container.image_argv(name)
         return self._container.read_image(self._commands.ask(words), name) if words else None
 
     def find(self, record: ImageRecord) -> Staged | None:
@@ -249,7 +249,7 @@ class SiteImages:
 
     def _run_all(self, archive: str, result: str, record: ImageRecord) -> None:
         identifier = record.id.removeprefix("sha256:")
-        for words in self._container.convert_words(archive, result, record.format, identifier):
+        for words in self._container.convert_argv(archive, result, record.format, identifier):
             self._commands.run(words)
 
 

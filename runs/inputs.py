@@ -320,15 +320,15 @@ def _resolve_output_of(
     if not look or (here and not output.is_pattern):
         return [_run_input(each, reference, run, home, output.path, here=here)]
     require_success(run)
-    standing = inspect_outputs(run, home, [output], hashed=not here)
-    require_whole(standing, reference.text)
+    existing = inspect_outputs(run, home, [output], hashed=not here)
+    require_whole(existing, reference.text)
     found = []
-    for path in matched_paths(output, standing):
+    for path in matched_paths(output, existing):
         text = path.decode("utf-8", "surrogateescape") or "."
         identity = None
         if not here:
-            content = content_at(path, standing)
-            identity = Identity(reference.text, content.digest, content.files, size_at(path, standing))
+            content = content_at(path, existing)
+            identity = Identity(reference.text, content.digest, content.files, size_at(path, existing))
         taken = _run_input(each, reference, run, home, text, here=here)
         found.append(taken if identity is None else replace(taken, identity=identity))
     return [_with_own_identity(taken, reference) for taken in found] if output.is_pattern else found

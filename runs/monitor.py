@@ -35,7 +35,7 @@ def note_usage(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs
     """
     asked = [run for run in runs if run.state.final and run.job and not run.results.accounted]
     jobs = sorted({job for run in asked for job in _jobs_of(run)})
-    words = scheduler.accounting_words(jobs, "", _since(asked)) if jobs else ()
+    words = scheduler.accounting_argv(jobs, "", _since(asked)) if jobs else ()
     if not words:
         return
     with contextlib.suppress(HibaliError):

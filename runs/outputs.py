@@ -72,32 +72,32 @@ def inspect_outputs(run: Run, site: Site, outputs: Sequence[Output], *, hashed: 
                 subject=f"{site.name}:{printable(run.folder)}",
                 hint="Run it again.",
             )
-        standing = RunOutputs()
-        chosen = choose_outputs(outputs, _noting(store.list(), standing))
-        standing.problems = chosen.problems
-        standing.files = {path: standing.files[path] for path in chosen.files}
+        existing = RunOutputs()
+        chosen = choose_outputs(outputs, _noting(store.list(), existing))
+        existing.problems = chosen.problems
+        existing.files = {path: existing.files[path] for path in chosen.files}
         # the job wrote its record last, by the clock of the filesystem that holds the outputs too
         ended = _moment(record) + _SLACK_NS
-        holding = _holding(outputs, chosen.folders, standing.folders)
-        looked_at = [*standing.files.values(), *(standing.folders[path] for path in holding)]
-        standing.changed = [entry.path for entry in looked_at if _moment(entry) > ended]
+        holding = _holding(outputs, chosen.folders, existing.folders)
+        looked_at = [*existing.files.values(), *(existing.folders[path] for path in holding)]
+        existing.changed = [entry.path for entry in looked_at if _moment(entry) > ended]
         if hashed:
-            _hash(store, ("run", run.id), standing, _WORK)
-        return standing
+            _hash(store, ("run", run.id), existing, _WORK)
+        return existing
 
 
-def _noting(entries: Iterable[Entry], standing: RunOutputs) -> Iterator[Entry]:
+def _noting(entries: Iterable[Entry], existing: RunOutputs) -> Iterator[Entry]:
     """List the work folder by path."""
     for entry in entries:
         if entry.path + b"/" == _WORK:
-            standing.folders[b""] = entry._replace(path=b"")
+            existing.folders[b""] = entry._replace(path=b"")
         if not entry.path.startswith(_WORK):
             continue
         below = entry._replace(path=entry.path[len(_WORK) :])
         if below.kind is Kind.FILE:
-            standing.files[below.path] = below
+            existing.files[below.path] = below
         elif below.kind is Kind.FOLDER:
-            standing.folders[below.path] = below
+            existing.folders[below.path] = below
         yield below
 
 
@@ -113,24 +113,24 @@ def _moment(entry: Entry) -> int:
     return entry.ctime_ns or entry.mtime_ns
 
 
-def _hash(store: Store, subject: Sequence[str | None], standing: RunOutputs, below: bytes = b"") -> None:
+def _hash(store: Store, subject: Sequence[str | None], existing: RunOutputs, below: bytes = b"") -> None:
     """Hash the files that were listed `below` a store's root; `subject` names the record of their digests."""
     with contextlib.closing(DigestBook("contents", list(subject), keep=True)) as run_store:
         unknown = []
-        for path, entry in standing.files.items():
+        for path, entry in existing.files.items():
             known = run_store.find([entry])
             if known is None:
                 unknown.append(entry._replace(path=below + path))
             else:
-                standing.digests[path] = known
+                existing.digests[path] = known
         for entry, digest, problem in store.digest(unknown):
             path = entry.path[len(below) :]
             if digest is None:
                 reason = problem or Problem("unreadable", "no digest came")
-                standing.problems.append(Failed(path, reason.code, reason.message))
+                existing.problems.append(Failed(path, reason.code, reason.message))
             else:
-                run_store.add([standing.files[path]], digest)
-                standing.digests[path] = digest
+                run_store.add([existing.files[path]], digest)
+                existing.digests[path] = digest
 
 
 def content_of_place(place: Location) -> Content | None:
@@ -142,12 +142,12 @@ def content_of_place(place: Location) -> Content | None:
     with contextlib.closing(open_store(place)) as store:
         found = store.stat()
         if found is not None and found.kind is Kind.FOLDER:
-            standing = RunOutputs()
+            existing = RunOutputs()
             for entry in store.list():
                 if entry.kind not in {Kind.FILE, Kind.FOLDER}:
                     return None
-                (standing.files if entry.kind is Kind.FILE else standing.folders)[entry.path] = entry
-            return _content(store, place, standing, b"")
+                (existing.files if entry.kind is Kind.FILE else existing.folders)[entry.path] = entry
+            return _content(store, place, existing, b"")
     with contextlib.closing(open_store(place.parent)) as store:
         found = store.stat(place.name)
         if found is None:
@@ -155,12 +155,12 @@ def content_of_place(place: Location) -> Content | None:
         return _content(store, place, RunOutputs({place.name: found}), place.name)
 
 
-def _content(store: Store, place: Location, standing: RunOutputs, path: bytes) -> Content | None:
-    if any(each.kind is not Kind.FILE for each in standing.files.values()):
+def _content(store: Store, place: Location, existing: RunOutputs, path: bytes) -> Content | None:
+    if any(each.kind is not Kind.FILE for each in existing.files.values()):
         return None
     where = store.where.decode("utf-8", "surrogateescape")
-    _hash(store, ("place", place.site.name, where), standing)
-    return None if standing.problems else content_at(path, standing)
+    _hash(store, ("place", place.site.name, where), existing)
+    return None if existing.problems else content_at(path, existing)
 
 
 def find_content(run: Run, site: Site, named: OutputIdentity) -> Content | None:
@@ -169,49 +169,49 @@ def find_content(run: Run, site: Site, named: OutputIdentity) -> Content | None:
     Raises what `inspect_outputs` does, and `NotFoundError` for an output that the run never declared.
     """
     output = find_output(run, named.reference)
-    standing = inspect_outputs(run, site, [output], hashed=True)
-    if standing.problems or standing.changed:
+    existing = inspect_outputs(run, site, [output], hashed=True)
+    if existing.problems or existing.changed:
         return None
-    paths = matched_paths(output, standing)
+    paths = matched_paths(output, existing)
     wanted = [path for path in paths if not named.path or printable(path) == named.path]
-    return content_at(wanted[0], standing) if len(wanted) == 1 else None
+    return content_at(wanted[0], existing) if len(wanted) == 1 else None
 
 
-def require_whole(standing: RunOutputs, subject: str) -> None:
+def require_whole(existing: RunOutputs, subject: str) -> None:
     """Raise `IncompleteError` for outputs that are missing, no regular files, or unreadable."""
-    if standing.problems:
-        first = standing.problems[0]
-        more = f" (and {len(standing.problems) - 1} more)" if len(standing.problems) > 1 else ""
+    if existing.problems:
+        first = existing.problems[0]
+        more = f" (and {len(existing.problems) - 1} more)" if len(existing.problems) > 1 else ""
         raise IncompleteError(
             first.code, f"{printable(first.path) or '.'}: {first.message}{more}", subject=subject
         )
 
 
-def matched_paths(output: Output, standing: RunOutputs) -> list[bytes]:
+def matched_paths(output: Output, existing: RunOutputs) -> list[bytes]:
     """Return the paths of an output: its own, or each that a pattern matches, sorted in byte order."""
     path = output.path.encode("utf-8", "surrogateescape")
     if not output.is_pattern:
         return [b"" if path == b"." else path]
     depth = path.count(b"/") + 1
-    tops = {b"/".join(each.split(b"/")[:depth]) for each in standing.files} | standing.folders.keys()
+    tops = {b"/".join(each.split(b"/")[:depth]) for each in existing.files} | existing.folders.keys()
     entries = [Entry(top, Kind.FILE) for top in sorted(tops) if top.count(b"/") + 1 == depth]
     return choose_outputs([output], entries).files
 
 
-def content_at(path: bytes, standing: RunOutputs) -> Content:
+def content_at(path: bytes, existing: RunOutputs) -> Content:
     """Return the content of one file or folder that was hashed."""
-    if path in standing.digests:
-        return Content(standing.digests[path], {b"": standing.digests[path]})
+    if path in existing.digests:
+        return Content(existing.digests[path], {b"": existing.digests[path]})
     below = path + b"/" if path else b""
-    files = {each[len(below) :]: d for each, d in standing.digests.items() if each.startswith(below)}
-    folders = {each[len(below) :] for each in standing.folders if each.startswith(below) and each != path}
+    files = {each[len(below) :]: d for each, d in existing.digests.items() if each.startswith(below)}
+    folders = {each[len(below) :] for each in existing.folders if each.startswith(below) and each != path}
     return Content(tree_digest(files, folders), files)
 
 
-def size_at(path: bytes, standing: RunOutputs) -> int:
+def size_at(path: bytes, existing: RunOutputs) -> int:
     """Return the size of one file or folder that was listed, in bytes."""
     below = path + b"/" if path else b""
-    return sum(each.size for name, each in standing.files.items() if name == path or name.startswith(below))
+    return sum(each.size for name, each in existing.files.items() if name == path or name.startswith(below))
 
 
 def tree_digest(files: Mapping[bytes, str], folders: Iterable[bytes]) -> str:

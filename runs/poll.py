@@ -240,7 +240,7 @@ def _find_subjects(
     pilots, arrays = wanted[True], wanted[False]
     if not jobs and not arrays and not pilots:
         return []
-    finished = host.run(scheduler.status_words(sorted(jobs | arrays | pilots)))
+    finished = host.run(scheduler.status_argv(sorted(jobs | arrays | pilots)))
     statuses = scheduler.read_status(finished, sorted(jobs | pilots)) if jobs or pilots else {}
     task_statuses = dict(scheduler.read_tasks(finished, sorted(arrays))) if arrays else {}
     for run, sweep, _ in sweeps:
@@ -350,7 +350,7 @@ def _query_accounting(
         return {}
     since = min(each.run.created for each in unclear)[:10]
     jobs = {job for each in unclear for job in each.jobs}
-    words = scheduler.accounting_words(sorted(jobs), "", since)
+    words = scheduler.accounting_argv(sorted(jobs), "", since)
     reported = (scheduler.read_accounting(host.run(words)) or {}) if words else {}
     return {each.key: reported[name] for each in unclear for name in each.accounts if name in reported}
 

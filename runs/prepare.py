@@ -192,7 +192,7 @@ def _submit_argv(request: Request, run_id: str, folder: str, resources: Resource
         hold=dependencies.hold,
         comment="" if commented else run_id,
     )
-    return request.compute.scheduler.submit_words(job)
+    return request.compute.scheduler.submit_argv(job)
 
 
 def _with_launcher(launcher: Sequence[str], start: str) -> str:

@@ -140,11 +140,11 @@ class Reuse:
 
     def _stands(self, run: Run) -> bool:
         """Whether all outputs are at the run's site, unmodified."""
-        standing = self._try(
+        existing = self._try(
             run.id,
             lambda: inspect_outputs(run, self._settings.site(run.site), run.spec.outputs, hashed=False),
         )
-        return standing is not None and not standing.problems and not standing.changed
+        return existing is not None and not existing.problems and not existing.changed
 
     def _try(self, subject: str, ask: Callable[[], _Answer]) -> _Answer | None:
         try:

@@ -105,11 +105,11 @@ class SiteSnapshot:
         beside = {path: raw for path, name, raw in _contents(uploads) if name != DESCRIPTOR}
         try:
             with self._files.writing():
-                standing = self._files.create(beside)
+                existing = self._files.create(beside)
                 for upload in uploads:
                     for name in upload.files:
-                        if _path(upload, name) in standing:
-                            there = standing[_path(upload, name)]
+                        if _path(upload, name) in existing:
+                            there = existing[_path(upload, name)]
                             check_existing_file(upload, name, there, self._location.text)
                 return not self._files.create(descriptors)
         except TryLaterError as problem:

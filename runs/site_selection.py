@@ -221,7 +221,7 @@ def _image_bytes(request: Request, host: RemoteHost, work: bytes, cache: Cache, 
 def _waiting(request: Request, host: RemoteHost) -> float | None:
     """Return the seconds until such a job would start, as the scheduler predicts."""
     scheduler = request.compute.scheduler
-    words = scheduler.start_words()
+    words = scheduler.start_argv()
     if not words:
         return None if words is None else 0.0
     script = _shown(request).job_script.encode("utf-8", "surrogateescape")

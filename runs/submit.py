@@ -164,7 +164,7 @@ def _look_up(
 
     Raises `TryLaterError` if a job has started and does not record its id: then another one would be of no use.
     """
-    patience = settling if scheduler.lookup_words(submission.run) else min(settling, _START_SECONDS)
+    patience = settling if scheduler.lookup_argv(submission.run) else min(settling, _START_SECONDS)
     on_event(
         Noted(
             f"the answer to the submission is unclear ({unclear.reason}); "
@@ -211,12 +211,12 @@ def _find(host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since
 
 
 def _query_queue(host: RemoteHost, scheduler: Scheduler, run: str) -> str | None:
-    words = scheduler.lookup_words(run)
+    words = scheduler.lookup_argv(run)
     return scheduler.read_lookup(host.run(words), host.facts()["user"]) if words else None
 
 
 def _query_accounting(host: RemoteHost, scheduler: Scheduler, run: str, since: str) -> str | None:
-    words = scheduler.accounting_words((), run, since)
+    words = scheduler.accounting_argv((), run, since)
     found = scheduler.read_accounting(host.run(words)) if words else None
     return next(iter(found), None) if found else None
 

@@ -25,7 +25,7 @@ from transfers.remote.host import RemoteHost
 from transfers.remote.transport import AgentHost, open_either
 from transfers.stores import ssh
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore
-from transfers.stores.base import PACK_BYTES, Item, Landed, Leftover, Payload, Problem, Source, Unit
+from transfers.stores.base import PACK_BYTES, Committed, Item, Leftover, Payload, Problem, Source, Unit
 from transfers.stores.sftp.client import Client
 
 
@@ -66,11 +66,11 @@ def check_site(site: Site, programs: Sequence[str] = (), on_event: Listener = ig
         if site.ssh is not None and site.ssh.auth == "gsi":
             report.facts["proxy"] = _look_at_proxy(site, site.ssh)
         if kind_of(site).has_machine:
-            far, logins = reach_machine(site, report, on_event)
+            host, logins = reach_machine(site, report, on_event)
             try:
-                _check_machine(site, programs, far, report)
+                _check_machine(site, programs, host, report)
             finally:
-                far.close()
+                host.close()
             report.facts["logins"] = logins
         else:
             check_store(site, report.facts, on_event=on_event)
@@ -131,14 +131,14 @@ def reach_machine(site: Site, report: SiteReport, on_event: Listener) -> tuple[R
     return open_either(site, bulk=False, with_agent=with_agent, with_sftp=with_sftp, on_event=on_event)
 
 
-def _check_machine(site: Site, programs: Sequence[str], far: RemoteHost, report: SiteReport) -> None:
-    report.facts.update({name: fact for name, fact in far.facts().items() if fact})
+def _check_machine(site: Site, programs: Sequence[str], host: RemoteHost, report: SiteReport) -> None:
+    report.facts.update({name: fact for name, fact in host.facts().items() if fact})
     for name, path in site.roots.items():
-        _check_folder(site, far, report, f"root {name}", path, needed=True)
-    _check_folder(site, far, report, "work", site.work, needed=False)
-    if not isinstance(far, AgentHost):
+        _check_folder(site, host, report, f"root {name}", path, needed=True)
+    _check_folder(site, host, report, "work", site.work, needed=False)
+    if not isinstance(host, AgentHost):
         return  # behind a gate only an answer shows that a word is allowed, and asking is not for free
-    for program, found in far.which(programs).items():
+    for program, found in host.which(programs).items():
         report.facts[program] = found or "not found"
         if found is None:
             report.problems.append(
@@ -152,15 +152,15 @@ def _check_machine(site: Site, programs: Sequence[str], far: RemoteHost, report:
 
 
 def _check_folder(
-    site: Site, far: RemoteHost, report: SiteReport, what: str, path: str, *, needed: bool
+    site: Site, host: RemoteHost, report: SiteReport, what: str, path: str, *, needed: bool
 ) -> None:
     if path.startswith("@"):
         name, _, rest = path[1:].partition("/")
         path = f"{site.roots.get(name, '')}/{rest}"
     try:
-        expanded = far.expand(path)
+        expanded = host.expand(path)
         report.facts[what] = expanded.decode("utf-8", "replace")
-        if needed and far.stat(expanded) is None:
+        if needed and host.stat(expanded) is None:
             raise NotFoundError("no-such-folder", f"the {what} is not there", subject=f"{site.name}:{path}")
     except AccessError as problem:
         report.problems.append(problem)
@@ -263,22 +263,22 @@ def tune(
         client.close()
         return None
 
-    far = open_either(site, bulk=True, with_agent=with_agent, with_sftp=with_sftp, on_event=on_event)
-    if far is None:
+    host = open_either(site, bulk=True, with_agent=with_agent, with_sftp=with_sftp, on_event=on_event)
+    if host is None:
         tuning.because = "SFTP uses one channel, whatever the settings are"
         return tuning
-    with closing(far):
-        folder = far.expand(place.path)
+    with closing(host):
+        folder = host.expand(place.path)
         for _ in range(_QUESTIONS):
-            far.stat(folder)
-        tuning.round_trip = far.round_trip
+            host.stat(folder)
+        tuning.round_trip = host.round_trip
         own = folder.rstrip(b"/") + b"/hibali-tune-" + secrets.token_hex(8).encode()
-        far.make_folder(own, exclusive=True)
+        host.make_folder(own, exclusive=True)
         try:
             there = replace(place, path=own.decode("utf-8", "surrogateescape"))
             _try_all(tuning, site, there, logins or settings.logins, on_event)
         finally:
-            far.remove_tree(own)
+            host.remove_tree(own)
     return tuning
 
 
@@ -327,7 +327,7 @@ def _send(store: PosixStore, rate: int, where: str) -> tuple[int, int]:
 
     with closing(StreamMover(rate).carry(_Noise(), store, items())) as events:
         for event in events:
-            if isinstance(event, Landed):
+            if isinstance(event, Committed):
                 if event.problem is not None:
                     raise IncompleteError(event.problem.code, event.problem.message, subject=where)
                 sent += event.item.entry.size

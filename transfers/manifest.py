@@ -248,14 +248,14 @@ def _check_payload(stock: Inventory) -> None:
 def _check_folder(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
-        standing = [name for name in (MANIFEST, INFO, DECLARATION, TAG_MANIFEST) if (folder / name).exists()]
+        existing = [name for name in (MANIFEST, INFO, DECLARATION, TAG_MANIFEST) if (folder / name).exists()]
     except OSError as problem:
         reason = reason_of(problem)
         raise UsageError("unwritable-folder", f"it cannot be made: {reason}", subject=str(folder)) from None
-    if standing:
+    if existing:
         raise RefusedError(
             "already-a-bag",
-            f"there is {', '.join(standing)} already",
+            f"there is {', '.join(existing)} already",
             subject=str(folder),
             hint="Name another folder, or move them away. Nothing was written.",
         )

@@ -46,8 +46,8 @@ from transfers.recorded_digests import MissingRecords, find_cut_off, recorded_di
 from transfers.request import Request
 from transfers.stores.base import (
     Adjustment,
+    Committed,
     Item,
-    Landed,
     Lock,
     Problem,
     Side,
@@ -466,7 +466,7 @@ def carry(
     endpoints: Endpoints,
     items: Iterable[Item],
     size: int,
-    on_result: Callable[[Landed], None],
+    on_result: Callable[[Committed], None],
 ) -> int:
     """Carry items of `size` bytes in all to the target.
 
@@ -489,7 +489,7 @@ def carry(
     # closed before anything else unwinds: the lock is not given back while files are still committed
     with closing(mover.carry(endpoints.source, endpoints.target, items)) as events:
         for event in events:
-            if isinstance(event, Landed):
+            if isinstance(event, Committed):
                 count += 1
                 operation.answered.add(event.item.number)
                 on_result(event)
@@ -515,7 +515,7 @@ def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
     return stream
 
 
-def record_result(recorder: Recorder, result: Landed) -> None:
+def record_result(recorder: Recorder, result: Committed) -> None:
     """Record what happened to one item."""
     entry, problem = result.item.entry, result.problem
     if problem is not None:

@@ -208,11 +208,11 @@ def action_record(action: Action, *, modes: bool = False) -> Line:
         record |= path_fields(action.entry.same_as, "same_as")
     if action.implied:
         record["implied"] = True
-    standing = action.entry if action.verb is Verb.DELETE else action.target
+    existing = action.entry if action.verb is Verb.DELETE else action.target
     if action.verb is not Verb.DELETE:
         record["source"] = _facts(action.entry, action.entry.path, modes=modes)
-    if standing is not None:
-        record["target"] = _facts(standing, action.entry.path, modes=modes)
+    if existing is not None:
+        record["target"] = _facts(existing, action.entry.path, modes=modes)
     return record
 
 

@@ -37,8 +37,8 @@ def check_guarded(target: Location, where: bytes, on_event: Listener = ignore) -
     if not roots:
         return
     try:
-        with closing(open_host(site, on_event=on_event)) as far:
-            real = _real_paths(far, [where, *(far.expand(root) for root in roots)])
+        with closing(open_host(site, on_event=on_event)) as host:
+            real = _real_paths(host, [where, *(host.expand(root) for root in roots)])
     except UsageError:
         real = [where, *(root.encode("utf-8", "surrogateescape") for root in roots)]  # no machine to ask
     for name, root in zip(site.read_only, real[1:], strict=True):
@@ -60,9 +60,9 @@ def lies(path: bytes, root: bytes) -> str | None:
     return "above" if root.startswith(path) else None
 
 
-def _real_paths(far: RemoteHost, paths: list[bytes]) -> list[bytes]:
+def _real_paths(host: RemoteHost, paths: list[bytes]) -> list[bytes]:
     """Without symlinks, as far as anything stands there; as they are where the site has no realpath(1)."""
-    found = far.run([b"realpath", b"-z", b"-m", b"--", *paths], timeout=_SECONDS)
+    found = host.run([b"realpath", b"-z", b"-m", b"--", *paths], timeout=_SECONDS)
     real = found.stdout.split(b"\0")[:-1]
     return real if found.exit_code == 0 and len(real) == len(paths) else paths
 

@@ -49,7 +49,7 @@ class CurrentState:
         )
 
 
-def standing(listed: Iterable[Entry], asked: Iterable[NumberedAction]) -> Iterator[CurrentState]:
+def existing(listed: Iterable[Entry], asked: Iterable[NumberedAction]) -> Iterator[CurrentState]:
     """For each name asked about, in canonical order of the actions' entries, what stands there as file and as folder.
 
     A name is held back until its folder has passed: between `a` and `a/` other names may come (`a-x`, `a.b`).
@@ -212,7 +212,7 @@ class _Recheck:
         asked = heapq.merge(
             _numbered(self._moves), _numbered(planned.deletions), key=lambda one: one.action.entry.order
         )
-        for name in standing(now, asked):
+        for name in existing(now, asked):
             for action, number in name.asked:
                 if action.verb is Verb.DELETE:
                     self._deleted[number] = self._judge_deletion(action, name)

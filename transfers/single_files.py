@@ -25,8 +25,8 @@ from transfers.pipeline.batches import group_units
 from transfers.protected_roots import check_guarded
 from transfers.stores.base import (
     PACK_BYTES,
+    Committed,
     Item,
-    Landed,
     ListingIncompleteError,
     Payload,
     SmallFiles,
@@ -349,11 +349,11 @@ class StoreFiles(SmallFiles):
             for number, (path, content) in enumerate(contents.items())
         ]
         with closing(self._store.write(_payloads(items, contents))) as answers:
-            standing = [self._path_that_stands(answer) for answer in answers if answer.problem is not None]
-        found = dict(zip(standing, self.read(self._entry_at(path) for path in standing), strict=True))
+            existing = [self._path_that_stands(answer) for answer in answers if answer.problem is not None]
+        found = dict(zip(existing, self.read(self._entry_at(path) for path in existing), strict=True))
         return {path: content for path, content in found.items() if content != contents[path]}
 
-    def _path_that_stands(self, answer: Landed) -> bytes:
+    def _path_that_stands(self, answer: Committed) -> bytes:
         path, problem = answer.item.entry.path, answer.problem
         if problem is not None and problem.code != _STANDING:
             raise IncompleteError(problem.code, problem.message, subject=self._subject(path))

@@ -357,8 +357,8 @@ def show_command(common: Common, pipeline: str) -> int | None:
     """
     from hibali_cli.handlers.pipelines import (
         full_record,
+        image_argv,
         image_fields,
-        image_words,
         show_pipeline,
         show_sites,
     )
@@ -376,7 +376,7 @@ def show_command(common: Common, pipeline: str) -> int | None:
         runs = [each.to_record() for each in sites]
         common.output.record("pipeline", {**full_record(found, said, fields, trusted=trusted), "runs": runs})
     else:
-        words = image_words(image, here=here) if image else ""
+        words = image_argv(image, here=here) if image else ""
         show_pipeline(common.output, found, said, words, trusted=trusted)
         show_sites(common.output, sites)
     return None
@@ -485,15 +485,15 @@ def _stage(
             hint=f"FILE is of docker save: hibali pipelines image add {pipeline.reference} --archive FILE",
         )
     with listening(common, f"stage {pipeline.reference} at {site.name}") as on_event:
-        far = opener(site, on_event)()
+        host = opener(site, on_event)()
         try:
-            images = open_images(far, site, container, Synchroniser(), on_event)
+            images = open_images(host, site, container, Synchroniser(), on_event)
             if given:
                 return stage_archive(pipeline, name, images, Path(given))
             assert pinned is not None
             return stage_pinned(name, images, pinned)
         finally:
-            far.close()
+            host.close()
 
 
 @command(

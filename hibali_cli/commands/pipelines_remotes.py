@@ -136,12 +136,12 @@ def image_add_command(common: Common, pipeline: str, archive: str) -> int | None
     It must be complete, and hold the image that the descriptor names. The image of a version never changes: another one is refused (8).
     Publish the pipeline to upload the image to a remote, too; sign it again, if it is signed.
     """
-    from hibali_cli.handlers.pipelines import open_catalogue, tell_image
+    from hibali_cli.handlers.pipelines import open_catalogue, print_image
 
     catalogue = open_catalogue(common)
     found = catalogue.find(pipeline)
     record, change = catalogue.images.add(found, Path(archive))
-    tell_image(common, catalogue, found, record, change)
+    print_image(common, catalogue, found, record, change)
     return None
 
 
@@ -159,7 +159,7 @@ def image_drop_command(common: Common, pipeline: str, *, force: bool) -> int | N
 
     The record of the image is kept, and `get` fetches the content again. Without a reachable remote that has it, the command is refused (8).
     """
-    from hibali_cli.handlers.pipelines import open_catalogue, tell_image
+    from hibali_cli.handlers.pipelines import open_catalogue, print_image
 
     catalogue = open_catalogue(common)
     found = catalogue.find(pipeline)
@@ -167,7 +167,7 @@ def image_drop_command(common: Common, pipeline: str, *, force: bool) -> int | N
     if not force and catalogue.images.local_file(found, record) is not None:
         _require_elsewhere(common, found.reference, record)
     catalogue.images.drop(found)
-    tell_image(common, catalogue, found, record, "dropped")
+    print_image(common, catalogue, found, record, "dropped")
     return None
 
 
@@ -204,12 +204,12 @@ def image_get_command(common: Common, pipeline: str, remote_name: str) -> int | 
     `pipelines fetch` fetches the record of the image; this command fetches its content, which must match the record (else exit 8).
     After an interruption, it resumes.
     """
-    from hibali_cli.handlers.pipelines import open_catalogue, require_shelf, tell_image
+    from hibali_cli.handlers.pipelines import open_catalogue, print_image, require_shelf
 
     catalogue = open_catalogue(common)
     found = catalogue.find(pipeline)
     record, change = catalogue.images.receive(found, require_shelf(common, remote_name).get, remote_name)
-    tell_image(common, catalogue, found, record, change)
+    print_image(common, catalogue, found, record, change)
     return None
 
 

@@ -34,9 +34,9 @@ def adopt_command(common: Common, named: tuple[str, ...], *, yes: bool) -> int |
     --yes, or by their ids, followed from here as if they had been begun here. A run without a job is left to the ledger that began
     it, and so is one that is being submitted now. Without SITE, every site where runs can be is looked at.
     """
-    from hibali_cli.handlers.run_folders import adopt_and_tell
+    from hibali_cli.handlers.run_folders import adopt_and_print
 
-    return adopt_and_tell(common, named, everything=yes)
+    return adopt_and_print(common, named, everything=yes)
 
 
 @command("cancel", examples=[("hibali runs cancel 20260102-030405-0a1b2c3d", "Cancel a run.")])
@@ -99,11 +99,11 @@ def clean_command(
     The cache stays, and so does what the ledger knows of the runs. Unfinished and LOST runs are never
     touched. If the command is killed, run it again to resume.
     """
-    from hibali_cli.handlers.run_folders import CleanOptions, clean_and_tell
+    from hibali_cli.handlers.run_folders import CleanOptions, clean_and_print
     from runs.clean import CleanRequest
 
     wanted = CleanRequest(all_ended=all_ended, older_than=older_than or 0.0)
-    return clean_and_tell(common, CleanOptions(run_ids, site_name, wanted, yes=yes, dry=dry_run))
+    return clean_and_print(common, CleanOptions(run_ids, site_name, wanted, yes=yes, dry=dry_run))
 
 
 @command(
@@ -214,7 +214,7 @@ def compare_command(common: Common, a: str, b: str, *, by: str | None, folder: s
     Nothing is transferred: outputs that were not collected are hashed at their site. Only for --by, differing outputs are copied here.
     Tasks of sweeps are compared if they have the same answers; a single run is one task.
     """
-    from hibali_cli.handlers.run_compare import compare_runs, read_command, tell_comparison
+    from hibali_cli.handlers.run_compare import compare_runs, print_comparison, read_command
     from hibali_cli.handlers.run_sites import update_runs
     from hibali_cli.progress import listening
     from runs.store import RunStore
@@ -225,7 +225,7 @@ def compare_command(common: Common, a: str, b: str, *, by: str | None, folder: s
     with listening(common, f"compare {a} {b}") as on_event:
         runs = update_runs(common, run_store, runs, on_event)
         found = compare_runs(common, run_store, runs, words, folder, on_event)
-    return tell_comparison(common, found, asked=bool(words))
+    return print_comparison(common, found, asked=bool(words))
 
 
 @command(

@@ -80,7 +80,7 @@ def add_command(common: Common, name: str, words: tuple[str, ...], **options: ob
     skips the connections, for a site that is down at the moment. --max-time limits each run. Relative paths
     start in the current folder.
     """
-    from hibali_cli.handlers.schedules import find_problems, tell_change, tell_problems
+    from hibali_cli.handlers.schedules import find_problems, print_change, print_problems
     from runs.schedules.install import choose_installer, install, put_and_install
     from runs.schedules.records import schedule_folder
     from runs.schedules.schedule import load_schedules
@@ -93,7 +93,7 @@ def add_command(common: Common, name: str, words: tuple[str, ...], **options: ob
     if before is not None and not options["replacing"]:
         if replace(schedule, since=before.since, by=before.by if by is None else schedule.by) == before:
             install(common.config, known)
-            tell_change(common, known, before, "same")
+            print_change(common, known, before, "same")
             return None
         raise RefusedError(
             "schedule-differs",
@@ -103,12 +103,12 @@ def add_command(common: Common, name: str, words: tuple[str, ...], **options: ob
         )
     problems = find_problems(common, schedule, connect=not options["no_check"])
     if problems:
-        tell_problems(common, name, problems, adding=True)
+        print_problems(common, name, problems, adding=True)
     if by is None:
         schedule = replace(schedule, by=choose_installer())
     known = put_and_install(common.config, schedule)
     forget_roots(schedule_folder(name))
-    tell_change(common, known, schedule, "added" if before is None else "replaced")
+    print_change(common, known, schedule, "added" if before is None else "replaced")
     return None
 
 
@@ -149,11 +149,11 @@ def check_command(common: Common, name: str) -> int | None:
 
     The check runs in an environment as minimal as that of cron.
     """
-    from hibali_cli.handlers.schedules import find_problems, tell_problems
+    from hibali_cli.handlers.schedules import find_problems, print_problems
     from runs.schedules.schedule import load_schedules
 
     schedule = load_schedules(common.config).one(name)
-    tell_problems(common, name, find_problems(common, schedule))
+    print_problems(common, name, find_problems(common, schedule))
     common.output.say(f"{name}: all checks passed.")
     return None
 
@@ -430,14 +430,14 @@ def _shown(notices: Any) -> dict[str, str]:
 @click.argument("name")
 def pause_command(common: Common, name: str) -> int | None:
     """Pause a schedule until it is resumed; an active run continues."""
-    from hibali_cli.handlers.schedules import tell_change
+    from hibali_cli.handlers.schedules import print_change
     from runs.schedules.install import put_and_install
     from runs.schedules.schedule import load_schedules
 
     schedule = load_schedules(common.config).one(name)
     schedule = replace(schedule, paused=True)
     known = put_and_install(common.config, schedule)
-    tell_change(common, known, schedule, "paused")
+    print_change(common, known, schedule, "paused")
     return None
 
 
@@ -451,7 +451,7 @@ def remove_command(common: Common, name: str) -> int | None:
 
     Its log and the records of its runs are kept; an active run continues.
     """
-    from hibali_cli.handlers.schedules import tell_change
+    from hibali_cli.handlers.schedules import print_change
     from runs.schedules.install import drop_and_install
     from runs.schedules.records import schedule_folder
     from runs.schedules.schedule import load_schedules
@@ -460,7 +460,7 @@ def remove_command(common: Common, name: str) -> int | None:
     schedule = load_schedules(common.config).one(name)
     known = drop_and_install(common.config, name)
     forget_roots(schedule_folder(name))
-    tell_change(common, known, schedule, "removed")
+    print_change(common, known, schedule, "removed")
     return None
 
 
@@ -471,7 +471,7 @@ def resume_command(common: Common, name: str) -> int | None:
 
     This also accepts the current target folders of its transfers, where they were replaced by others.
     """
-    from hibali_cli.handlers.schedules import tell_change
+    from hibali_cli.handlers.schedules import print_change
     from runs.schedules.install import put_and_install
     from runs.schedules.records import schedule_folder
     from runs.schedules.schedule import load_schedules
@@ -481,7 +481,7 @@ def resume_command(common: Common, name: str) -> int | None:
     schedule = replace(schedule, paused=False, since=datetime.now(UTC).replace(microsecond=0))
     known = put_and_install(common.config, schedule)
     forget_roots(schedule_folder(name))
-    tell_change(common, known, schedule, "resumed")
+    print_change(common, known, schedule, "resumed")
     return None
 
 

@@ -111,10 +111,10 @@ def add_command(common: Common, name: str, **options: Any) -> int | None:
 
 
 def _check(common: Common, site: Any) -> None:
-    from hibali_cli.handlers.site_check import as_access_or_later, check_and_tell
+    from hibali_cli.handlers.site_check import as_access_or_later, check_and_print
 
     try:
-        check_and_tell(common, site)
+        check_and_print(common, site)
     except HibaliError as problem:
         common.output.say(f"{site.name} is kept; `hibali sites check {site.name}` asks again.")
         raise as_access_or_later(problem) from None
@@ -145,14 +145,14 @@ def check_command(common: Common, name: str, *, tune: bool, logins: int | None) 
     site = settings.site(name)
     if logins is not None and not tune:
         raise click.UsageError("--logins says how many logins --tune may try: give --tune, too.")
-    from hibali_cli.handlers.site_check import check_and_tell, tune_and_tell
+    from hibali_cli.handlers.site_check import check_and_print, tune_and_print
 
-    check_and_tell(common, site)
+    check_and_print(common, site)
     if tune:
         from hibali.locations import read_location
 
         place = read_location(f"{name}:", settings) if site.kind == "ssh" else None
-        tune_and_tell(common, site, place, logins)
+        tune_and_print(common, site, place, logins)
     return None
 
 
@@ -183,10 +183,10 @@ def clean_command(
     The server keeps and bills their parts until they are ended. A push that is typed again goes on with what
     is younger. Below the site's prefix, and only what this machine began, unless --all says otherwise.
     """
-    from hibali_cli.handlers.site_check import clean_and_tell
+    from hibali_cli.handlers.site_check import clean_and_print
 
     site = common.settings().site(name)
-    return clean_and_tell(common, site, older_than=older_than, everybody=everybody, dry=dry_run)
+    return clean_and_print(common, site, older_than=older_than, everybody=everybody, dry=dry_run)
 
 
 @command(
@@ -290,9 +290,9 @@ def login_command(common: Common, name: str) -> int | None:
     asks for are asked for, too. Nothing is asked where the login is good already, or where config.toml names a client with a
     secret. Without a terminal nothing is ever asked: exit 4.
     """
-    from hibali_cli.handlers.site_check import log_in_and_tell
+    from hibali_cli.handlers.site_check import log_in_and_print
 
-    log_in_and_tell(common, common.settings().site(name))
+    log_in_and_print(common, common.settings().site(name))
     return None
 
 
@@ -309,9 +309,9 @@ def logout_command(common: Common, name: str) -> int | None:
     Other sites with the same client are logged out, too. Where Globus is not reached the login is kept, and the command ends
     with 5: typed again, it is revoked then. Transfers that were handed over go on.
     """
-    from hibali_cli.handlers.site_check import log_out_and_tell
+    from hibali_cli.handlers.site_check import log_out_and_print
 
-    log_out_and_tell(common, common.settings().site(name))
+    log_out_and_print(common, common.settings().site(name))
     return None
 
 

@@ -178,19 +178,19 @@ def make_bundle(
 
 
 def _parts_of_run(common: Common, run_id: str, taking: Taking, on_event: Listener) -> Parts:
-    book, catalogue = RunStore(), Catalogue()
-    [run] = update_runs(common, book, [book.load(run_id)], on_event)
+    run_store, catalogue = RunStore(), Catalogue()
+    [run] = update_runs(common, run_store, [run_store.load(run_id)], on_event)
     require_single(run)
-    left = left_by(run, book, lambda: run_site(common, run.site))
+    left = left_by(run, run_store, lambda: run_site(common, run.site))
     pipeline = catalogue.find(run.spec.pipeline)
-    invocation = check_invocation(pipeline, given_answers(run, book, pipeline))
+    invocation = check_invocation(pipeline, given_answers(run, run_store, pipeline))
     site = common.settings().site(run.site)
-    image = image_of(run, book)
+    image = image_of(run, run_store)
     return Parts(
         pipeline=pipeline,
         invocation=invocation,
         inputs=inputs_of_run(
-            run, book, invocation, common.settings(), site, opener(site, on_event), on_event
+            run, run_store, invocation, common.settings(), site, opener(site, on_event), on_event
         ),
         published=run.status.ended or run.created,
         agent=account_names()[0],
@@ -279,7 +279,7 @@ class BundleRunOptions:
 def run_bundle(common: Common, asked: BundleRunOptions) -> int:
     """Repeat a bundle's run; returns the exit code. Raises the error that stopped it."""
     site = run_site(common, asked.site)
-    book = RunStore()
+    run_store = RunStore()
     with listening(common, f"bundle {asked.file}") as on_event:
         with Archive(Path(asked.file)) as archive:
             bundle = read_bundle(archive, asked.name)
@@ -289,18 +289,18 @@ def run_bundle(common: Common, asked: BundleRunOptions) -> int:
             _keep(common, catalogue, bundle, asked.file)
             require_consent(common, catalogue, bundle.pipeline, load_container(site.container.name))
             turn = f"bundle-{bundle.content}-{site.name}"
-            with book.lock(turn, on_event=on_event):
+            with run_store.lock(turn, on_event=on_event):
                 folder = unpack(archive, bundle, site.name)
                 run = _launch(
-                    common, _request(common, asked, bundle, folder, places, on_event), book, on_event
+                    common, _request(common, asked, bundle, folder, places, on_event), run_store, on_event
                 )
         if not asked.wait:
             return _leave(common, run)
-        [run] = wait_for_runs(common, book, [run], on_event)
+        [run] = wait_for_runs(common, run_store, [run], on_event)
         if run.state is State.LOST:
             raise find_failure(run) or RunFailedError("run-lost", "the run is lost", subject=run.id)
         receipt, compared = _collect(common, asked, bundle, run, on_event)
-        with book.lock(turn, on_event=on_event):
+        with run_store.lock(turn, on_event=on_event):
             forget(bundle, site.name)
     return _tell(common, asked, bundle, run, receipt, compared)
 
@@ -411,15 +411,20 @@ def _is_same(common: Common, bundle: Bundle, number: int, location: str, on_even
     )
 
 
-def _launch(common: Common, request: Request, book: RunStore, on_event: Listener) -> Run:
+def _launch(common: Common, request: Request, run_store: RunStore, on_event: Listener) -> Run:
     request = with_job_proxy(request)
-    far = opener(request.compute.site, on_event)()
+    host = opener(request.compute.site, on_event)()
     try:
         return launch(
-            request, far, book, Synchroniser(), on_begin=lambda run: _announce(common, run), on_event=on_event
+            request,
+            host,
+            run_store,
+            Synchroniser(),
+            on_begin=lambda run: _announce(common, run),
+            on_event=on_event,
         )
     finally:
-        far.close()
+        host.close()
 
 
 def _announce(common: Common, run: Run) -> None:

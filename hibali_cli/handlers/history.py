@@ -13,7 +13,7 @@ from hibali.locations import Location, parse_location, read_location
 from hibali.text import path_fields, path_from_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
-from transfers.history.index import Story, compact, read_operations, tell_story
+from transfers.history.index import Story, compact, print_story, read_operations
 from transfers.history.operations import FileChange, Filter, Move, Operation, OperationRoot, Result, moves_of
 
 _MOST_LINES = 40  # for people, unless they say how many
@@ -186,7 +186,7 @@ def parse_typed(text: str, sites: Any) -> OperationRoot | None:
 
 def show_operation(common: Common, identifier: str) -> int | None:
     """Show one operation in full."""
-    story, now = tell_story(identifier), time.time()
+    story, now = print_story(identifier), time.time()
     if common.json:
         common.output.record("story", _story_fields(story, now), flush=True)
         return None

@@ -82,14 +82,14 @@ def image_fields(record: ImageRecord, *, here: bool) -> dict[str, Any]:
     }
 
 
-def image_words(record: ImageRecord, *, here: bool) -> str:
+def image_argv(record: ImageRecord, *, here: bool) -> str:
     """Describe an image in one line."""
     names = f" {', '.join(record.names)}" if record.names else ""
     where = "here" if here else "not here"
     return f"{record.digest} ({record.format}, {record.size} bytes, {where}){names}"
 
 
-def tell_image(
+def print_image(
     common: Common, catalogue: Catalogue, pipeline: Pipeline, record: ImageRecord, change: str
 ) -> None:
     """Show the result for an image."""

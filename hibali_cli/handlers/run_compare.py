@@ -145,7 +145,7 @@ def _alike(
     )
 
 
-def tell_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
+def print_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
     """Show the differences, every output and the counts; return the exit code, or raise it as an error without --json."""
     counts = Counter(_WITHIN if each in found.within else each.output.fate for each in found.outputs)
     if common.json:

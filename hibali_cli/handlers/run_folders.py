@@ -35,7 +35,7 @@ class CleanOptions:
     dry: bool
 
 
-def clean_and_tell(common: Common, asked: CleanOptions) -> int:
+def clean_and_print(common: Common, asked: CleanOptions) -> int:
     """Remove the folders and show each; INCOMPLETE where one could not be removed, REFUSED where a named one may not be removed."""
     run_store = RunStore()
     everything = run_store.all()
@@ -118,7 +118,7 @@ def _fields(run: Run, cleaned: Cleaned) -> dict[str, object]:
     }
 
 
-def adopt_and_tell(common: Common, named: Sequence[str], *, everything: bool) -> int:
+def adopt_and_print(common: Common, named: Sequence[str], *, everything: bool) -> int:
     """Show the unknown runs and adopt those requested; returns the exit code.
 
     Raises `NotFoundError` for an unknown id, `RefusedError` for a run that cannot be adopted.

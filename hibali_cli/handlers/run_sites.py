@@ -164,7 +164,7 @@ def fetch_usage(common: Common, run_store: RunStore, run: Run, on_event: Listene
     if (
         not run.state.final
         or run.results.accounted
-        or not scheduler.accounting_words((run.job,), "", run.created[:10])
+        or not scheduler.accounting_argv((run.job,), "", run.created[:10])
     ):
         return run
     with contextlib.suppress(HibaliError):

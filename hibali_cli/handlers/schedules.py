@@ -96,7 +96,7 @@ def outcome_words(firing: Trigger | None) -> str:
     return "done" if firing.exit == 0 else f"exit {firing.exit}"
 
 
-def tell_change(common: Common, schedules: Schedules, schedule: Schedule, change: str) -> None:
+def print_change(common: Common, schedules: Schedules, schedule: Schedule, change: str) -> None:
     """Report a change of a schedule: as a JSON record, or for users with what triggers it now."""
     printed = schedule.by == "print" and change != "removed"
     lines = lines_of(common.config, schedules, "print") if printed else []
@@ -137,7 +137,7 @@ def find_problems(common: Common, schedule: Schedule, *, connect: bool = True) -
     return found or find_closed_ends(common, schedule, ends)
 
 
-def tell_problems(
+def print_problems(
     common: Common, name: str, problems: Sequence[HibaliError], *, adding: bool = False
 ) -> None:
     """Report all problems; raise the first that the user has to correct, else the first that may pass."""

@@ -36,10 +36,10 @@ class _Place:
     """The opened cache of a site with its entries."""
 
     site: Site
-    far: RemoteHost
+    host: RemoteHost
     work: bytes
     survey: CacheContents
-    book: CacheRecords
+    run_store: CacheRecords
     is_purged: bool
 
     def fields(self, kept: CacheEntry) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class _Place:
             "entry": kept.name.text,
             "type": "image" if kept.name.runtime else "input",
             **path_fields(path),
-            "source": self.book.source_of(path) or None,
+            "source": self.run_store.source_of(path) or None,
             "files": kept.files,
             "bytes": kept.bytes,
             "used": _moment(kept.used_ns),
@@ -83,7 +83,7 @@ def list_cache(common: Common, name: str) -> int:
                 each.files,
                 _moment(each.used_ns),
                 " ".join(each.held_by) or None,
-                place.book.source_of(place.work + b"/" + each.name.path) or None,
+                place.run_store.source_of(place.work + b"/" + each.name.path) or None,
             ]
             for each in kept
         ]
@@ -120,7 +120,7 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
             for kept in chosen:
                 on_evicted(Evicted(kept, EvictionResult.PLANNED))
         else:
-            evict(place.far, place.work, place.survey, chosen, on_evicted)
+            evict(place.host, place.work, place.survey, chosen, on_evicted)
         code = Exit.INCOMPLETE if any(each.fate is EvictionResult.FAILED for each in done) else Exit.DONE
         if common.json:
             common.output.record("end", {"count": len(done), "exit": int(code)})
@@ -139,23 +139,23 @@ def _opened(common: Common, name: str, title: str) -> Iterator[_Place]:
     site = common.settings().site(name)
     require_built(site)
     with listening(common, title) as on_event:
-        far = open_host(site, on_event=on_event)
+        host = open_host(site, on_event=on_event)
         try:
-            work = make_work_folder(far, site, b"cache")
-            survey = look(far, Synchroniser(), at_site(site), work, _finder(), time.time_ns(), site.purge)
-            times = times_at(far, site)
+            work = make_work_folder(host, site, b"cache")
+            survey = look(host, Synchroniser(), at_site(site), work, _finder(), time.time_ns(), site.purge)
+            times = times_at(host, site)
             is_purged = times is not None and times.covers(work)
-            yield _Place(site, far, work, survey, CacheRecords(name), is_purged)
+            yield _Place(site, host, work, survey, CacheRecords(name), is_purged)
         finally:
-            far.close()
+            host.close()
 
 
 def _finder() -> Callable[[str], Run | None]:
-    book = RunStore()
+    run_store = RunStore()
 
     def find(run_id: str) -> Run | None:
         with suppress(NotFoundError, KeyError, ValueError):
-            return book.load(run_id)
+            return run_store.load(run_id)
         return None
 
     return find

@@ -23,7 +23,7 @@ from transfers.check import Trial, Tuning, check_site, clean_site, tune
 from transfers.stores.base import CleanupResult, Leftover
 
 
-def check_and_tell(common: Common, site: Site) -> None:
+def check_and_print(common: Common, site: Site) -> None:
     """Print what the site says of itself; raises the problem that stands for all others, if there is any."""
     from runs.site_commands import programs_of
 
@@ -65,7 +65,7 @@ def _order(problem: HibaliError) -> int:
     return 1 if isinstance(problem, TryLaterError) else 2
 
 
-def tune_and_tell(common: Common, site: Site, place: Location | None, logins: int | None) -> None:
+def tune_and_print(common: Common, site: Site, place: Location | None, logins: int | None) -> None:
     """Measure, and print each trial and the settings to write; raises as measuring does."""
     with listening(common, f"tune {site.name}") as on_event:
         found = tune(site, place, logins, on_event)
@@ -153,7 +153,7 @@ def _usage_pairs(record: dict[str, Any]) -> dict[str, Cell]:
     return pairs
 
 
-def clean_and_tell(
+def clean_and_print(
     common: Common, site: Site, *, older_than: float, everybody: bool, dry: bool
 ) -> int | None:
     """Abort uncompleted uploads and show each; exit 6 where one could not be aborted."""
@@ -197,7 +197,7 @@ _SAID = {
 }
 
 
-def log_in_and_tell(common: Common, site: Site) -> None:
+def log_in_and_print(common: Common, site: Site) -> None:
     """Log in, asking on the terminal where needed, and check the collection."""
     from transfers.stores.globus.login import log_in
 
@@ -212,7 +212,7 @@ def log_in_and_tell(common: Common, site: Site) -> None:
     common.output.say(_SAID[found.change].format(name=site.name))
 
 
-def log_out_and_tell(common: Common, site: Site) -> None:
+def log_out_and_print(common: Common, site: Site) -> None:
     """Log out and report it."""
     from transfers.stores.globus.login import log_out
 

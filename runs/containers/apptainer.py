@@ -79,7 +79,7 @@ class Apptainer(Container):
         network = "set --\n" if task.tasks > 1 else _OFFLINE
         return f'{_FORGET}{known}{network}exec {quoted(words)} "$@" {quoted(after)}'
 
-    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+    def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """A SIF is copied, an archive built without root; what is unpacked on the way lies beside the result."""
         del image
         if kind == SIF:

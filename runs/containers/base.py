@@ -108,7 +108,7 @@ class Container(ABC):
     def start(self, task: Task) -> str:
         """The shell line that becomes the tool: `exec` and words; raises `RefusedError` for a path it cannot be told."""
 
-    def image_words(self, name: str) -> tuple[str, ...]:
+    def image_argv(self, name: str) -> tuple[str, ...]:
         """Ask whether the image is at the site; () where the runtime has no store of its own: it is never asked."""
         del name
         return ()
@@ -118,7 +118,7 @@ class Container(ABC):
         del finished, name
         return None
 
-    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+    def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """Command lines, one after the other, that take an image of that kind and id from an archive at the site.
 
         What they make is `result`, whose folder is theirs alone, or something in the runtime's own store; () where there is none.

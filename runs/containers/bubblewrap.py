@@ -71,7 +71,7 @@ class Bubblewrap(Container):
         network = "set --\n" if task.tasks > 1 else _OFFLINE
         return f'{network}{known}exec {quoted(words)} "$@" -- {quoted(after)}'
 
-    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+    def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """The flat tar is unpacked as the user's own files; tar(1) follows no symlinks that it made."""
         del kind, image
         unpack = ("tar", "--extract", "--no-same-owner", "--delay-directory-restore")

@@ -50,7 +50,7 @@ class Charliecloud(Container):
         known = handed_on(task, """set -- "$@" "--set-env=$name='$value'\"""")
         return f'{_USER}set --\n{known}exec {quoted(words)} "$@" {quoted(after)}'
 
-    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+    def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """From the flat tar by ch-convert(1), which wants the names it knows formats by."""
         del kind, image
         folder = result.rpartition("/")[0]

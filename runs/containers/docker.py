@@ -68,7 +68,7 @@ class Docker(Container):
         known = handed_on(task, 'set -- "$@" "--env=$name=$value"')
         return f'set --\n{known}exec {quoted(words)} --user="$(id -u):$(id -g)" "$@" {quoted(after)}'
 
-    def image_words(self, name: str) -> tuple[str, ...]:
+    def image_argv(self, name: str) -> tuple[str, ...]:
         """`inspect` looks at what is stored there and pulls nothing."""
         return ("docker", "image", "inspect", name)
 
@@ -77,7 +77,7 @@ class Docker(Container):
         del name
         return read_inspected(self.name, finished)
 
-    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+    def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """What `docker save` writes is loaded."""
         del result, kind, image
         return (("docker", "load", "--quiet", f"--input={archive}"),)

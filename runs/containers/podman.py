@@ -72,7 +72,7 @@ class Podman(Container):
         known = handed_on(task, 'set -- "$@" "--env=$name=$value"')
         return f'{_OWN_USER}{known}exec {quoted(words)} "$@" {quoted(after)}'
 
-    def image_words(self, name: str) -> tuple[str, ...]:
+    def image_argv(self, name: str) -> tuple[str, ...]:
         """`inspect` looks at what is stored there and pulls nothing."""
         return ("podman", "image", "inspect", "--format=json", name)
 
@@ -81,7 +81,7 @@ class Podman(Container):
         del name
         return read_inspected(self.name, finished)
 
-    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+    def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """Docker and OCI archives are loaded."""
         del result, kind, image
         return (("podman", "load", "--quiet", f"--input={archive}"),)

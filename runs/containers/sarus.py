@@ -58,7 +58,7 @@ class Sarus(Container):
         known = handed_on(task, 'set -- "$@" "$name=$value"')
         return f'set --\n{known}exec env -i PATH="$PATH" HOME="$HOME" "$@" {quoted(words)}'
 
-    def image_words(self, name: str) -> tuple[str, ...]:
+    def image_argv(self, name: str) -> tuple[str, ...]:
         """It lists all it has."""
         del name
         return ("sarus", "images")
@@ -72,7 +72,7 @@ class Sarus(Container):
                 return Image(ours[1])
         return None
 
-    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+    def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """What `docker save` wrote is loaded under the image's id; what is unpacked on the way lies in our folder."""
         del kind
         folder = result.rpartition("/")[0]

@@ -73,7 +73,7 @@ class Shifter(Container):
         head = f'set --\n{known}{_FOUND}exec env -i PATH="$PATH" "$@"'
         return f'{head} {quoted(variables)} "$shifter" {quoted(words)}'
 
-    def image_words(self, name: str) -> tuple[str, ...]:
+    def image_argv(self, name: str) -> tuple[str, ...]:
         """The gateway looks up an id as it does a name."""
         return ("shifterimg", "lookup", f"docker:{name.removeprefix('sha256:')}")
 
@@ -85,7 +85,7 @@ class Shifter(Container):
         found = next((line for line in lines if _ID.fullmatch(line)), None)
         return Image(found) if found and finished.exit_code == 0 else None
 
-    def convert_words(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
+    def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """There are no archives."""
         del archive, result, kind, image
         return ()

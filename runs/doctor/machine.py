@@ -72,12 +72,12 @@ def reach(walk: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
 
 def _start_here(walk: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
     try:
-        far, _ = reach_machine(site, SiteReport(), on_event)
+        host, _ = reach_machine(site, SiteReport(), on_event)
     except HibaliError as problem:
         walk.fault("transport", problem)
         return None
     walk.ok("transport", "this machine")
-    return far
+    return host
 
 
 def _look_from_here(walk: StepList, ssh: SshSettings, says: dict[str, str]) -> bool:
@@ -105,13 +105,13 @@ def _log_in(walk: StepList, site: Site, says: dict[str, str], on_event: Listener
     report = SiteReport()
     began = time.monotonic()
     try:
-        far, logins = reach_machine(site, report, on_event)
+        host, logins = reach_machine(site, report, on_event)
     except HibaliError as problem:
         _judge_failure(walk, problem, known)
         return None
     walk.ok("host key", "known" if known else "taken by ssh, from elsewhere than its files")
     took = f"in {time.monotonic() - began:.1f} s" if logins else "over one that is kept"
-    walk.ok("login", f"{far.facts().get('user') or 'you'} {took}")
+    walk.ok("login", f"{host.facts().get('user') or 'you'} {took}")
     if report.facts.get("transport") == "sftp" and site.ssh.transport == "auto":
         walk.warn(
             "transport",
@@ -121,9 +121,9 @@ def _log_in(walk: StepList, site: Site, says: dict[str, str], on_event: Listener
     elif report.facts.get("transport") == "sftp":
         walk.ok("transport", "SFTP, as configured")
     else:
-        facts = far.facts()
+        facts = host.facts()
         walk.ok("transport", f"agent under python {facts.get('python', '')} at {facts.get('host', '')}")
-    return far
+    return host
 
 
 def _judge_failure(walk: StepList, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: nobody can tell
@@ -163,15 +163,15 @@ def foretold_script(site: Site) -> str:
 def run_job(
     walk: StepList,
     site: Site,
-    far: RemoteHost,
-    open_far: Callable[[], RemoteHost],
+    host: RemoteHost,
+    open_site_host: Callable[[], RemoteHost],
     on_event: Listener,
     patience: float = PATIENCE_SECONDS,
 ) -> None:
     """The step `job`; its folder is removed again, and the work folder where it was not there before."""
-    book = RunStore()
-    work = far.expand(work_path(site))
-    is_new = far.stat(work) is None
+    run_store = RunStore()
+    work = host.expand(work_path(site))
+    is_new = host.stat(work) is None
     run: Run | None = None
 
     def began(begun: Run) -> None:
@@ -179,18 +179,18 @@ def run_job(
         run = begun
 
     try:
-        run = launch(_request(site), far, book, Synchroniser(), on_begin=began, on_event=on_event)
-        run = _follow(run, site, far, book, patience)
+        run = launch(_request(site), host, run_store, Synchroniser(), on_begin=began, on_event=on_event)
+        run = _follow(run, site, host, run_store, patience)
         _judge(walk, run, patience)
     except HibaliError as problem:
         walk.fault("job", problem)
     finally:
         if run is not None:
-            _remove(book.load(run.id), site, far, open_far, book)
+            _remove(run_store.load(run.id), site, host, open_site_host, run_store)
         if is_new:
             with contextlib.suppress(HibaliError):
                 folders = [work + b"/" + name for name in (b"runs", b"cache", b"images")]
-                far.run([b"rmdir", b"--", *folders, work])  # only what is empty goes
+                host.run([b"rmdir", b"--", *folders, work])  # only what is empty goes
 
 
 def _request(site: Site) -> Request:
@@ -201,14 +201,14 @@ def _request(site: Site) -> Request:
     return Request(workload, compute_site(site), JobOptions(Resources(seconds=60)), new=True)
 
 
-def _follow(run: Run, site: Site, far: RemoteHost, book: RunStore, patience: float) -> Run:
+def _follow(run: Run, site: Site, host: RemoteHost, run_store: RunStore, patience: float) -> Run:
     """The run when it has ended, or when patience is over."""
     began = time.monotonic()
     wait = 0.2 if run.placement.scheduler == "direct" else 1.0
     while not run.state.ended and time.monotonic() - began < patience:
         pause(wait)
         wait = min(wait * 2, max(site.limits.poll_seconds, 1.0), 30.0)
-        [run] = update(far, load_scheduler(run.placement.scheduler), book, [run])
+        [run] = update(host, load_scheduler(run.placement.scheduler), run_store, [run])
     return run
 
 
@@ -234,20 +234,20 @@ def _judge(walk: StepList, run: Run, patience: float) -> None:
 
 
 def _remove(
-    run: Run, site: Site, far: RemoteHost, open_far: Callable[[], RemoteHost], book: RunStore
+    run: Run, site: Site, host: RemoteHost, open_site_host: Callable[[], RemoteHost], run_store: RunStore
 ) -> None:
     if not run.state.ended:
         with contextlib.suppress(HibaliError):
-            run = cancel_run(open_far, load_scheduler(run.placement.scheduler), book, run)
+            run = cancel_run(open_site_host, load_scheduler(run.placement.scheduler), run_store, run)
         for _ in range(10):
             if run.state.final:
                 break
             pause(1.0)
             with contextlib.suppress(TryLaterError):
-                [run] = update(far, load_scheduler(run.placement.scheduler), book, [run])
+                [run] = update(host, load_scheduler(run.placement.scheduler), run_store, [run])
     with contextlib.suppress(HibaliError):
-        clean_run(far, site, book, run, CleanRequest(all_ended=True))
-        book.note(run.id, "reported")
+        clean_run(host, site, run_store, run, CleanRequest(all_ended=True))
+        run_store.note(run.id, "reported")
 
 
 MACHINE_STEPS = ("roots", "writes", "clock", "room", "scheduler", "container")
@@ -257,15 +257,15 @@ _LITTLE_INODES = 10_000
 _CONTENT = b"hibali asks whether this can be written\n"
 
 
-def look_at_machine(walk: StepList, site: Site, far: RemoteHost) -> None:
+def look_at_machine(walk: StepList, site: Site, host: RemoteHost) -> None:
     """All steps; nothing is left behind."""
     try:
-        _look_at_roots(walk, site, far)
-        apart = _try_writing(walk, site, far)
+        _look_at_roots(walk, site, host)
+        apart = _try_writing(walk, site, host)
         _judge_clock(walk, apart)
-        _look_at_room(walk, site, far)
-        _ask_scheduler(walk, site, far)
-        _ask_container(walk, site, far)
+        _look_at_room(walk, site, host)
+        _ask_scheduler(walk, site, host)
+        _ask_container(walk, site, host)
     except HibaliError as problem:  # the line was lost half-way
         done = {step.name for step in walk.steps}
         left = [name for name in MACHINE_STEPS if name not in done]
@@ -273,12 +273,12 @@ def look_at_machine(walk: StepList, site: Site, far: RemoteHost) -> None:
         walk.skip(left[1:], "the machine was lost")
 
 
-def _look_at_roots(walk: StepList, site: Site, far: RemoteHost) -> None:
+def _look_at_roots(walk: StepList, site: Site, host: RemoteHost) -> None:
     found = []
     for name, path in site.roots.items():
         try:
-            expanded = far.expand(path)
-            if far.stat(expanded) is None:
+            expanded = host.expand(path)
+            if host.stat(expanded) is None:
                 raise NotFoundError(
                     "no-such-folder",
                     "the root is not there",
@@ -294,7 +294,7 @@ def _look_at_roots(walk: StepList, site: Site, far: RemoteHost) -> None:
         walk.ok("roots", "; ".join(found) or "none are named")
 
 
-def _try_writing(walk: StepList, site: Site, far: RemoteHost) -> float | None:
+def _try_writing(walk: StepList, site: Site, host: RemoteHost) -> float | None:
     """The step `writes`; returns how far the clock of the last place is ahead of ours, in seconds, None where nothing was written."""
     places = {"work": work_path(site)}
     if site.default_root not in site.read_only:
@@ -303,8 +303,8 @@ def _try_writing(walk: StepList, site: Site, far: RemoteHost) -> float | None:
     written = []
     for what, path in places.items():
         try:
-            above = _nearest_folder(far, far.expand(path))
-            apart = _write_and_remove(far, site, above)
+            above = _nearest_folder(host, host.expand(path))
+            apart = _write_and_remove(host, site, above)
             written.append(f"{what} at {printable(above)}")
         except HibaliError as problem:
             if problem.transient:
@@ -322,10 +322,10 @@ def _with_hint(problem: HibaliError, message: str, hint: str) -> HibaliError:
     )
 
 
-def _nearest_folder(far: RemoteHost, path: bytes) -> bytes:
+def _nearest_folder(host: RemoteHost, path: bytes) -> bytes:
     """The folder itself, or the nearest above it that is there: making it is for whoever needs it."""
     while path.strip(b"/"):
-        found = far.stat(path)
+        found = host.stat(path)
         if found is not None and found.kind is Kind.FOLDER:
             return path
         if found is not None:
@@ -334,22 +334,22 @@ def _nearest_folder(far: RemoteHost, path: bytes) -> bytes:
     return b"/"
 
 
-def _write_and_remove(far: RemoteHost, site: Site, above: bytes) -> float | None:
+def _write_and_remove(host: RemoteHost, site: Site, above: bytes) -> float | None:
     """Write a file in a folder of our own name, read it back, remove both; returns what `_try_writing` does."""
     folder = above.rstrip(b"/") + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
     subject = f"{site.name}:{printable(above)}"
-    far.make_folder(folder, exclusive=True)
+    host.make_folder(folder, exclusive=True)
     try:
         before = time.time()
-        far.put(folder + b"/file", _CONTENT)
+        host.put(folder + b"/file", _CONTENT)
         after = time.time()
-        if far.get(folder + b"/file") != _CONTENT:
+        if host.get(folder + b"/file") != _CONTENT:
             raise IncompleteError(
                 "other-bytes", "what was written reads back as something else", subject=subject
             )
-        found = far.stat(folder + b"/file")
+        found = host.stat(folder + b"/file")
     finally:
-        far.remove_tree(folder)
+        host.remove_tree(folder)
     if found is None or not found.mtime_ns:
         return None
     return apart_by(found.mtime_ns / 1e9, before, after)
@@ -376,8 +376,8 @@ def _judge_clock(walk: StepList, apart: float | None) -> None:
         )
 
 
-def _look_at_room(walk: StepList, site: Site, far: RemoteHost) -> None:
-    if not isinstance(far, HasRoom):
+def _look_at_room(walk: StepList, site: Site, host: RemoteHost) -> None:
+    if not isinstance(host, HasRoom):
         walk.skip(["room"], "it does not tell")
         return
     places = {"work": work_path(site)}
@@ -386,7 +386,7 @@ def _look_at_room(walk: StepList, site: Site, far: RemoteHost) -> None:
     told, little, full = [], [], []
     for what, path in places.items():
         try:
-            space = far.room(_nearest_folder(far, far.expand(path)))
+            space = host.room(_nearest_folder(host, host.expand(path)))
         except HibaliError as problem:
             if problem.transient:
                 raise
@@ -411,20 +411,20 @@ def _look_at_room(walk: StepList, site: Site, far: RemoteHost) -> None:
         walk.ok("room", "; ".join(told) or "it does not tell")
 
 
-def _ask_scheduler(walk: StepList, site: Site, far: RemoteHost) -> None:
+def _ask_scheduler(walk: StepList, site: Site, host: RemoteHost) -> None:
     word = site.scheduler.name if site.scheduler else "direct"
-    if site.scheduler is None and not isinstance(far, KnowsPrograms):
+    if site.scheduler is None and not isinstance(host, KnowsPrograms):
         walk.skip(["scheduler"], "none is named, and without an agent nothing can be started")
         return
     try:
         scheduler = load_scheduler(word)
-        for program, found in _which(far, scheduler.programs).items():
+        for program, found in _which(host, scheduler.programs).items():
             if found is None:
                 raise missing_program(site.name, program)
-        words = scheduler.lookup_words("hibali-doctor")
+        words = scheduler.lookup_argv("hibali-doctor")
         if words:
-            _ask_once(site, far, scheduler, words)
-        starts = _foretell(site, far)
+            _ask_once(site, host, scheduler, words)
+        starts = _foretell(site, host)
     except HibaliError as problem:
         walk.fault("scheduler", problem)
         return
@@ -434,37 +434,37 @@ def _ask_scheduler(walk: StepList, site: Site, far: RemoteHost) -> None:
         walk.ok("scheduler", f"{word} answers{starts}")
 
 
-def _ask_once(site: Site, far: RemoteHost, scheduler: Scheduler, words: tuple[str, ...]) -> None:
+def _ask_once(site: Site, host: RemoteHost, scheduler: Scheduler, words: tuple[str, ...]) -> None:
     try:
         with rate_limited(site.name):
-            scheduler.read_lookup(far.run(words), far.facts()["user"])
+            scheduler.read_lookup(host.run(words), host.facts()["user"])
     except TryLaterError as problem:
         hint = f"By hand, after a login there: {shlex.join(words)}"
         raise _with_hint(problem, problem.message, hint) from None
 
 
-def _foretell(site: Site, far: RemoteHost) -> str:
+def _foretell(site: Site, host: RemoteHost) -> str:
     """When a small job with the site's account and partition would start; what the scheduler refuses it with is raised."""
     scheduler = load_scheduler(site.scheduler.name if site.scheduler else "direct")
-    words = scheduler.start_words()
-    if not words or not isinstance(far, KnowsPrograms):
+    words = scheduler.start_argv()
+    if not words or not isinstance(host, KnowsPrograms):
         return ""
-    finished = far.run(words, stdin=foretold_script(site).encode("ascii", "replace"))
+    finished = host.run(words, stdin=foretold_script(site).encode("ascii", "replace"))
     seconds = scheduler.read_start(finished, datetime.now(UTC))
     return "" if seconds is None else f"; a job of one minute would start in about {max(0.0, seconds):.0f} s"
 
 
-def _ask_container(walk: StepList, site: Site, far: RemoteHost) -> None:
+def _ask_container(walk: StepList, site: Site, host: RemoteHost) -> None:
     if site.container.name == "bare":
         walk.ok("container", "none: tools run as you, with consent to each pipeline")
         return
-    if not isinstance(far, KnowsPrograms):
+    if not isinstance(host, KnowsPrograms):
         walk.skip(["container"], "without an agent no program can be asked")
         return
     program = site.container.name
     try:
         program = (*load_container(site.container.name).programs, program)[0]
-        answer = SiteCommands(far, site).ask((program, "--version"))
+        answer = SiteCommands(host, site).ask((program, "--version"))
         if answer.exit_code == 127:
             raise missing_program(site.name, program)
         if answer.exit_code != 0:
@@ -478,6 +478,6 @@ def _ask_container(walk: StepList, site: Site, far: RemoteHost) -> None:
     walk.ok("container", said)
 
 
-def _which(far: RemoteHost, programs: tuple[str, ...]) -> Mapping[str, str | None]:
+def _which(host: RemoteHost, programs: tuple[str, ...]) -> Mapping[str, str | None]:
     """Behind a gate only an answer shows that a word is allowed."""
-    return far.which(programs) if isinstance(far, KnowsPrograms) and programs else {}
+    return host.which(programs) if isinstance(host, KnowsPrograms) and programs else {}

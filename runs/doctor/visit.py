@@ -202,8 +202,8 @@ def _look_at_machine(walk: StepList, site: Site, on_event: Listener, *, job: boo
     if found is None:
         walk.skip([*machine.MACHINE_STEPS, *(["job"] if job else [])], "the machine was not reached")
         return
-    with contextlib.closing(rate_limits.counted(found, site.name)) as far:
-        machine.look_at_machine(walk, site, far)
+    with contextlib.closing(rate_limits.counted(found, site.name)) as host:
+        machine.look_at_machine(walk, site, host)
         if not job:
             return
         failed = [name for name in ("writes", "room", "scheduler") if walk.has_fault(name)]
@@ -217,7 +217,7 @@ def _look_at_machine(walk: StepList, site: Site, on_event: Listener, *, job: boo
             return
         from runs.doctor.machine import run_job
 
-        run_job(walk, site, far, lambda: rate_limits.open_limited_host(site, on_event), on_event)
+        run_job(walk, site, host, lambda: rate_limits.open_limited_host(site, on_event), on_event)
 
 
 def _look_at_web(walk: StepList, site: Site, on_event: Listener) -> None:

@@ -110,11 +110,11 @@ def _is_below(operation: Operation, site: Site, known: Mapping[str, Site]) -> bo
 
 
 def _of_site(site: Site, purge: Purge, operations: Iterable[Operation], now: float) -> Iterator[Fading]:
-    standing: dict[bytes, _File] = {}
+    existing: dict[bytes, _File] = {}
     for operation in operations:
-        _fold(standing, operation, purge)
+        _fold(existing, operation, purge)
     targets: dict[str, list[_File]] = {}
-    for each in standing.values():
+    for each in existing.values():
         if now <= each.at + purge.days * _DAY <= now + AHEAD_SECONDS:
             targets.setdefault(each.target, []).append(each)
     for target, files in targets.items():
@@ -127,7 +127,7 @@ def _of_site(site: Site, purge: Purge, operations: Iterable[Operation], now: flo
         )
 
 
-def _fold(standing: dict[bytes, _File], operation: Operation, purge: Purge) -> None:
+def _fold(existing: dict[bytes, _File], operation: Operation, purge: Purge) -> None:
     assert operation.place is not None
     root = operation.place.path.rstrip(b"/")
     for record in read_records(journal_of(operation.id)):
@@ -135,11 +135,11 @@ def _fold(standing: dict[bytes, _File], operation: Operation, purge: Purge) -> N
         if kind not in {"moved", "deleted"}:
             continue
         key = root + b"/" + path_from_fields(record)
-        standing.pop(key, None)
+        existing.pop(key, None)
         if kind == "moved" and record.get("entry") == "file":
             modified = int(record.get("mtime_ns") or 0) / 1e9
             at = modified if purge.by == "mtime" and modified else operation.moment
-            standing[key] = _File(operation.target, int(record.get("size") or 0), at)
+            existing[key] = _File(operation.target, int(record.get("size") or 0), at)
 
 
 def plans_of(schedules: Schedules) -> list[Plan]:

@@ -158,7 +158,7 @@ class Scheduler(ABC):
     """Text and values in, text and values out: no clock, no processes, no files.
 
     Every `*_words` method returns one command line as words, without shell syntax; every `read_*` method
-    gets how that command finished. `lookup_words`, `accounting_words` may return () where there is no such
+    gets how that command finished. `lookup_argv`, `accounting_argv` may return () where there is no such
     question. `read_*` raise `TryLaterError` when the scheduler did not answer.
 
     Attributes:
@@ -183,7 +183,7 @@ class Scheduler(ABC):
         """The comment lines for the head of the job script; raises `UsageError` for what cannot be a directive."""
 
     @abstractmethod
-    def submit_words(self, job: Job) -> tuple[str, ...]:
+    def submit_argv(self, job: Job) -> tuple[str, ...]:
         """Submit it; raises `UsageError` for what this scheduler has no word for."""
 
     @abstractmethod
@@ -191,7 +191,7 @@ class Scheduler(ABC):
         """Whether the job was taken."""
 
     @abstractmethod
-    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+    def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """Ask for all these jobs at once."""
 
     @abstractmethod
@@ -203,7 +203,7 @@ class Scheduler(ABC):
         """The same answer read for job arrays: by job, a status for each task that the scheduler still knows."""
 
     @abstractmethod
-    def lookup_words(self, name: str) -> tuple[str, ...]:
+    def lookup_argv(self, name: str) -> tuple[str, ...]:
         """Ask which jobs carry this name."""
 
     @abstractmethod
@@ -211,14 +211,14 @@ class Scheduler(ABC):
         """The first such job of `user`, or None."""
 
     @abstractmethod
-    def cancel_words(self, job: str) -> tuple[str, ...]:
+    def cancel_argv(self, job: str) -> tuple[str, ...]:
         """End the job, of an array all tasks; one that is over already is no failure."""
 
     @abstractmethod
-    def release_words(self, job: str) -> tuple[str, ...]:
+    def release_argv(self, job: str) -> tuple[str, ...]:
         """Let go a job that was submitted with `hold`."""
 
-    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
+    def accounting_argv(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
         """Ask the accounting for `jobs`, or for the jobs named `run` when `jobs` is empty, since the date `YYYY-MM-DD`.
 
         () where there are no accounts that a program can read: they are never asked.
@@ -235,7 +235,7 @@ class Scheduler(ABC):
         """How `read_accounting` may name a task of a job array."""
         return (f"{job}_{index}",)
 
-    def start_words(self) -> tuple[str, ...] | None:
+    def start_argv(self) -> tuple[str, ...] | None:
         """Ask when the job script on standard input would start; () where every job starts at once, None where nobody can tell."""
         return None
 
@@ -257,7 +257,7 @@ class Scheduler(ABC):
         del job, index
         return None
 
-    def array_limit_words(self) -> tuple[str, ...]:
+    def array_limit_argv(self) -> tuple[str, ...]:
         """Ask how large a job array may be; () where nobody can tell."""
         return ()
 

@@ -223,7 +223,7 @@ class Direct(Scheduler):
             options.append(f"--time={max(resources.seconds, 1):d}")
         return tuple(f"#DIRECT {option}" for option in options)
 
-    def submit_words(self, job: Job) -> tuple[str, ...]:
+    def submit_argv(self, job: Job) -> tuple[str, ...]:
         """Constant scripts, and the run's folder among their arguments."""
         for each in job.after:
             if each.count(":") != 3 or check_job_id(each) is None:
@@ -256,7 +256,7 @@ class Direct(Scheduler):
             )
         return Unclear(said or f"the launcher ended with {finished.exit_code}")
 
-    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+    def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """One shell looks at all of them."""
         return ("/bin/sh", "-c", STATUS, "hibali", *jobs)
 
@@ -286,11 +286,11 @@ class Direct(Scheduler):
                         )
         return found
 
-    def start_words(self) -> tuple[str, ...]:
+    def start_argv(self) -> tuple[str, ...]:
         """Nothing waits."""
         return ()
 
-    def lookup_words(self, name: str) -> tuple[str, ...]:
+    def lookup_argv(self, name: str) -> tuple[str, ...]:
         """Nobody to ask: what the job wrote into `started` is all there is."""
         del name
         return ()
@@ -300,11 +300,11 @@ class Direct(Scheduler):
         del finished, user
         return None
 
-    def cancel_words(self, job: str) -> tuple[str, ...]:
+    def cancel_argv(self, job: str) -> tuple[str, ...]:
         """All of its process group, for which it has five seconds."""
         return ("/bin/sh", "-c", CANCEL, "hibali", job)
 
-    def release_words(self, job: str) -> tuple[str, ...]:
+    def release_argv(self, job: str) -> tuple[str, ...]:
         """The process looks for a file in its folder."""
         return ("/bin/sh", "-c", RELEASE, "hibali", job)
 

@@ -104,7 +104,7 @@ class Lsf(Scheduler):  # what bacct writes is for people
         options += [check_directive(text) for text in resources.directives]
         return tuple(f"#BSUB {option}" for option in options)
 
-    def submit_words(self, job: Job) -> tuple[str, ...]:
+    def submit_argv(self, job: Job) -> tuple[str, ...]:
         """-rn, as a queue may run a job again; -ti ends a job that waits for one that failed."""
         folder = job.script.rpartition("/")[0]
         name = f"{job.name}[1-{job.tasks:d}]" if job.tasks else job.name
@@ -122,7 +122,7 @@ class Lsf(Scheduler):  # what bacct writes is for people
         found = [match[1] for line in lines if (match := _TAKEN.fullmatch(line))]
         return _SUBMITTING.read(finished, found[-1] if found else None)
 
-    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+    def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """Each task of an array has a line."""
         return ("bjobs", "-noheader", "-a", "-o", _FIELDS, *jobs)
 
@@ -143,7 +143,7 @@ class Lsf(Scheduler):  # what bacct writes is for people
                 found[job][number] = status
         return found
 
-    def lookup_words(self, name: str) -> tuple[str, ...]:
+    def lookup_argv(self, name: str) -> tuple[str, ...]:
         """Jobs of the account alone, unless asked otherwise."""
         return ("bjobs", "-noheader", "-a", "-o", _FIELDS, "-J", name)
 
@@ -152,11 +152,11 @@ class Lsf(Scheduler):  # what bacct writes is for people
         mine = [int(job) for job, _, _, owner in _listed(finished) if owner == user]
         return str(min(mine)) if mine else None
 
-    def cancel_words(self, job: str) -> tuple[str, ...]:
+    def cancel_argv(self, job: str) -> tuple[str, ...]:
         """One that has ended is refused."""
         return unless("already finished|is not found|No matching job found", "bkill", job)
 
-    def release_words(self, job: str) -> tuple[str, ...]:
+    def release_argv(self, job: str) -> tuple[str, ...]:
         """One that is not suspended is refused."""
         return unless("not in (a )?suspended|already finished|[Nn]ot suspended", "bresume", job)
 

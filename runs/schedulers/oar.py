@@ -107,7 +107,7 @@ class Oar(Scheduler):
         options += [check_directive(text) for text in resources.directives]
         return tuple(f"#OAR {option}" for option in options)
 
-    def submit_words(self, job: Job) -> tuple[str, ...]:
+    def submit_argv(self, job: Job) -> tuple[str, ...]:
         """OAR gives the command to a shell, after a start-up file that may go elsewhere: so it is the whole path, unless a
         shell would read more in it than a path.
 
@@ -139,7 +139,7 @@ class Oar(Scheduler):
         job = found.get(b"ARRAY", found.get(b"JOB"))
         return _SUBMITTING.read(finished, job.decode("ascii") if job else None)
 
-    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+    def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """Without --full there are no events, and nothing says why a job was ended.
 
         A job that could not be started goes on under another number.
@@ -168,7 +168,7 @@ class Oar(Scheduler):
                 found[record["array"]][number] = _status(record)
         return found
 
-    def lookup_words(self, name: str) -> tuple[str, ...]:
+    def lookup_argv(self, name: str) -> tuple[str, ...]:
         """Ended jobs are found as well."""
         if not _NAME.fullmatch(name):
             raise UsageError("bad-name", "this cannot be the name of a job", subject=ascii(name))
@@ -179,11 +179,11 @@ class Oar(Scheduler):
         mine = [record for record in _records(finished) if record.get("owner") == user]
         return str(min(mine, key=lambda record: int(record["job"]))["array"]) if mine else None
 
-    def cancel_words(self, job: str) -> tuple[str, ...]:
+    def cancel_argv(self, job: str) -> tuple[str, ...]:
         """A job that is being ended is refused, one that has ended is not."""
         return unless("already killed", "oardel", "--array", job)
 
-    def release_words(self, job: str) -> tuple[str, ...]:
+    def release_argv(self, job: str) -> tuple[str, ...]:
         """A job that is not on hold is left as it is."""
         return unless("not in the Hold", "oarresume", "--array", job)
 

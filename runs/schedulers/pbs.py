@@ -149,7 +149,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         options += [check_directive(text) for text in resources.directives]
         return tuple(f"#PBS {option}" for option in options)
 
-    def submit_words(self, job: Job) -> tuple[str, ...]:
+    def submit_argv(self, job: Job) -> tuple[str, ...]:
         """Which option an array needs is found out at the site."""
         folder, _, script = job.script.rpartition("/")
         output = ["-j", "oe", "-o", "/dev/null" if job.tasks else "scheduler.log"]
@@ -169,7 +169,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         found = [line for line in text_lines(finished.stdout) if _JOB.fullmatch(line)]
         return _SUBMITTING.read(finished, found[-1] if found else None)
 
-    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+    def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """With tasks, and with jobs that have ended where the server remembers them."""
         return ("/bin/sh", "-c", _STATUS, "hibali", *jobs)
 
@@ -193,7 +193,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
                 found[asked[job]][index] = status
         return found
 
-    def lookup_words(self, name: str) -> tuple[str, ...]:
+    def lookup_argv(self, name: str) -> tuple[str, ...]:
         """Only jobs of the account itself, as what comes back tells nothing but numbers."""
         return ("/bin/sh", "-c", _LOOKUP, "hibali", job_name(name))
 
@@ -206,11 +206,11 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
             raise no_answer("qselect", finished)
         return min(found, key=lambda job: int(re.split(r"[.\[]", job)[0])) if found else None
 
-    def cancel_words(self, job: str) -> tuple[str, ...]:
+    def cancel_argv(self, job: str) -> tuple[str, ...]:
         """One that has ended is unknown, or has an invalid state."""
         return unless("Unknown Job|has finished|invalid state|[Ii]nvalid job id specified", "qdel", job)
 
-    def release_words(self, job: str) -> tuple[str, ...]:
+    def release_argv(self, job: str) -> tuple[str, ...]:
         """The hold of the user."""
         return ("qrls", job)
 

@@ -87,7 +87,7 @@ class Sge(Scheduler):
         options += [check_directive(text) for text in others]
         return tuple(f"#$ {option}" for option in options)
 
-    def submit_words(self, job: Job) -> tuple[str, ...]:
+    def submit_argv(self, job: Job) -> tuple[str, ...]:
         """-S, as queues may start scripts with csh; -notify, as SIGKILL comes without a warning else."""
         folder = job.script.rpartition("/")[0]
         options = ["-t", f"1-{job.tasks:d}"] if job.tasks else []
@@ -105,7 +105,7 @@ class Sge(Scheduler):
         found = [match[1] for line in text_lines(finished.stdout) if (match := _ID_LINE.fullmatch(line))]
         return _SUBMITTING.read(finished, found[-1] if found else None)
 
-    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+    def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """All of the account's jobs, each waiting task by itself; `qstat -j` knows jobs and tells no states."""
         del jobs
         return ("qstat", "-g", "d", "-xml")
@@ -128,7 +128,7 @@ class Sge(Scheduler):
                 numbers.update((number, status) for number in _numbers(record.get("tasks", "")))
         return found
 
-    def lookup_words(self, name: str) -> tuple[str, ...]:
+    def lookup_argv(self, name: str) -> tuple[str, ...]:
         """It takes names where it takes numbers."""
         return ("qstat", "-j", job_name(name))
 
@@ -148,7 +148,7 @@ class Sge(Scheduler):
             raise no_answer("qstat", finished)
         return None
 
-    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
+    def accounting_argv(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
         """One qacct for each job: it looks for one at a time."""
         del since
         return ("/bin/sh", "-c", _ACCOUNTS, "hibali", *(jobs or (job_name(run),)))
@@ -168,11 +168,11 @@ class Sge(Scheduler):
                 found[job] = _accounted(fields)
         return found or None
 
-    def cancel_words(self, job: str) -> tuple[str, ...]:
+    def cancel_argv(self, job: str) -> tuple[str, ...]:
         """One that has ended does not exist any more."""
         return unless("does not exist|already in deletion", "qdel", job)
 
-    def release_words(self, job: str) -> tuple[str, ...]:
+    def release_argv(self, job: str) -> tuple[str, ...]:
         """The hold of the user, of all tasks; on a job that is not held it changes nothing."""
         return ("qrls", job)
 

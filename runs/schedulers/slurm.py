@@ -139,7 +139,7 @@ class Slurm(Scheduler):
         options += [check_directive(text) for text in resources.directives]
         return tuple(f"#SBATCH {option}" for option in options)
 
-    def submit_words(self, job: Job) -> tuple[str, ...]:
+    def submit_argv(self, job: Job) -> tuple[str, ...]:
         """Options stand on the command line where SBATCH_* variables there must not override them."""
         folder = job.script.rpartition("/")[0]
         options = []
@@ -168,7 +168,7 @@ class Slurm(Scheduler):
         """The last line that is an id counts: sites print greetings around it."""
         return _SUBMITTING.read(finished, _last_id(finished.stdout))
 
-    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+    def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """Only characters that a forced-command wrapper passes on (S7).
 
         Ended jobs are included: squeue remembers them for MinJobAge, accounting or not. Tasks that wait are listed one by
@@ -215,7 +215,7 @@ class Slurm(Scheduler):
         """`B:` is the batch shell alone (sbatch(1), --signal); it may come up to a minute earlier."""
         return (f"#SBATCH --signal=B:TERM@{seconds:d}",)
 
-    def start_words(self) -> tuple[str, ...]:
+    def start_argv(self) -> tuple[str, ...]:
         """Sbatch takes the script from standard input, and submits nothing."""
         return ("env", "TZ=UTC", "SLURM_TIME_FORMAT=standard", "sbatch", "--test-only")
 
@@ -233,7 +233,7 @@ class Slurm(Scheduler):
             raise answer.error
         return None
 
-    def lookup_words(self, name: str) -> tuple[str, ...]:
+    def lookup_argv(self, name: str) -> tuple[str, ...]:
         """Of an array too, the first number is the job's."""
         return ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i:%u")
 
@@ -246,7 +246,7 @@ class Slurm(Scheduler):
                 return job.partition("_")[0]
         return None
 
-    def accounting_words(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
+    def accounting_argv(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
         """Without a start time sacct looks at today only; only steps know of memory, so they are not left out.
 
         The start time is a day early: sacct reads it in the cluster's time zone, where the UTC date may not have begun.
@@ -279,7 +279,7 @@ class Slurm(Scheduler):
                 found[job] = replace(said, cpu_seconds=_seconds_of(cpu))
         return found if found or not lines else None
 
-    def cancel_words(self, job: str) -> tuple[str, ...]:
+    def cancel_argv(self, job: str) -> tuple[str, ...]:
         """Return the command; scancel exits with 0 for a job that has ended, too."""
         return ("scancel", job)
 
@@ -287,7 +287,7 @@ class Slurm(Scheduler):
         """Name the task, as `squeue` does."""
         return f"{job}_{index:d}"
 
-    def array_limit_words(self) -> tuple[str, ...]:
+    def array_limit_argv(self) -> tuple[str, ...]:
         """MaxArraySize is in the configuration."""
         return ("scontrol", "show", "config")
 
@@ -296,7 +296,7 @@ class Slurm(Scheduler):
         found = _ARRAY_LIMIT.search(finished.stdout) if finished.exit_code == 0 else None
         return max(1, int(found[1]) - 1) if found else None
 
-    def release_words(self, job: str) -> tuple[str, ...]:
+    def release_argv(self, job: str) -> tuple[str, ...]:
         """Of a job that waits for nobody's permission, it changes nothing."""
         return ("scontrol", "release", job)
 

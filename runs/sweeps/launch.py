@@ -186,7 +186,7 @@ def inputs_of(invocation: Invocation, files: Mapping[str, Sequence[Input]]) -> l
 
 def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[str, Any]:
     """Return the fields of a sweep's first record; raises whatever cannot be prepared or submitted, before there is a record."""
-    request.compute.scheduler.submit_words(Job(chunk_name(run_id, 1), f"/{run_id}/job.sh", tasks=1))
+    request.compute.scheduler.submit_argv(Job(chunk_name(run_id, 1), f"/{run_id}/job.sh", tasks=1))
     request = request.with_workload(inputs=tuple(placed))
     _check_marks(request)
     prepared = _prepare_tasks(request, run_id, f"/{run_id}", Started(""))
@@ -247,7 +247,7 @@ def _stage_pilot(request: Request, run: Run, host: RemoteHost, cache: Cache) -> 
 def _array_limit(host: RemoteHost, request: Request, wanted: int) -> int | None:
     """Query the scheduler for its largest job array if that can matter; None if it does not say."""
     scheduler = request.compute.scheduler
-    query = scheduler.array_limit_words()
+    query = scheduler.array_limit_argv()
     return scheduler.read_array_limit(host.run(query)) if query and wanted > 1 else None
 
 
@@ -326,7 +326,7 @@ def show_tasks(request: Request, run_id: str) -> Shown:
     if request.job.allocations:
         pilot = Pilot("python3", directives=prepared.directives)
         texts = allocation_texts(run_id, 1, numbers, pilot, request.compute.scheduler.variables)
-        submit = request.compute.scheduler.submit_words(
+        submit = request.compute.scheduler.submit_argv(
             Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh")
         )
         files = {f"chunks/1/{name}": text for name, text in texts.items()}
@@ -338,5 +338,5 @@ def show_tasks(request: Request, run_id: str) -> Shown:
         "chunks/1/tasks": "".join(f"{number}\n" for number in chunks[0]),
         **tasks,
     }
-    submit = request.compute.scheduler.submit_words(job)
+    submit = request.compute.scheduler.submit_argv(job)
     return Shown(replace(prepared, folder=folder, submit=submit), files, len(chunks))

@@ -79,7 +79,7 @@ def _send_chunk(
     name = chunk_name(run.id, chunk.number)
     pilot = sweep_of(run).pilot
     job = Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else len(chunk.tasks))
-    words = scheduler.submit_words(job)
+    words = scheduler.submit_argv(job)
     put = partial(_put_allocation, host, run, chunk, pilot) if pilot else _put_nothing
     submission = SubmitRequest(name, folder, words, run.created[:10], put, begun=begun)
     with rate_limited(run.site):

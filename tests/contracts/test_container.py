@@ -251,8 +251,8 @@ def test_shifter_is_told_its_image_and_finds_nothing_of_the_site_s(tmp_path: Pat
 def test_shifter_s_gateway_knows_images_by_name_and_by_id() -> None:
     """`shifterimg lookup` prints the id, and nothing where there is none."""
     shifter = load_container("shifter")
-    assert shifter.image_words("lab/tool:1") == ("shifterimg", "lookup", "docker:lab/tool:1")
-    assert shifter.image_words(f"sha256:{'a' * 64}")[-1] == f"docker:{'a' * 64}"
+    assert shifter.image_argv("lab/tool:1") == ("shifterimg", "lookup", "docker:lab/tool:1")
+    assert shifter.image_argv(f"sha256:{'a' * 64}")[-1] == f"docker:{'a' * 64}"
     found = shifter.read_image(Finished(0, b"a" * 64 + b"\n", b""), "lab/tool:1")
     assert found is not None
     assert found.id == "a" * 64
@@ -325,11 +325,11 @@ def test_an_entry_point_gets_plain_words(word: str, tmp_path: Path) -> None:
 def test_what_is_taken_from_an_archive_becomes_a_file_or_is_in_the_runtime_s_store(word: str) -> None:
     container = load_container(word)
     for kind in container.formats:
-        lines = container.convert_words("/c/a", "/i/p/result", kind, "f" * 64)
+        lines = container.convert_argv("/c/a", "/i/p/result", kind, "f" * 64)
         assert any("/c/a" in text for words in lines for text in words)
         assert any("/i/p/result" in text for words in lines for text in words) == bool(container.form)
         assert not any("http" in text or "docker:" in text for words in lines for text in words)
-    assert bool(container.image_words("x")) == (container.form == "")
+    assert bool(container.image_argv("x")) == (container.form == "")
 
 
 @pytest.mark.parametrize(

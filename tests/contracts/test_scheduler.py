@@ -87,7 +87,7 @@ def test_a_directive_of_the_site_is_one_option(scheduler: Scheduler, hostile: st
 
 
 def test_submission_names_the_run_and_its_script(scheduler: Scheduler) -> None:
-    words = scheduler.submit_words(Job(RUN, f"/w k/runs/{RUN}/job.sh"))
+    words = scheduler.submit_argv(Job(RUN, f"/w k/runs/{RUN}/job.sh"))
     assert any(RUN in word for word in words)
     assert any(word.endswith(f"/w k/runs/{RUN}") for word in words)
     assert all("\0" not in word for word in words)
@@ -95,21 +95,21 @@ def test_submission_names_the_run_and_its_script(scheduler: Scheduler) -> None:
 
 def test_an_array_one_job_after_others_and_one_on_hold_are_asked_for(scheduler: Scheduler) -> None:
     before = "17:4:0a0a0a0a:login1" if scheduler.name == "direct" else "17"
-    plain = scheduler.submit_words(Job(RUN, f"/w/{RUN}/job.sh"))
-    held = scheduler.submit_words(Job(RUN, f"/w/{RUN}/job.sh", hold=True))
-    later = scheduler.submit_words(Job(RUN, f"/w/{RUN}/job.sh", after=(before,)))
-    many = scheduler.submit_words(Job(RUN, f"/w/{RUN}/job.sh", tasks=20))
+    plain = scheduler.submit_argv(Job(RUN, f"/w/{RUN}/job.sh"))
+    held = scheduler.submit_argv(Job(RUN, f"/w/{RUN}/job.sh", hold=True))
+    later = scheduler.submit_argv(Job(RUN, f"/w/{RUN}/job.sh", after=(before,)))
+    many = scheduler.submit_argv(Job(RUN, f"/w/{RUN}/job.sh", tasks=20))
     assert len({plain, held, later, many}) == 4
     assert any(before in word for word in later)
     assert any("20" in word for word in set(many) - set(plain))
-    assert scheduler.release_words("12")[-1] == "12"
+    assert scheduler.release_argv("12")[-1] == "12"
 
 
 @pytest.mark.parametrize("hostile", ["-x", "1;id", "$(id)", "1 2", "1\n2", ""])
 def test_what_is_no_job_of_this_scheduler_cannot_be_waited_for(hostile: str) -> None:
     for name in ("oar", "sge", "pbs", "lsf", "direct"):
         with pytest.raises(UsageError):
-            load_scheduler(name).submit_words(Job(RUN, f"/w/{RUN}/job.sh", after=(hostile,)))
+            load_scheduler(name).submit_argv(Job(RUN, f"/w/{RUN}/job.sh", after=(hostile,)))
 
 
 def test_slurm_tells_the_tasks_of_each_array() -> None:
@@ -158,8 +158,8 @@ def test_words_that_are_no_answer_are_silence(scheduler: Scheduler) -> None:
 
 
 def test_one_question_asks_for_all_jobs(scheduler: Scheduler) -> None:
-    words = scheduler.status_words(["11", "22"])
-    asks_for_all = words == scheduler.status_words([])
+    words = scheduler.status_argv(["11", "22"])
+    asks_for_all = words == scheduler.status_argv([])
     assert asks_for_all or any("11" in word for word in words)
     assert asks_for_all or any("22" in word for word in words)
 
@@ -167,7 +167,7 @@ def test_one_question_asks_for_all_jobs(scheduler: Scheduler) -> None:
 def test_a_job_id_cannot_be_an_option(scheduler: Scheduler) -> None:
     for text in ("--all", "", "1 2", "1\n", "1,2", "$(id)"):
         assert check_job_id(text) is None
-    assert scheduler.cancel_words("12")[-1] == "12"
+    assert scheduler.cancel_argv("12")[-1] == "12"
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -231,7 +231,7 @@ def test_slurm_tells_what_jobs_used_from_their_steps() -> None:
 
 def test_slurm_accounting_is_asked_from_the_day_before_in_whatever_time_zone_the_cluster_is() -> None:
     for since, start in (("2026-03-01", "2026-02-28"), ("2026-01-01", "2025-12-31"), ("no date", "no date")):
-        words = load_scheduler("slurm").accounting_words(["7"], "", since)
+        words = load_scheduler("slurm").accounting_argv(["7"], "", since)
         assert f"--starttime={start}" in words
 
 
@@ -246,11 +246,11 @@ def test_slurm_words_pass_a_gate_and_a_gates_words_are_no_answer() -> None:
     """Silence would mean that there is no such job, and allow a second submission."""
     slurm = load_scheduler("slurm")
     asked = [
-        slurm.submit_words(Job(RUN, "/w/job.sh")),
-        slurm.status_words(["1", "2"]),
-        slurm.lookup_words(RUN),
+        slurm.submit_argv(Job(RUN, "/w/job.sh")),
+        slurm.status_argv(["1", "2"]),
+        slurm.lookup_argv(RUN),
     ]
-    for word in [word for words in [*asked, slurm.cancel_words("1")] for word in words]:
+    for word in [word for words in [*asked, slurm.cancel_argv("1")] for word in words]:
         assert re.fullmatch(r"[A-Za-z0-9_./:=@%+,-]+", word)
     for said in (b"This account can only run: squeue\n", b"rejected\n", b"error: not allowed\n"):
         refusal = Finished(0, said, b"")

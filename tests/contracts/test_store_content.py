@@ -22,7 +22,7 @@ from tests.support.payloads import MTIME, file_entry, items_of, payload_of, payl
 from tests.support.trees import Link, make_tree, sha256
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import group_units
-from transfers.stores.base import Item, Landed, Payload, Store, Unit
+from transfers.stores.base import Committed, Item, Payload, Store, Unit
 
 MIB = 1 << 20
 LARGE = random.Random(1).randbytes(11 * MIB + 17)  # noqa: S311 - three segments of 4 MiB
@@ -35,7 +35,7 @@ def subject(
     yield from subjects(request.param, request, tmp_path, monkeypatch)
 
 
-def write(store: Store, payloads: Iterator[Payload]) -> list[Landed]:
+def write(store: Store, payloads: Iterator[Payload]) -> list[Committed]:
     lock = store.lock("test") if store.facts.locks else None
     try:
         return list(store.write(payloads))

@@ -11,7 +11,7 @@ import pytest
 from tests.contracts.subjects import ROOT, Subject, object_stores, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of
 from transfers.entry import Entry, Kind
-from transfers.stores.base import Landed, Store
+from transfers.stores.base import Committed, Store
 
 LARGE = b"1" * 9_000_000
 
@@ -25,7 +25,7 @@ def subject(
 
 def put_exactly(
     store: Store, contents: dict[bytes, bytes], there: dict[bytes, Entry], *, clear: bool = False
-) -> dict[bytes, Landed]:
+) -> dict[bytes, Committed]:
     items = items_of([file_entry(path, content) for path, content in contents.items()], there)
     exact = [replace(item, exact=True, clear=clear) for item in items]
     lock = store.lock("test")

@@ -150,11 +150,11 @@ def test_a_tool_that_writes_its_input_harms_no_cache(
 @pytest.mark.heavy
 def test_the_same_content_from_two_places_is_kept_once(hibali: Any) -> None:
     bench = Bench(hibali)
-    far = bench.folder / "far"
-    (far / "deep").mkdir(parents=True)
+    host = bench.folder / "far"
+    (host / "deep").mkdir(parents=True)
     for name in ("a", "deep/b"):
-        (far / name).write_text("hello\n")
-    bench.add_site("store", f'kind = "local"\nroots = {{ data = "{far}" }}\ndefault_root = "data"')
+        (host / name).write_text("hello\n")
+    bench.add_site("store", f'kind = "local"\nroots = {{ data = "{host}" }}\ndefault_root = "data"')
     work = bench.add_local_site()
     bench.run(bench.answers(more=["store:a", "store:deep/b"]), "--wait", exit=0)
     assert cached(work).read_text() == "hello\n"

@@ -152,13 +152,13 @@ def test_after_a_kill_the_same_line_sends_only_the_tail(transfers_to: Callable[[
         follow.until(lambda: len(there.place.read("data", b"run.log") or b"") > len(begin), "nothing came")
         os.killpg(follow.process.pid, signal.SIGKILL)
         follow.process.wait()
-    standing = there.place.read("data", b"run.log")
-    assert standing is not None
-    assert log.read_bytes().startswith(standing)
+    existing = there.place.read("data", b"run.log")
+    assert existing is not None
+    assert log.read_bytes().startswith(existing)
     again = Following(there, "--append", "run.log")
     receipt = again.finish()
     assert there.there() == {b"run.log": log.read_bytes()}
-    assert receipt["bytes_sent"] <= log.stat().st_size - len(standing)
+    assert receipt["bytes_sent"] <= log.stat().st_size - len(existing)
 
 
 @pytest.mark.parametrize("spoil", ["corrupt", "link"])
@@ -166,12 +166,12 @@ def test_what_is_not_the_beginning_is_replaced_as_a_whole(local_there: Transfers
     there = local_there
     there.make({b"run.log": b"0123456789" * 1000})
     there.place.plant("data", {b"run.log": b"0123456789" * 500})
-    standing = there.root / "run.log"
+    existing = there.root / "run.log"
     second = there.folder / "second name"
     if spoil == "corrupt":
         there.place.corrupt("data", b"run.log")
     else:
-        second.hardlink_to(standing)
+        second.hardlink_to(existing)
     receipt = Following(there, "--append", "*.log").finish()
     assert there.there() == {b"run.log": b"0123456789" * 1000}
     assert (receipt["files_moved"], receipt["proof_moved"]) == (1, "digest")

@@ -24,7 +24,7 @@ FILES = 12
 
 @pytest.fixture
 def sites(hibali: Any, globus: Globus, tmp_path: Path, request: pytest.FixtureRequest) -> GlobusSites:
-    """A laptop with files, and a place `far` that hibali and Globus both reach."""
+    """A laptop with files, and a place `host` that hibali and Globus both reach."""
     made = globus_sites(hibali, globus, tmp_path, request.getfixturevalue)
     made.add_local("far", tmp_path / "far")
     made.make(_tree())

@@ -18,7 +18,7 @@ TOLD_NAMES = [name for name in HOSTILE_NAMES if can_be_told(name) and len(name) 
 
 @pytest.fixture
 def sites(hibali: Any, globus: Globus, tmp_path: Path, request: pytest.FixtureRequest) -> GlobusSites:
-    """A laptop with a collection; a site `far` with ssh and a collection."""
+    """A laptop with a collection; a site `host` with ssh and a collection."""
     made = globus_sites(hibali, globus, tmp_path, request.getfixturevalue)
     made.add_ssh("far")
     return made

@@ -134,7 +134,7 @@ def there_of(root: Path) -> int:
     return max(marks)
 
 
-def killed_and_gone_on(site: Site, size: int, far: int) -> None:
+def killed_and_gone_on(site: Site, size: int, host: int) -> None:
     """A file of so many MiB, both ways: killed when so much is there, and the same line moves the rest."""
     content = random_file(site.source / "large", size, 16)
     for words, root in (
@@ -142,7 +142,7 @@ def killed_and_gone_on(site: Site, size: int, far: int) -> None:
         (("pull", "there:data", site.back), site.back),
     ):
         process = site.hibali.start(*words, "--json")
-        wait_for(lambda root=root: there_of(root) >= far * MIB)
+        wait_for(lambda root=root: there_of(root) >= host * MIB)
         kill(process, site)
         assert not (root / "large").exists()
         there = there_of(root)
@@ -206,9 +206,9 @@ def test_a_server_that_ends_and_a_proxy_that_expires_on_the_way(site: Site, tmp_
     site.hibali.env["X509_USER_PROXY"] = str(proxy)
     push = ("push", site.source, "there:data", "--json")
 
-    def half_way(far: int) -> Any:
+    def half_way(host: int) -> Any:
         process = site.hibali.start(*push)
-        wait_for(lambda: there_of(site.root) >= far * MIB or process.poll() is not None)
+        wait_for(lambda: there_of(site.root) >= host * MIB or process.poll() is not None)
         assert process.poll() is None, "it was through before it could be disturbed"
         return process
 

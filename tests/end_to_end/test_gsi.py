@@ -29,7 +29,7 @@ TELL = 'echo "$X509_USER_PROXY" "$(stat -c %a "$X509_USER_PROXY")" "$(grid-proxy
 
 
 class GridSite:
-    """A site `far` whose ssh notes each time it is called."""
+    """A site `host` whose ssh notes each time it is called."""
 
     def __init__(self, hibali: Any, server: Any, grid: Grid, tmp_path: Path) -> None:
         self.hibali = hibali
@@ -67,59 +67,61 @@ class GridSite:
 
 
 @pytest.fixture
-def far(hibali: Any, ssh_server: Any, grid: Grid, tmp_path: Path) -> GridSite:
+def host(hibali: Any, ssh_server: Any, grid: Grid, tmp_path: Path) -> GridSite:
     return GridSite(hibali, ssh_server, grid, tmp_path)
 
 
-def test_a_proxy_that_does_not_do_is_told_before_any_login(far: GridSite, grid: Grid, tmp_path: Path) -> None:
-    far.configure('least = "2h"')
+def test_a_proxy_that_does_not_do_is_told_before_any_login(
+    host: GridSite, grid: Grid, tmp_path: Path
+) -> None:
+    host.configure('least = "2h"')
     mine = tmp_path / "my proxy"
     env = {"X509_USER_PROXY": str(mine)}
     line = "Run: grid-proxy-init -valid 12:00"
-    assert far.fails(env) == ("proxy-missing", line)
+    assert host.fails(env) == ("proxy-missing", line)
     mine.write_bytes(b"\xff\xfe no proxy\n")
     mine.chmod(0o600)
-    assert far.fails(env) == ("proxy-unreadable", line)
+    assert host.fails(env) == ("proxy-unreadable", line)
     mine.unlink()
     grid.make_proxy(mine, 3600)
-    assert far.fails(env) == ("proxy-too-short", line)
+    assert host.fails(env) == ("proxy-too-short", line)
     mine.unlink()
     grid.make_proxy(mine, -60)
-    assert far.fails(env) == ("proxy-expired", line)
+    assert host.fails(env) == ("proxy-expired", line)
     mine.unlink()
     grid.make_proxy(mine, 3 * 3600)
     mine.chmod(0o640)
-    code, hint = far.fails(env)
+    code, hint = host.fails(env)
     assert code == "proxy-mode"
     assert f"chmod 600 '{mine}'" in hint
     mine.chmod(0o600)
     (tmp_path / "a.txt").write_text("a\n")
-    receipt = far.hibali("push", tmp_path / "a.txt", "far:@data/", "--json", env=env, exit=0).last
+    receipt = host.hibali("push", tmp_path / "a.txt", "far:@data/", "--json", env=env, exit=0).last
     assert receipt["proof_moved"] == "digest"
-    assert (far.place / "a.txt").read_text() == "a\n"
-    assert str(mine) in far.log.read_text()
-    assert "GSSAPIAuthentication=yes" in far.log.read_text()
-    checked = far.hibali("sites", "check", "far", "--json", env=env, exit=0).last
+    assert (host.place / "a.txt").read_text() == "a\n"
+    assert str(mine) in host.log.read_text()
+    assert "GSSAPIAuthentication=yes" in host.log.read_text()
+    checked = host.hibali("sites", "check", "far", "--json", env=env, exit=0).last
     assert 3 * 3600 - 600 <= seconds_of(checked["facts"]["proxy"].removeprefix("valid for ")) <= 3 * 3600
     # the kept login is one: nothing is looked at any more until it is over
     mine.unlink()
-    far.hibali("ls", "far:@data", env=env, exit=0)
+    host.hibali("ls", "far:@data", env=env, exit=0)
 
 
-def test_the_port_of_gsissh_may_be_in_its_configuration_file(far: GridSite, tmp_path: Path) -> None:
-    proxied = {"X509_USER_PROXY": far.hibali.env["X509_USER_PROXY"]}
-    own, port = tmp_path / "own-config", far.words[2]
-    given = Path(far.words[far.words.index("-F") + 1]).read_text()
+def test_the_port_of_gsissh_may_be_in_its_configuration_file(host: GridSite, tmp_path: Path) -> None:
+    proxied = {"X509_USER_PROXY": host.hibali.env["X509_USER_PROXY"]}
+    own, port = tmp_path / "own-config", host.words[2]
+    given = Path(host.words[host.words.index("-F") + 1]).read_text()
     assert f"  Port {port}\n" in given
     own.write_text(given)
-    far.words = [far.words[0], "-F", str(own)]
-    far.configure(more='persist = "no"')
-    far.hibali("ls", "far:@data", env=proxied, exit=0)
+    host.words = [host.words[0], "-F", str(own)]
+    host.configure(more='persist = "no"')
+    host.hibali("ls", "far:@data", env=proxied, exit=0)
     own.write_text(given.replace(f"  Port {port}\n", "  Port 9\n"))
-    away = far.hibali("ls", "far:@data", "--json", env=proxied, exit=5).last
+    away = host.hibali("ls", "far:@data", "--json", env=proxied, exit=5).last
     assert away["hint"].startswith("The port was 9 (gsissh -G). ")
-    far.ssh.write_text('#!/bin/sh\ncase " $* " in *" -G "*) exit 255 ;; esac\nexit 1\n')
-    silent = far.hibali("ls", "far:@data", "--json", env=proxied, exit=2).last
+    host.ssh.write_text('#!/bin/sh\ncase " $* " in *" -G "*) exit 255 ;; esac\nexit 1\n')
+    silent = host.hibali("ls", "far:@data", "--json", env=proxied, exit=2).last
     assert (silent["code"], "-p to the site's ssh.command" in silent["hint"]) == ("ssh-configuration", True)
 
 
@@ -181,14 +183,14 @@ def test_a_fault_of_gsi_in_the_key_exchange_is_one_login_and_told_whole(
         assert error["hint"]
 
 
-def cron(far: GridSite, grid: Grid, *words: str, around: list[str] | None = None) -> Any:
+def cron(host: GridSite, grid: Grid, *words: str, around: list[str] | None = None) -> Any:
     """hibali as cron starts it: no terminal, and next to nothing in the environment."""
-    home = far.hibali.home
+    home = host.hibali.home
     names = ("HIBALI_CONFIG", "HIBALI_STATE", "XDG_RUNTIME_DIR", "TEST_SERVICES", "PYTHONPATH")
-    env = {name: far.hibali.env[name] for name in names}
+    env = {name: host.hibali.env[name] for name in names}
     env |= {"HOME": str(home.home), "PATH": SYSTEM_PATH, "X509_CERT_DIR": str(grid.certificates)}
     return subprocess.run(
-        [*(around or []), *far.hibali.command(*words)],
+        [*(around or []), *host.hibali.command(*words)],
         env={name: value for name, value in env.items() if value},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -211,7 +213,7 @@ def nowhere(secret: str, *folders: Path) -> None:
                 assert secret.encode() not in path.read_bytes(), path
 
 
-def test_cron_makes_its_proxy_from_a_locked_key(far: GridSite, grid: Grid, tmp_path: Path) -> None:
+def test_cron_makes_its_proxy_from_a_locked_key(host: GridSite, grid: Grid, tmp_path: Path) -> None:
     vault = tmp_path / "vault"
     vault.mkdir(mode=0o700)
     kept = vault / "passphrase"
@@ -219,46 +221,46 @@ def test_cron_makes_its_proxy_from_a_locked_key(far: GridSite, grid: Grid, tmp_p
     kept.chmod(0o600)
     keys = f'certificate = "{grid.user_certificate}"\nkey = "{grid.locked_key}"\n'
     made = f'make = "grid-proxy-init"\nlife = "2h"\n{keys}'
-    far.configure(f'{made}passphrase_file = "{kept}"', 'persist = "no"')
+    host.configure(f'{made}passphrase_file = "{kept}"', 'persist = "no"')
     trace = tmp_path / "arguments"
-    first = cron(far, grid, "ls", "far:@data", "-v", around=traced(trace))
+    first = cron(host, grid, "ls", "far:@data", "-v", around=traced(trace))
     assert first.returncode == 0, first.stderr
-    path, mode, left = far.calls()[0]
-    assert Path(path).is_relative_to(far.hibali.home.runtime)
+    path, mode, left = host.calls()[0]
+    assert Path(path).is_relative_to(host.hibali.home.runtime)
     assert (mode, stat.S_IMODE(Path(path).parent.stat().st_mode)) == ("600", 0o700)
     assert 7000 < int(left) <= 7200
     before = Path(path).read_bytes()
-    second = cron(far, grid, "ls", "far:@data")
+    second = cron(host, grid, "ls", "far:@data")
     assert second.returncode == 0, second.stderr
     assert Path(path).read_bytes() == before  # it is good for long enough
     assert b"grid-proxy-init" in trace.read_bytes()
-    nowhere(grid.passphrase, far.hibali.home.folder, far.hibali.home.runtime)
+    nowhere(grid.passphrase, host.hibali.home.folder, host.hibali.home.runtime)
     assert grid.passphrase.encode() not in trace.read_bytes()
 
     Path(path).unlink()
-    far.log.unlink()
-    remains = far.hibali.home.runtime / "hibali" / "proxy-left-by-a-killed-call"
+    host.log.unlink()
+    remains = host.hibali.home.runtime / "hibali" / "proxy-left-by-a-killed-call"
     remains.mkdir()
     (remains / "proxy").touch()
     os.utime(remains, (0, 0))
     problems = {}
     kept.chmod(0o644)
-    problems["no-passphrase"] = cron(far, grid, "ls", "far:@data", "--json")
+    problems["no-passphrase"] = cron(host, grid, "ls", "far:@data", "--json")
     kept.chmod(0o600)
     kept.write_text("wrong-" + grid.passphrase)
-    problems["proxy-not-made"] = cron(far, grid, "ls", "far:@data", "--json")
-    far.configure(made, 'persist = "no"')
-    problems["nothing-said"] = cron(far, grid, "ls", "far:@data", "--json")
+    problems["proxy-not-made"] = cron(host, grid, "ls", "far:@data", "--json")
+    host.configure(made, 'persist = "no"')
+    problems["nothing-said"] = cron(host, grid, "ls", "far:@data", "--json")
     for code, ended in problems.items():
         assert ended.returncode == 4, (code, ended)
         assert grid.passphrase.encode() not in ended.stdout + ended.stderr
         assert code.replace("nothing-said", "no-passphrase").encode() in ended.stdout
     assert b"passphrase_command" in problems["nothing-said"].stdout
-    assert not far.log.exists()
+    assert not host.log.exists()
     assert not remains.exists()
 
 
-def test_cron_takes_its_proxy_from_myproxy(far: GridSite, grid: Grid, tmp_path: Path) -> None:
+def test_cron_takes_its_proxy_from_myproxy(host: GridSite, grid: Grid, tmp_path: Path) -> None:
     init = ["myproxy-init", "-S", "-s", "localhost", "-p", str(grid.myproxy_port), "-l", "ada", "-c", "0"]
     init += ["-C", str(grid.user_certificate), "-y", str(grid.user_key)]
     stored = subprocess.run(
@@ -271,26 +273,26 @@ def test_cron_takes_its_proxy_from_myproxy(far: GridSite, grid: Grid, tmp_path: 
     assert stored.returncode == 0, stored
     kept = tmp_path / "passphrase"
     kept.write_text(grid.passphrase + "\n")
-    far.configure(
+    host.configure(
         f'make = "myproxy"\nserver = "localhost"\nport = {grid.myproxy_port}\naccount = "ada"\n'
         f'passphrase_command = ["cat", "{kept}"]',
         "logins = 4",
     )
     kept.write_text("wrong-phrase")
     tries = tmp_path / "tries"
-    refused = cron(far, grid, "ls", "far:@data", "--json", around=traced(tries))
+    refused = cron(host, grid, "ls", "far:@data", "--json", around=traced(tries))
     assert (refused.returncode, b"proxy-not-made" in refused.stdout) == (4, True), refused
     assert tries.read_bytes().count(b'execve("/usr/bin/myproxy-logon"') == 1
     assert b"wrong-phrase" not in refused.stdout + refused.stderr
-    assert far.calls() == []
+    assert host.calls() == []
     kept.write_text(grid.passphrase + "\n")
-    ended = cron(far, grid, "ls", "far:@data")
+    ended = cron(host, grid, "ls", "far:@data")
     assert ended.returncode == 0, ended.stderr
-    path, mode, left = far.calls()[0]
-    assert Path(path).is_relative_to(far.hibali.home.runtime)
+    path, mode, left = host.calls()[0]
+    assert Path(path).is_relative_to(host.hibali.home.runtime)
     assert mode == "600"
     assert 3500 < int(left) <= 3600
-    nowhere(grid.passphrase, far.hibali.home.folder, far.hibali.home.runtime)
+    nowhere(grid.passphrase, host.hibali.home.folder, host.hibali.home.runtime)
 
 
 def test_a_gridftp_server_is_asked_nothing_with_a_proxy_that_does_not_do(

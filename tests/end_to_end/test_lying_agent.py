@@ -32,7 +32,7 @@ class World:
         self.hibali = hibali
         self.folder = folder / "world"
         self.near = self.folder / "near"
-        self.far = self.folder / "far"
+        self.host = self.folder / "far"
         self.outside = make_tree(self.folder / "outside", {b"keep": b"untouched"})
 
     def lie(self, name: str) -> None:
@@ -50,13 +50,13 @@ class World:
 
     def push(self, *words: str) -> Any:
         make_tree(self.near, dict(TREE))
-        make_tree(self.far, {**EXTRA, b"b": File(b"older", mtime_ns=MTIME)})
-        return self._run("push", self.near, f"liar:{self.far}", *words)
+        make_tree(self.host, {**EXTRA, b"b": File(b"older", mtime_ns=MTIME)})
+        return self._run("push", self.near, f"liar:{self.host}", *words)
 
     def pull(self, *words: str) -> Any:
-        make_tree(self.far, dict(TREE))
+        make_tree(self.host, dict(TREE))
         make_tree(self.near, {**EXTRA, b"b": File(b"older", mtime_ns=MTIME)})
-        return self._run("pull", f"liar:{self.far}", self.near, *words)
+        return self._run("pull", f"liar:{self.host}", self.near, *words)
 
     def _run(self, *words: Any) -> Any:
         before = state_of(self.outside)
@@ -88,7 +88,7 @@ def test_an_honest_liar_is_believed(world: World) -> None:
     """The drop-in itself changes nothing."""
     world.lie("answer:nothing:{}")
     assert world.push().exit == 0
-    assert read_tree(world.far) == TREE
+    assert read_tree(world.host) == TREE
 
 
 @pytest.mark.parametrize("name", LISTING_LIES)
@@ -98,7 +98,7 @@ def test_a_lie_in_the_targets_listing(world: World, name: str) -> None:
     if name == "below-a-link" and answer.exit == 0:
         return  # in order and counted; what it invents is not there to be deleted, and nothing outside changed
     assert answer.exit in (DISCONNECTED if "hang-up" in name else HONEST), str(answer)
-    world.check(world.far)
+    world.check(world.host)
 
 
 @pytest.mark.parametrize("name", LISTING_LIES)
@@ -115,7 +115,7 @@ def test_frames_that_nobody_asked_for_and_frames_too_large(world: World, name: s
     world.lie(name)
     answer = world.push()
     assert answer.exit in HONEST, str(answer)
-    world.check(world.far)
+    world.check(world.host)
 
 
 DATA_LIES = (
@@ -149,7 +149,7 @@ def test_a_target_that_lies_about_what_landed(world: World, name: str) -> None:
     world.lie(name)
     answer = world.push()
     assert answer.exit in HONEST, str(answer)
-    world.check(world.far)
+    world.check(world.host)
 
 
 FIELDS = (
@@ -181,9 +181,9 @@ def test_wrong_values_are_no_bug(world: World, field: str, value: str) -> None:
 
 @pytest.mark.parametrize("value", ["5", "[]", json.dumps("ab" * 32 + "  ../../evil")])
 def test_what_is_no_digest_never_stands_in_a_manifest(world: World, value: str) -> None:
-    make_tree(world.far, dict(TREE))
+    make_tree(world.host, dict(TREE))
     world.lie(f"field:digest:digest:{value}")
-    answer = world.hibali("manifest", f"liar:{world.far}", exit=6)
+    answer = world.hibali("manifest", f"liar:{world.host}", exit=6)
     assert answer.out == b""
     assert b"no sha256" in answer.err
-    assert world.hibali("verify", f"liar:{world.far}", world.far, "--json", exit=6).last["files_kept"] == 0
+    assert world.hibali("verify", f"liar:{world.host}", world.host, "--json", exit=6).last["files_kept"] == 0

@@ -44,7 +44,7 @@ TENS = int(os.environ.get("HIBALI_TENS", "2"))  # thirty submissions each; ten o
 KILLS = ("agent-before", "agent-after", "client-before", "client-after", "both-before", "both-after")
 
 
-class TemplateContext:
+class Setup:
     """A bench, and an sbatch in whose hands submissions fail as they are told."""
 
     def __init__(self, bench: Bench, slurm: Any, folder: Path, name: str) -> None:
@@ -146,11 +146,11 @@ def queued_names(slurm: Any) -> set[str]:
     return set(found.stdout.split())
 
 
-def check_one_job_each(scenes: Sequence[TemplateContext], ids: Sequence[str], seconds: float) -> None:
+def check_one_job_each(setups: Sequence[Setup], ids: Sequence[str], seconds: float) -> None:
     """In Slurm's own log, once nothing of ours is in the queue; and each tool ran once."""
-    slurm = scenes[0].slurm
+    slurm = setups[0].slurm
     assert len(set(ids)) == len(ids)
-    known = set(scenes[0].bench.run_ids())
+    known = set(setups[0].bench.run_ids())
     assert known == set(ids)  # no line began two runs
 
     def is_over() -> bool:
@@ -159,10 +159,10 @@ def check_one_job_each(scenes: Sequence[TemplateContext], ids: Sequence[str], se
     wait_until(is_over, seconds)
     counts = jobs_by_name(slurm)
     assert {run_id: counts[run_id] for run_id in ids if counts[run_id] != 1} == {}
-    outputs = [path for scene in scenes for path in (scene.folder / "work" / "runs").glob("*/work/out.txt")]
+    outputs = [path for setup in setups for path in (setup.folder / "work" / "runs").glob("*/work/out.txt")]
     assert len(outputs) == len(ids)
     assert {path.read_text() for path in outputs} == {"once\n"}
-    assert not [path for scene in scenes for path in (scene.folder / "work" / "runs").glob("*/again")]
+    assert not [path for setup in setups for path in (setup.folder / "work" / "runs").glob("*/again")]
 
 
 @pytest.fixture
@@ -175,14 +175,14 @@ def bench(hibali: Any) -> Bench:
 def test_submissions_that_are_killed_or_not_answered_are_one_job_each(
     bench: Bench, slurm: Any, tmp_path: Path
 ) -> None:
-    scene = TemplateContext(bench, slurm, tmp_path, "here")
-    scene.add_here()
+    setup = Setup(bench, slurm, tmp_path, "here")
+    setup.add_here()
     fates = ("agent-after", "client-before", "both-after", "silent")  # each leaves a trace, so nobody waits
-    scene.threaten(fates)
-    lines = [scene.line(number) for number in range(len(fates))]
+    setup.threaten(fates)
+    lines = [setup.line(number) for number in range(len(fates))]
     ids = until_done(bench.hibali, lines, 4)
-    assert scene.met() == Counter(fates)
-    check_one_job_each([scene], ids, 60)
+    assert setup.met() == Counter(fates)
+    check_one_job_each([setup], ids, 60)
 
 
 @pytest.mark.heavy
@@ -197,22 +197,22 @@ def test_many_submissions_are_as_many_jobs(bench: Bench, slurm: Any, tmp_path: P
 
 def submit_many(bench: Bench, slurm: Any, folder: Path, tens: int) -> Counter[str]:
     """Thirty times `tens` submissions, half of them here and half of them by ssh; what befell them."""
-    here, far = TemplateContext(bench, slurm, folder, "here"), TemplateContext(bench, slurm, folder, "far")
+    here, host = Setup(bench, slurm, folder, "here"), Setup(bench, slurm, folder, "far")
     here.add_here()
-    far.add_far()
+    host.add_far()
     here.threaten(_shuffled(dict.fromkeys(KILLS, tens) | {"silent": 5 * tens // 2}))
     killed, answered = 5 * tens // 2, 5 * tens - 5 * tens // 2
-    far.threaten(
+    host.threaten(
         _shuffled({"agent-before": killed, "agent-after": killed, "silent": tens, "stopped": answered - tens})
     )
-    lines = [scene.line(number) for number in range(15 * tens) for scene in (here, far)]
+    lines = [setup.line(number) for number in range(15 * tens) for setup in (here, host)]
     doomed, others = lines[: 20 * tens], lines[20 * tens :]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda line: bench.hibali(*line, timeout=600), doomed))
         list(pool.map(lambda line: kill_at_random(bench.hibali, line, 2.0), others))
     ids = until_done(bench.hibali, lines, 8)
-    check_one_job_each([here, far], ids, 300)
-    return here.met() + far.met()
+    check_one_job_each([here, host], ids, 300)
+    return here.met() + host.met()
 
 
 def _shuffled(fates: dict[str, int]) -> list[str]:

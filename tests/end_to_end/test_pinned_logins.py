@@ -26,7 +26,7 @@ def two_ways(ssh_server: Any) -> Iterator[tuple[LongProxy, LongProxy]]:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshSettings]:
-    """A site whose configuration a test writes: `far` leads to the port it names."""
+    """A site whose configuration a test writes: `host` leads to the port it names."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     config = tmp_path / "config"
     found = SshSettings("far", command=("ssh", "-F", str(config)), logins=2)

@@ -159,11 +159,11 @@ def test_no_name_of_a_configured_root_removes_it(
     table = '[sites.{}]\nkind = "{}"\ndefault_root = "r"\n[sites.{}.roots]\nr = "{}"\n'
     # the name that hibali itself gives to this machine
     text = home.config.read_text() + table.format("here", "local", "here", root)
-    far = make_place("ssh", there.folder, request.getfixturevalue)
-    assert isinstance(far, FolderPlace)
-    far.root = there.root / "other"
+    host = make_place("ssh", there.folder, request.getfixturevalue)
+    assert isinstance(host, FolderPlace)
+    host.root = there.root / "other"
     home.config.write_text(text)
-    add_site(home.config, "far", far)
+    add_site(home.config, "far", host)
     (there.folder / "link").symlink_to(there.root / "deep")
     with mounted(root, there.folder / "bound"), mounted(there.root, there.folder / "all"):
         for place in (

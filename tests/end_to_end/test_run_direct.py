@@ -260,10 +260,10 @@ def test_a_tool_cannot_write_through_to_the_cache(hibali: Any) -> None:
 
 
 def test_an_input_of_another_site_is_cached_once_and_damage_there_is_mended(bench: Bench) -> None:
-    far = bench.folder / "far"
-    (far / "tree").mkdir(parents=True)
-    (far / "tree" / "a").write_text("first\n")
-    bench.add_site("store", f'kind = "local"\nroots = {{ data = "{far}" }}\ndefault_root = "data"')
+    host = bench.folder / "far"
+    (host / "tree").mkdir(parents=True)
+    (host / "tree" / "a").write_text("first\n")
+    bench.add_site("store", f'kind = "local"\nroots = {{ data = "{host}" }}\ndefault_root = "data"')
     bench.site = "here"
     (bench.folder / "there.json").write_text(json.dumps({"in": "store:tree/a"}))
     operations = bench.hibali.home.state / "operations"

@@ -15,7 +15,7 @@ from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.payloads import items_of, put
 from tests.support.places import BucketPlace, add_site, make_place
 from tests.support.trees import sha256
-from transfers.stores.base import Landed, Origin
+from transfers.stores.base import Committed, Origin
 from transfers.stores.open_store import open_store
 from transfers.stores.s3 import copying
 from transfers.stores.s3.copying import Copying
@@ -112,7 +112,7 @@ def test_what_the_server_will_not_copy_passes_through_here_and_is_said_once(buck
     assert len(buckets.two.files("t")) == 50
 
 
-def copied(buckets: Buckets, change: Callable[[], None] = lambda: None) -> tuple[list[Landed], S3Store]:
+def copied(buckets: Buckets, change: Callable[[], None] = lambda: None) -> tuple[list[Committed], S3Store]:
     """The copies of all that is listed, after something changed."""
     source, target = buckets.open("one:t"), buckets.open("two:t")
     items = items_of(list(source.list()))

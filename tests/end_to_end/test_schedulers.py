@@ -144,15 +144,15 @@ def test_out_of_memory(make: Make) -> None:
 @on("direct", "slurm")
 def test_an_array(cluster: Cluster) -> None:
     script = f"{TASK}echo ran >>task-$n\nuntil [ -e go ]; do sleep 0.2; done\n: >over-$n"
-    with cluster.far() as far:
-        run, job = cluster.submit(far, "", script=script, tasks=5)
+    with cluster.host() as host:
+        run, job = cluster.submit(host, "", script=script, tasks=5)
         folder = cluster.folder(run)
         calmly((folder / "task-1").exists)
-        calmly(lambda: cluster.tasks(far, job).get(1) is Phase.RUNNING)
-        assert set(cluster.tasks(far, job)) == {1, 2, 3, 4, 5}
-        far.put(f"{folder}/go".encode(), b"")
+        calmly(lambda: cluster.tasks(host, job).get(1) is Phase.RUNNING)
+        assert set(cluster.tasks(host, job)) == {1, 2, 3, 4, 5}
+        host.put(f"{folder}/go".encode(), b"")
         wait_for(lambda: len(list(folder.glob("over-*"))) == 5, SECONDS)
-        calmly(lambda: not any(phase.queued for phase in cluster.tasks(far, job).values()))
+        calmly(lambda: not any(phase.queued for phase in cluster.tasks(host, job).values()))
     ran = {path.name: path.read_text() for path in folder.glob("task-*")}
     assert ran == {f"task-{number}": "ran\n" for number in range(1, 6)}
 
@@ -170,29 +170,29 @@ def test_a_sweep_is_an_array_to_its_user(cluster: Cluster) -> None:
 
 @on()
 def test_an_array_of_one_and_one_that_is_cancelled(cluster: Cluster) -> None:
-    with cluster.far() as far:
-        run, _ = cluster.submit(far, "", script=f"{TASK}: >over-$n", tasks=1)
+    with cluster.host() as host:
+        run, _ = cluster.submit(host, "", script=f"{TASK}: >over-$n", tasks=1)
         wait_for((cluster.folder(run) / "over-1").exists, SECONDS)
-        run, job = cluster.submit(far, "", script=f"{TASK}: >task-$n; sleep 600 && : >over-$n", tasks=3)
+        run, job = cluster.submit(host, "", script=f"{TASK}: >task-$n; sleep 600 && : >over-$n", tasks=3)
         wait_for((cluster.folder(run) / "task-1").exists, SECONDS)
-        assert far.run(cluster.scheduler.cancel_words(job)).exit_code == 0
-        calmly(lambda: not any(phase.queued for phase in cluster.tasks(far, job).values()))
-        assert far.run(cluster.scheduler.cancel_words(job)).exit_code == 0
+        assert host.run(cluster.scheduler.cancel_argv(job)).exit_code == 0
+        calmly(lambda: not any(phase.queued for phase in cluster.tasks(host, job).values()))
+        assert host.run(cluster.scheduler.cancel_argv(job)).exit_code == 0
     assert not list(cluster.folder(run).glob("over-*"))
 
 
 @on()
 def test_a_dependency(cluster: Cluster) -> None:
     """The tool of a job starts after the jobs before it, and only if they ended well."""
-    with cluster.far() as far:
-        good, first = cluster.submit(far, "sleep 2; echo made >made")
-        bad, second = cluster.submit(far, "sleep 1; exit 3")
-        after, _ = cluster.submit(far, f"cat ../../{good}/work/made >seen", after=(first,))
-        never, refused = cluster.submit(far, ": >seen", after=(first, second))
+    with cluster.host() as host:
+        good, first = cluster.submit(host, "sleep 2; echo made >made")
+        bad, second = cluster.submit(host, "sleep 1; exit 3")
+        after, _ = cluster.submit(host, f"cat ../../{good}/work/made >seen", after=(first,))
+        never, refused = cluster.submit(host, ": >seen", after=(first, second))
         assert cluster.record(after)["code"] == 0
         assert (cluster.folder(after) / "work" / "seen").read_text() == "made\n"
         assert cluster.record(bad)["code"] == 3
-        calmly(lambda: cluster.is_over(far, refused))
+        calmly(lambda: cluster.is_over(host, refused))
         assert not (cluster.folder(never) / "work" / "seen").exists()
         if cluster.scheduler.name in {"direct", "oar", "sge"}:  # the job looks for itself
             assert cluster.record(never)["code"] == 75
@@ -201,29 +201,29 @@ def test_a_dependency(cluster: Cluster) -> None:
 
 @on()
 def test_a_chain(cluster: Cluster) -> None:
-    with cluster.far() as far:
-        first, one = cluster.submit(far, "echo 1 >made; sleep 1")
+    with cluster.host() as host:
+        first, one = cluster.submit(host, "echo 1 >made; sleep 1")
         second, two = cluster.submit(
-            far, f"cat ../../{first}/work/made >made; echo 2 >>made; sleep 1", after=(one,)
+            host, f"cat ../../{first}/work/made >made; echo 2 >>made; sleep 1", after=(one,)
         )
-        third, _ = cluster.submit(far, f"cat ../../{second}/work/made >made; echo 3 >>made", after=(two,))
+        third, _ = cluster.submit(host, f"cat ../../{second}/work/made >made; echo 3 >>made", after=(two,))
         assert cluster.record(third)["code"] == 0
     assert (cluster.folder(third) / "work" / "made").read_text() == "1\n2\n3\n"
 
 
 @on()
 def test_hold_and_release(cluster: Cluster) -> None:
-    with cluster.far() as far:
-        run, held = cluster.submit(far, ": >ran", hold=True)
-        other, _ = cluster.submit(far, ": >ran")
+    with cluster.host() as host:
+        run, held = cluster.submit(host, ": >ran", hold=True)
+        other, _ = cluster.submit(host, ": >ran")
         assert cluster.record(other)["code"] == 0  # there was time to begin
-        assert cluster.status(far, held).phase is Phase.WAITING
+        assert cluster.status(host, held).phase is Phase.WAITING
         assert not (cluster.folder(run) / "started").exists()
-        assert far.run(cluster.scheduler.release_words(held)).exit_code == 0
+        assert host.run(cluster.scheduler.release_argv(held)).exit_code == 0
         assert cluster.record(run)["code"] == 0
-        gone, held = cluster.submit(far, ": >ran", hold=True)
-        assert far.run(cluster.scheduler.cancel_words(held)).exit_code == 0
-        calmly(lambda: cluster.is_over(far, held))
+        gone, held = cluster.submit(host, ": >ran", hold=True)
+        assert host.run(cluster.scheduler.cancel_argv(held)).exit_code == 0
+        calmly(lambda: cluster.is_over(host, held))
         assert not (cluster.folder(gone) / "started").exists()
 
 
@@ -282,35 +282,35 @@ def test_a_refusal_says_why(kind: str, make: Make) -> None:
 @pytest.mark.parametrize("kind", ["oar", "sge", "slurm"])
 def test_an_answer_that_was_lost_is_found_by_the_name(kind: str, make: Make) -> None:
     cluster = make(kind)
-    with cluster.far() as far:
-        run, job = cluster.submit(far, "sleep 600", hold=True)
-        other, _ = cluster.submit(far, "true")
-        user = far.facts()["user"]
+    with cluster.host() as host:
+        run, job = cluster.submit(host, "sleep 600", hold=True)
+        other, _ = cluster.submit(host, "true")
+        user = host.facts()["user"]
 
         def found(name: str) -> str | None:
-            return cluster.scheduler.read_lookup(far.run(cluster.scheduler.lookup_words(name)), user)
+            return cluster.scheduler.read_lookup(host.run(cluster.scheduler.lookup_argv(name)), user)
 
         assert found(run) == job
         assert found("20260102-030405-ffffffff") is None
-        assert cluster.scheduler.read_lookup(far.run(cluster.scheduler.lookup_words(run)), "mallory") is None
-        far.run(cluster.scheduler.cancel_words(job))
+        assert cluster.scheduler.read_lookup(host.run(cluster.scheduler.lookup_argv(run)), "mallory") is None
+        host.run(cluster.scheduler.cancel_argv(job))
         cluster.record(other)
 
 
 @pytest.mark.heavy
 def test_grid_engine_remembers_in_its_accounts_how_jobs_ended(make: Make) -> None:
     cluster = make("sge")
-    with cluster.far() as far:
+    with cluster.host() as host:
         jobs = {}
         for name, line in {"failed": "exit 3", "deleted": "sleep 600"}.items():
-            jobs[name] = cluster.submit(far, line)
+            jobs[name] = cluster.submit(host, line)
         cluster.record(jobs["failed"][0])
         calmly((cluster.folder(jobs["deleted"][0]) / "started" / "job").exists)
-        far.run(cluster.scheduler.cancel_words(jobs["deleted"][1]))
+        host.run(cluster.scheduler.cancel_argv(jobs["deleted"][1]))
 
         def accounts(*asked: str) -> dict[str, Phase]:
-            words = cluster.scheduler.accounting_words(asked, jobs["failed"][0], "2026-01-01")
-            found = cluster.scheduler.read_accounting(far.run(words)) or {}
+            words = cluster.scheduler.accounting_argv(asked, jobs["failed"][0], "2026-01-01")
+            found = cluster.scheduler.read_accounting(host.run(words)) or {}
             return {job: status.phase for job, status in found.items()}
 
         numbers = [job for _, job in jobs.values()]
@@ -322,9 +322,9 @@ def test_grid_engine_remembers_in_its_accounts_how_jobs_ended(make: Make) -> Non
 @pytest.mark.heavy
 def test_jobs_ask_oar_for_cores_of_one_node(make: Make) -> None:
     cluster = make("oar")
-    with cluster.far() as far:
+    with cluster.host() as host:
         wanted = Resources(cores=2, seconds=300)
-        run, _ = cluster.submit(far, "wc -l <$OAR_NODEFILE >cores", wanted=wanted)
+        run, _ = cluster.submit(host, "wc -l <$OAR_NODEFILE >cores", wanted=wanted)
         assert cluster.record(run)["code"] == 0
     assert (cluster.folder(run) / "work" / "cores").read_text().strip() == "2"
 

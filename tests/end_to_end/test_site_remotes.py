@@ -53,8 +53,8 @@ def test_over_ssh_one_publishes_and_another_fetches(
     assert fates(hibali("pipelines", "fetch", "--from", "lab", "--json", env=other, exit=0)) == {
         "tool": "fetched"
     }
-    standing = sorted(name.decode() for name in place.names("shared/pipelines"))
-    assert standing == ["tool", "tool/1.0", "tool/1.0/descriptor.json", "tool/1.0/published.json"]
+    existing = sorted(name.decode() for name in place.names("shared/pipelines"))
+    assert existing == ["tool", "tool/1.0", "tool/1.0/descriptor.json", "tool/1.0/published.json"]
 
 
 @pytest.mark.heavy

@@ -10,7 +10,7 @@ import pytest
 
 from hibali.config.settings import load_sites
 from hibali.locations import read_location
-from hibali_cli.handlers.site_check import tune_and_tell
+from hibali_cli.handlers.site_check import tune_and_print
 from hibali_cli.options import Common
 from hibali_cli.output import Output
 from tests.schemas import check_lines
@@ -89,7 +89,7 @@ def test_a_long_line_is_measured_and_nothing_stays(
     monkeypatch.setattr(check, "settings_to_try", lambda *_: [(1, 1), (1, 2), (2, 4)])
     monkeypatch.setattr(check, "TRIAL_BYTES", 8 * 1024 * 1024)
     settings = load_sites(str(there.hibali.home.config))
-    tune_and_tell(
+    tune_and_print(
         Common(Output(json=True)), settings.site("there"), read_location("there:", settings), logins=2
     )
     *_, told = check_lines(capsys.readouterr().out.encode())

@@ -87,11 +87,11 @@ def test_pieces_cover_what_is_left_once(files: list[tuple[int, float]], round_tr
 
 def test_the_distance_decides() -> None:
     assert (fit(2 << 30, 0.0005, 4).streams, fit(2 << 30, 0.0005, 4).buffer) == (1, 0)
-    far = fit(2 << 30, 0.11, 2)
-    assert (far.connections, far.streams, far.buffer, far.piece) == (2, 4, 16 * MIB, 64 * MIB)
+    host = fit(2 << 30, 0.11, 2)
+    assert (host.connections, host.streams, host.buffer, host.piece) == (2, 4, 16 * MIB, 64 * MIB)
     assert fit(5 * MIB, 0.11, 4).connections == 1
     assert least_bytes(0.0005) < 5 * MIB < least_bytes(0.11) < 64 * MIB
-    assert words("/list", far)[-2:] == ["-f", "/list"]
+    assert words("/list", host)[-2:] == ["-f", "/list"]
     assert "-tcp-bs" not in words("/list", fit(2 << 30, 0.0005, 4))
 
 

@@ -55,10 +55,10 @@ class Source:
 class Target:
     """What stands at the other end, and how it came there."""
 
-    def __init__(self, source: Source, standing: dict[bytes, Entry]) -> None:
+    def __init__(self, source: Source, existing: dict[bytes, Entry]) -> None:
         self.source = source
-        self.there = dict(standing)
-        ordered = sorted(standing.values(), key=lambda entry: entry.order)
+        self.there = dict(existing)
+        ordered = sorted(existing.values(), key=lambda entry: entry.order)
         following = Following(quiet=QUIET)
         self.watch = SourceWatcher(source, FACTS, Snapshot(map(ListedName, ordered)), Rules(), following)
         self.watch.existing = self.there.get
@@ -83,8 +83,8 @@ class Target:
         grown: dict[bytes, Entry | None] = {}
         for action in work.growths:
             assert action.target is not None
-            standing = self.there.get(action.entry.path)
-            assert action.target.size == (standing.size if standing else 0) <= action.entry.size
+            existing = self.there.get(action.entry.path)
+            assert action.target.size == (existing.size if existing else 0) <= action.entry.size
             self.there[action.entry.path] = grown[action.entry.path] = action.entry
         self.watch.settle(work.offered, left, grown)
         busy = work.busy

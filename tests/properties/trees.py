@@ -129,8 +129,8 @@ def _move(result: Model, source: Model, action: Action, *, folders: bool) -> Non
     for above in parents(path) if folders else ():
         if result.setdefault(above, FOLDER).kind is not Kind.FOLDER:
             raise ImpossibleError(f"{path!r} below the {result[above].kind} {above!r}")
-    standing = result.get(path)
-    other = standing is not None and (standing.kind is Kind.FOLDER) != (action.entry.kind is Kind.FOLDER)
+    existing = result.get(path)
+    other = existing is not None and (existing.kind is Kind.FOLDER) != (action.entry.kind is Kind.FOLDER)
     if other and not clear:
         raise ImpossibleError(f"{path!r} over a name of another kind that was not agreed to go")
     if clear and action.entry.kind is not Kind.FOLDER:

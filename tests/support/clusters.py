@@ -37,7 +37,7 @@ class Cluster:
     scheduler: Scheduler
 
     @contextmanager
-    def far(self) -> Iterator[RemoteHost]:
+    def host(self) -> Iterator[RemoteHost]:
         """One login there."""
         opened = open_host(load_sites().sites["cluster"])
         try:
@@ -50,7 +50,7 @@ class Cluster:
         return self.work / "runs" / run
 
     def submit(
-        self, far: RemoteHost, start: str, *, script: str = "", wanted: Resources | None = None, **more: Any
+        self, host: RemoteHost, start: str, *, script: str = "", wanted: Resources | None = None, **more: Any
     ) -> tuple[str, str]:
         """A run of this line of shell, or of this whole script, as a job with `more` of its fields: the run, and the job."""
         run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
@@ -61,20 +61,20 @@ class Cluster:
             if not script
             else "\n".join(["#!/bin/sh", *directives, script])
         )
-        far.make_folder(f"{folder}/work".encode())
+        host.make_folder(f"{folder}/work".encode())
 
         def put() -> None:
-            far.put(f"{folder}/start".encode(), start_script((), start).encode())
-            far.put(f"{folder}/job.sh".encode(), text.encode(), executable=True)
+            host.put(f"{folder}/start".encode(), start_script((), start).encode())
+            host.put(f"{folder}/job.sh".encode(), text.encode(), executable=True)
 
         submission = SubmitRequest(
             run=run,
             folder=folder.encode(),
-            words=self.scheduler.submit_words(Job(run, f"{folder}/job.sh", **more)),
+            words=self.scheduler.submit_argv(Job(run, f"{folder}/job.sh", **more)),
             since=f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}",  # the cluster's zone may be behind UTC
             put=put,
         )
-        answer = submit_once(far, self.scheduler, submission)
+        answer = submit_once(host, self.scheduler, submission)
         assert isinstance(answer, Submitted), answer
         return run, answer.job
 
@@ -82,15 +82,15 @@ class Cluster:
         """Little enough for many jobs at the same moment."""
         return Resources(memory_megabytes=50) if self.scheduler.name == "slurm" else Resources()
 
-    def status(self, far: RemoteHost, job: str) -> Status:
+    def status(self, host: RemoteHost, job: str) -> Status:
         """What the scheduler says of a job."""
-        asked = self.scheduler.status_words([job])
-        return self.scheduler.read_status(far.run(asked), [job])[job]
+        asked = self.scheduler.status_argv([job])
+        return self.scheduler.read_status(host.run(asked), [job])[job]
 
-    def tasks(self, far: RemoteHost, job: str) -> dict[int, Phase]:
+    def tasks(self, host: RemoteHost, job: str) -> dict[int, Phase]:
         """What it says of the tasks of an array."""
-        asked = self.scheduler.status_words([job])
-        found = self.scheduler.read_tasks(far.run(asked), [job])[job]
+        asked = self.scheduler.status_argv([job])
+        found = self.scheduler.read_tasks(host.run(asked), [job])[job]
         return {number: status.phase for number, status in found.items()}
 
     def record(self, run: str) -> dict[str, Any]:
@@ -100,9 +100,9 @@ class Cluster:
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
-    def is_over(self, far: RemoteHost, job: str) -> bool:
+    def is_over(self, host: RemoteHost, job: str) -> bool:
         """Whether it has left the queue."""
-        status = self.status(far, job)
+        status = self.status(host, job)
         return status == GONE or not status.phase.queued
 
 

@@ -18,7 +18,7 @@ SECRET = "GLOBUS_TEST_SECRET"
 
 @dataclass
 class GlobusSites:
-    """`here` is the folder of this machine that its collection shows; `far`, `north` and `vault` are sites by these names."""
+    """`here` is the folder of this machine that its collection shows; `host`, `north` and `vault` are sites by these names."""
 
     hibali: Any
     globus: Globus

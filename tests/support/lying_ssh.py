@@ -115,7 +115,7 @@ class Liar:
     def _subject(self, frame: Frame) -> str:
         if not self.asked:
             return "greeting"
-        return {protocol.DATA: "data", protocol.LANDED: "landed"}.get(frame.kind, self.word)
+        return {protocol.DATA: "data", protocol.COMMITTED: "landed"}.get(frame.kind, self.word)
 
     def listed(self, frame: Frame) -> list[protocol.Record] | None:
         """The records of the last message of a listing; the listings of these tests fit one message."""
@@ -260,7 +260,7 @@ for _request in ("list", "lock", "land"):
         f"no-json-at-{_request}": _instead(_request, _raw(protocol.END, b"\xff\xfe{")),
         f"no-object-at-{_request}": _instead(_request, _raw(protocol.END, b"[1]")),
         f"data-at-{_request}": _before(_request, Frame(protocol.DATA, {"unit": 0, "sizes": []}, b"evil")),
-        f"landed-at-{_request}": _before(_request, Frame(protocol.LANDED, {"unit": 7, "done": [0, 1]}, b"")),
+        f"landed-at-{_request}": _before(_request, Frame(protocol.COMMITTED, {"unit": 7, "done": [0, 1]}, b"")),
         f"request-at-{_request}": _before(_request, Frame(protocol.REQUEST, {"do": "put", "path": "/tmp/x"}, b"")),
         f"unit-at-{_request}": _before(_request, Frame(protocol.UNIT, {"unit": 1, "items": []}, b"")),
         f"empty-end-at-{_request}": _before(_request, Frame(protocol.END, {}, b"")),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tests.support.trees import sha256
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import group_units
-from transfers.stores.base import Item, Landed, Payload, Problem, Store, Unit
+from transfers.stores.base import Committed, Item, Payload, Problem, Store, Unit
 
 MTIME = 1_600_000_000_123_456_789
 
@@ -45,7 +45,7 @@ def payloads_of(
 
 def put(
     store: Store, contents: Mapping[bytes, bytes], *, mtime_ns: int = MTIME, mode: int = 0o644
-) -> list[Landed]:
+) -> list[Committed]:
     """Write files under the lock as a transfer would; one answer for each."""
     store.make_root()
     # where there are no folders an empty root and a missing one are the same

@@ -499,7 +499,7 @@ def _clock(folder: bytes) -> float:
 
 def _space(header: Dict[str, Any]) -> Answer:
     """Room for an ordinary user at `path`, whether it is worth asking for quotas, and which names fit."""
-    path = _standing_folder(_path(header))
+    path = _existing_folder(_path(header))
     found = os.statvfs(path)
     # Filesystems that make inodes as they go report none in all (btrfs), some no size at all (ramfs, FUSE): that is no limit.
     inodes = found.f_favail if found.f_files else None
@@ -515,7 +515,7 @@ def _space(header: Dict[str, Any]) -> Answer:
 
 def _attributes(header: Dict[str, Any]) -> Answer:
     """Whether files at `path` can have attributes of the user's own."""
-    return {"kept": are_kept(_standing_folder(_path(header)))}, b""
+    return {"kept": are_kept(_existing_folder(_path(header)))}, b""
 
 
 def _folds(path: bytes) -> bool:
@@ -527,10 +527,10 @@ def _folds(path: bytes) -> bool:
 
 def _quotas(header: Dict[str, Any]) -> Answer:
     """What each quota leaves at `path`: whose, bytes, inodes; programs are asked, which may take seconds."""
-    return {"rooms": [list(room) for room in rooms_at(_standing_folder(_path(header)))]}, b""
+    return {"rooms": [list(room) for room in rooms_at(_existing_folder(_path(header)))]}, b""
 
 
-def _standing_folder(path: bytes) -> bytes:
+def _existing_folder(path: bytes) -> bytes:
     """The path, or the nearest folder above it that exists."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)

@@ -369,7 +369,7 @@ class LargeFiles(object):
         name = large.part.partial.rpartition(b"/")[2]
         return Outcome(number, Staged(large.item, name, large.descriptor, found), None)
 
-    def landed(self, large: Large) -> None:
+    def committed(self, large: Large) -> None:
         """It has its name, or was removed: nothing is begun of it."""
         self._begun.end(large.part)
 

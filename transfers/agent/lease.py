@@ -260,10 +260,10 @@ def check_holder(root: Root, folder: int, token: str) -> None:
     if found is None or found.get("token") != token:
         raise LostLeaseError("somebody else took the lock")
     try:
-        standing = os.stat(protocol.OWN_FOLDER, dir_fd=root.descriptor, follow_symlinks=False)
+        existing = os.stat(protocol.OWN_FOLDER, dir_fd=root.descriptor, follow_symlinks=False)
     except FileNotFoundError:
         raise LostLeaseError("somebody took the lock away") from None
-    if not os.path.samestat(standing, os.fstat(folder)):
+    if not os.path.samestat(existing, os.fstat(folder)):
         raise LostLeaseError("somebody took the lock away")
 
 
@@ -358,28 +358,31 @@ _ENDED_SECONDS = 10.0
 _LOOK_SECONDS = 0.02
 
 
-def end_formers(formers: List[Dict[str, Any]]) -> List[str]:
+def end_formers(stale_agents: List[Dict[str, Any]]) -> List[str]:
     """What is known of each afterwards. They are told as they named themselves: host, boot, namespace, pid, start.
 
     A process of the same pid that began at another time is not touched.
     """
-    here = [former for former in formers if is_seen_here(former)]
+    here = [stale_agent for stale_agent in stale_agents if is_seen_here(stale_agent)]
     _wait(here, _BY_ITSELF_SECONDS)
-    for former in here:
-        _kill(former)
+    for stale_agent in here:
+        _kill(stale_agent)
     _wait(here, _ENDED_SECONDS)
-    return [(THERE if _runs(former) else GONE) if is_seen_here(former) else ELSEWHERE for former in formers]
+    return [
+        (THERE if _runs(stale_agent) else GONE) if is_seen_here(stale_agent) else ELSEWHERE
+        for stale_agent in stale_agents
+    ]
 
 
-def _wait(formers: List[Dict[str, Any]], seconds: float) -> None:
+def _wait(stale_agents: List[Dict[str, Any]], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while any(_runs(former) for former in formers) and time.monotonic() < deadline:
+    while any(_runs(stale_agent) for stale_agent in stale_agents) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
 
 
-def _runs(former: Dict[str, Any]) -> bool:
+def _runs(stale_agent: Dict[str, Any]) -> bool:
     """Whether that very process is there and can still do anything; a zombie cannot (proc(5), state)."""
-    pid, start = former["pid"], former["start"]
+    pid, start = stale_agent["pid"], stale_agent["start"]
     if process_start(pid) != start:
         return False
     try:
@@ -389,21 +392,21 @@ def _runs(former: Dict[str, Any]) -> bool:
         return False
 
 
-def _kill(former: Dict[str, Any]) -> None:
+def _kill(stale_agent: Dict[str, Any]) -> None:
     """By a descriptor of the process where this python has them: a pid may be another's a moment later (pidfd_open(2))."""
-    pid = former["pid"]
+    pid = stale_agent["pid"]
     if pid == os.getpid():
         return
     open_process = getattr(os, "pidfd_open", None)
     send = getattr(signal, "pidfd_send_signal", None)
     with contextlib.suppress(OSError):
         if open_process is None or send is None:
-            if _runs(former):
+            if _runs(stale_agent):
                 os.kill(pid, signal.SIGKILL)
             return
         descriptor = open_process(pid)
         try:
-            if _runs(former):
+            if _runs(stale_agent):
                 send(descriptor, signal.SIGKILL)
         finally:
             os.close(descriptor)

@@ -26,10 +26,10 @@ DATA = b"d"  # the bytes of a unit, by number and never by path
 HEARTBEAT = b"h"  # client: still here
 REPLY = b"r"  # agent: one of several answers
 END = b"e"  # agent: the last answer to a request
-LANDED = b"l"  # agent: what became of the items of a unit
+COMMITTED = b"l"  # agent: what became of the items of a unit
 ERROR = b"x"  # agent: the request failed
 
-KINDS = (REQUEST, UNIT, FILE, PLACED, DATA, HEARTBEAT, REPLY, END, LANDED, ERROR)
+KINDS = (REQUEST, UNIT, FILE, PLACED, DATA, HEARTBEAT, REPLY, END, COMMITTED, ERROR)
 MAXIMUM_HEADER = 8 * 1024 * 1024
 MAXIMUM_BODY = 40 * 1024 * 1024
 

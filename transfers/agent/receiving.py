@@ -63,7 +63,7 @@ class Packs(object):
         told = {"unit": unit, "done": done, "failed": failed}
         if self.tells_digests:
             told["digests"] = [answer["digest"] for answer in answers if answer["problem"] is None]
-        self._channel.send(protocol.LANDED, told)
+        self._channel.send(protocol.COMMITTED, told)
 
     def _run(self) -> None:
         while True:
@@ -172,7 +172,7 @@ class Intake(Packs):
         outcome = self._large.finish(large)
         answers = self._commit([outcome])
         if outcome.staged is not None:
-            self._large.landed(large)
+            self._large.committed(large)
         self._tell(None, answers)
 
     def _fail(self, unit: int, number: int, problem: Problem, begun: bool = True) -> None:  # noqa: FBT001, FBT002  # Python 3.6 style

@@ -78,7 +78,7 @@ class Session(object):
             "unlock": self._unlock,
             "land": self._land,
             "join": self._join,
-            "landed": self._landed,
+            "landed": self._committed,
             "invite": self._invite,
             "adopt": self._adopt,
             "purge": self._purge,
@@ -320,9 +320,9 @@ class Session(object):
             return
         if any(one != GONE for one in found):
             raise OSError(errno.ETIMEDOUT, "the agent of a lost line cannot be ended")
-        self._channel.send(protocol.LANDED, {"unit": header["unit"], "done": [], "failed": []})
+        self._channel.send(protocol.COMMITTED, {"unit": header["unit"], "done": [], "failed": []})
 
-    def _landed(self, header: Dict[str, Any]) -> None:
+    def _committed(self, header: Dict[str, Any]) -> None:
         del header
         landing, self._landing = self._landing, None
         left = False

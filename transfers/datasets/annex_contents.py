@@ -24,8 +24,8 @@ from transfers.reconnect import is_lost
 from transfers.single_files import put_content, take_file
 from transfers.stores.base import (
     PACK_BYTES,
+    Committed,
     Item,
-    Landed,
     Lock,
     Problem,
     Store,
@@ -303,7 +303,7 @@ class AnnexContents:
             store.expect(entry.size)
         mover = StreamMover(self._place.location.site.limits.bandwidth, on_event)
         for event in mover.carry(source, target, [Item(0, entry)]):
-            if not isinstance(event, Landed):
+            if not isinstance(event, Committed):
                 self._place.on_event(event)
                 continue
             self._check(event)
@@ -312,8 +312,8 @@ class AnnexContents:
                 raise IncompleteError("unproven", message, subject=self._subject)
         progress(entry.size)
 
-    def _check(self, landed: Landed) -> None:
-        self._check_problem(landed.problem)
+    def _check(self, committed: Committed) -> None:
+        self._check_problem(committed.problem)
 
     def _check_problem(self, problem: Problem | None) -> None:
         if problem is not None:
@@ -368,8 +368,8 @@ class AnnexContents:
             landing = named_anew(shelf, found._replace(path=before), after)
             if landing is None:
                 return False
-            for landed in landing:
-                self._check(landed)
+            for committed in landing:
+                self._check(committed)
             self._remove_from(shelf, [found._replace(path=before)])
         return True
 

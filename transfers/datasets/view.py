@@ -26,9 +26,9 @@ from transfers.journal import Receipt
 from transfers.request import Saving
 from transfers.stores.base import (
     Adjustment,
+    Committed,
     Facts,
     Item,
-    Landed,
     ListingIncompleteError,
     Lock,
     Payload,
@@ -250,7 +250,7 @@ class DatasetStore(StoreView):
         """See Store."""
         return self._reading.digest(entries)
 
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; names are on disk before anything lands, so that no commit forgets them."""
 
         def noted() -> Iterator[Payload]:
@@ -264,10 +264,10 @@ class DatasetStore(StoreView):
                 yield payload
 
         with closing(self.store.write(noted())) as landing:
-            for landed in landing:
-                if landed.problem is not None:
-                    self._changes.fail(landed.item.entry)
-                yield landed
+            for committed in landing:
+                if committed.problem is not None:
+                    self._changes.fail(committed.item.entry)
+                yield committed
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; of an annexed file the name goes, and its content stays until `git annex dropunused`."""

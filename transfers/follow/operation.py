@@ -48,7 +48,7 @@ from transfers.plan import Action, Conflict
 from transfers.planner import TransferPlan, check_plan, check_space, listed, missing_source
 from transfers.request import Request
 from transfers.rules import Rules, selector
-from transfers.stores.base import Landed, Problem, Tail
+from transfers.stores.base import Committed, Problem, Tail
 
 _FULL = frozenset({"no-space", "no-quota", "read-only"})
 _EXPECTED = frozenset({"source-changed", "vanished", HELD_BACK})  # failures of files that are not finished
@@ -370,7 +370,7 @@ class Follower:
         An object store writes the digests of the whole tree after its last file: that time counts as scanning.
         """
 
-        def on_result(result: Landed) -> None:
+        def on_result(result: Committed) -> None:
             cycle.last_result = time.monotonic()
             if result.problem is None:
                 record_result(self.operation.recorder, result)

@@ -145,7 +145,7 @@ class Story:
         return moved / seconds if moved and seconds else None
 
 
-def tell_story(identifier: str) -> Story:
+def print_story(identifier: str) -> Story:
     """Read everything recorded about an operation. Raises `NotFoundError`."""
     path = journal_of(identifier)
     operation = read_operation(path)

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from typing import Protocol
 
 from hibali.events import Event
-from transfers.stores.base import Item, Landed, Source, Store
+from transfers.stores.base import Committed, Item, Source, Store
 
 
 class Mover(Protocol):
@@ -18,8 +18,8 @@ class Mover(Protocol):
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
-    ) -> Generator[Event | Landed, None, None]:
-        """Transfer every item; yield a `Landed` for each, in any order, and events of failures.
+    ) -> Generator[Event | Committed, None, None]:
+        """Transfer every item; yield a `Committed` for each, in any order, and events of failures.
 
         Closing it ends active transfers.
         """

@@ -21,7 +21,7 @@ from transfers.pipeline.third_party import unit_bytes
 from transfers.remote.connection import Connection, opening, remote_command
 from transfers.stores import ssh
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Item, Landed, Source, Store, Unit
+from transfers.stores.base import Committed, Item, Source, Store, Unit
 from transfers.stores.single_file import SingleSource
 
 
@@ -40,7 +40,7 @@ class DirectMover(StreamMover):
 
     def _once(
         self, source: Source, target: Store, items: Iterable[Item]
-    ) -> Generator[Event | Landed, None, None]:
+    ) -> Generator[Event | Committed, None, None]:
         piece = max(source.facts.segment_bytes, target.facts.segment_bytes)
         told = ProgressReport(self._on_event)
         units = self._paced(
@@ -49,12 +49,12 @@ class DirectMover(StreamMover):
         read_as = source.name if isinstance(source, SingleSource) else None
 
         def passed(unit: Unit) -> None:
-            told.tell_progress(unit, unit_bytes(unit))
+            told.report_progress(unit, unit_bytes(unit))
 
         with closing(self._landing.write_direct(self._line, units, read_as, passed)) as landing:
-            for landed in landing:
-                self._note_full(landed)
-                yield landed
+            for committed in landing:
+                self._note_full(committed)
+                yield committed
 
     def _paced(self, units: Iterable[Unit]) -> Iterator[Unit]:
         for unit in units:

@@ -18,7 +18,7 @@ from transfers.movers.base import Mover
 from transfers.movers.stream import FULL, ROUNDS, is_again, retried
 from transfers.recorded_digests import DigestBook
 from transfers.request import Request
-from transfers.stores.base import Item, Landed, Problem, Source, Store, Written
+from transfers.stores.base import Committed, Item, Problem, Source, Store, Written
 from transfers.stores.globus.errors import error_of, fault_of, with_details
 from transfers.stores.globus.paths import CollectionPair, below, can_be_told, path_in_collection
 from transfers.stores.globus.tasks import BegunTask, End, Sent, Tasks
@@ -85,14 +85,14 @@ def digests_of(side: Source, items: Sequence[Item]) -> Hashed:
     return {item.number: (digest, problem) for item, (_, digest, problem) in zip(items, answers, strict=True)}
 
 
-def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Iterator[Landed]:
+def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Iterator[Committed]:
     """What has the source's digest stands under its name; of anything else a target that can adopt keeps nothing."""
     known: list[tuple[Pair, str]] = []
     for pair in pairs:
         digest, problem = ours.get(pair.item.number, (None, None))
         if digest is None:
             wrong = problem or Problem("vanished", "the source has it no more")
-            yield Landed(pair.item, None, Proof.NONE, problem=wrong)
+            yield Committed(pair.item, None, Proof.NONE, problem=wrong)
         else:
             known.append((pair, digest))
     if target.facts.external_writes:
@@ -103,27 +103,27 @@ def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Itera
     theirs = target.digest([pair.item.entry for pair, _ in known])
     for (pair, digest), (_, found, _) in zip(known, theirs, strict=True):
         if found == digest:
-            yield Landed(pair.item, digest, Proof.DIGEST)
+            yield Committed(pair.item, digest, Proof.DIGEST)
         else:
             problem = NEVER_ARRIVED if found is None else _CORRUPT
-            yield Landed(pair.item, None, Proof.NONE, problem=problem)
+            yield Committed(pair.item, None, Proof.NONE, problem=problem)
 
 
-def name_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Landed, None, None]:
+def name_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Committed, None, None]:
     """Globus says that they are right: what has a partial name gets its own."""
     if not target.facts.external_writes:
         for pair in pairs:
-            yield Landed(pair.item, None, Proof.CLAIMED)
+            yield Committed(pair.item, None, Proof.CLAIMED)
         return
     written = [pair.item.entry._replace(path=pair.sent.written) for pair in pairs]
     known = []
     for pair, (_, digest, _) in zip(pairs, list(target.digest(written)), strict=True):
         if digest is None:
-            yield Landed(pair.item, None, Proof.NONE, problem=NEVER_ARRIVED)
+            yield Committed(pair.item, None, Proof.NONE, problem=NEVER_ARRIVED)
         else:
             known.append(Written(pair.item, pair.sent.written, digest))
-    for landed in target.commit_external(known):
-        yield landed if landed.problem else replace(landed, proof=Proof.CLAIMED)
+    for committed in target.commit_external(known):
+        yield committed if committed.problem else replace(committed, proof=Proof.CLAIMED)
 
 
 TASK_FILES = 10_000  # of one task: its body stays below a few MB
@@ -166,7 +166,7 @@ class GlobusMover:
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
-    ) -> Generator[Event | Landed, None, None]:
+    ) -> Generator[Event | Committed, None, None]:
         """See Mover."""
         self.resume()
         coming = iter(items)
@@ -196,16 +196,16 @@ class GlobusMover:
 
     def _files(
         self, source: Source, target: Store, items: Sequence[Item]
-    ) -> Generator[Event | Landed, None, None]:
+    ) -> Generator[Event | Committed, None, None]:
         """What an earlier task wrote is proven first; what is not right is sent, a bounded number of times."""
         left = list(items)
         known = [Pair(item, sent) for item in left if (sent := self._earlier_of(item)) is not None]
         again: list[Item] = [item for item in left if self._earlier_of(item) is None]
-        for landed in self._prove(source, target, known):
-            if landed.problem is not None and landed.problem.again:
-                again.append(landed.item)
+        for committed in self._prove(source, target, known):
+            if committed.problem is not None and committed.problem.again:
+                again.append(committed.item)
             else:
-                yield landed
+                yield committed
         for attempt in range(1, ROUNDS + 1):
             left, again = again, []
             if not left:
@@ -224,12 +224,12 @@ class GlobusMover:
 
     def _send(
         self, source: Source, target: Store, items: Sequence[Item]
-    ) -> Generator[Event | Landed, None, None]:
+    ) -> Generator[Event | Committed, None, None]:
         """One task: begun, followed, and what it wrote proven. Raises what ended it, after that."""
         pairs: list[Pair] = []
         for item, written, problem in _rooms(target, items):
             if problem is not None:
-                yield Landed(item, None, Proof.NONE, problem=problem)
+                yield Committed(item, None, Proof.NONE, problem=problem)
             else:
                 pairs.append(Pair(item, self._sent(source, item, written)))
         if not pairs:
@@ -255,33 +255,33 @@ class GlobusMover:
         pairs: Sequence[Pair],
         end: End,
         hashing: Hashing | None,
-    ) -> Iterator[Event | Landed]:
+    ) -> Iterator[Event | Committed]:
         """What became of every file of a task that is over."""
         skipped = self._tasks.skipped(task)
         there = [pair for pair in pairs if pair.sent.path not in skipped]
         if end.code and hashing is None:
             written = self._tasks.written(task)
             there = [pair for pair in there if pair.sent.path in written]
-        for landed in self._prove(source, target, there, hashing):
-            yield self._explained(landed, end)
+        for committed in self._prove(source, target, there, hashing):
+            yield self._explained(committed, end)
         proven = {pair.item.number for pair in there}
         for pair in pairs:
             if pair.item.number not in proven:
                 code, details = skipped.get(pair.sent.path, (end.code, end.details))
-                yield Landed(pair.item, None, Proof.NONE, problem=_problem(code, details))
+                yield Committed(pair.item, None, Proof.NONE, problem=_problem(code, details))
         if end.code and fault_of(end.code).code in FULL:
             self._full = True
 
     @staticmethod
-    def _explained(landed: Landed, end: End) -> Landed:
+    def _explained(committed: Committed, end: End) -> Committed:
         """What a failed task did not bring is not there for the reason that it failed."""
-        if landed.problem is None or not landed.problem.again or not end.code:
-            return landed
-        return Landed(landed.item, None, Proof.NONE, problem=_problem(end.code, end.details))
+        if committed.problem is None or not committed.problem.again or not end.code:
+            return committed
+        return Committed(committed.item, None, Proof.NONE, problem=_problem(end.code, end.details))
 
     def _prove(
         self, source: Source, target: Store, pairs: Sequence[Pair], hashing: Hashing | None = None
-    ) -> Iterator[Landed]:
+    ) -> Iterator[Committed]:
         if not pairs:
             return
         checker = checker_of(source, target)
@@ -298,7 +298,7 @@ class GlobusMover:
             raise error_of(end.code, self._subject, end.details)
         for pair in pairs:
             if pair.sent.path in moved:
-                yield Landed(pair.item, None, Proof.NONE, problem=NEVER_ARRIVED)
+                yield Committed(pair.item, None, Proof.NONE, problem=NEVER_ARRIVED)
         yield from name_as_claimed(target, [pair for pair in pairs if pair.sent.path not in moved])
 
     @property

@@ -11,7 +11,7 @@ from hibali.events import Carried, Event, Noted
 from hibali.text import printable
 from transfers.entry import Kind, Proof
 from transfers.movers.base import Mover
-from transfers.stores.base import NOT_COPIED, Item, Landed, Origin, Source, Store
+from transfers.stores.base import NOT_COPIED, Committed, Item, Origin, Source, Store
 
 _READ_BACK = 64  # copies that are read back at once
 _REFUSALS = 32  # after this many refusals without any copy, the server is not asked again,
@@ -38,7 +38,7 @@ class ServerMover:
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
-    ) -> Generator[Event | Landed, None, None]:
+    ) -> Generator[Event | Committed, None, None]:
         """See Mover."""
         coming = iter(items)
         with closing(self._copies(source, target, coming)) as events:
@@ -47,22 +47,22 @@ class ServerMover:
 
     def _copies(
         self, source: Source, target: Store, coming: Iterable[Item]
-    ) -> Generator[Event | Landed, None, None]:
-        weak: list[Landed] = []
+    ) -> Generator[Event | Committed, None, None]:
+        weak: list[Committed] = []
         with closing(self._copier.copy(self._origin, self._files(coming))) as landing:
-            for landed in landing:
-                if landed.problem is not None and landed.problem.code == NOT_COPIED:
-                    yield from self._leave(landed)
+            for committed in landing:
+                if committed.problem is not None and committed.problem.code == NOT_COPIED:
+                    yield from self._leave(committed)
                     continue
-                if landed.problem is not None:
-                    yield landed
+                if committed.problem is not None:
+                    yield committed
                     continue
                 self._copied += 1
-                yield Carried(landed.item.entry.size)
-                if landed.proof.strength >= self._wanted.strength:
-                    yield landed
+                yield Carried(committed.item.entry.size)
+                if committed.proof.strength >= self._wanted.strength:
+                    yield committed
                     continue
-                weak.append(landed)
+                weak.append(committed)
                 if len(weak) >= _READ_BACK:
                     yield from self._read_back(source, target, weak)
                     weak = []
@@ -78,20 +78,20 @@ class ServerMover:
             if self._refused >= (_MOST_LEFT if self._copied else _REFUSALS):
                 return
 
-    def _leave(self, landed: Landed) -> Generator[Event, None, None]:
+    def _leave(self, committed: Committed) -> Generator[Event, None, None]:
         """Leave a file to the other mover: nothing was changed; noted once."""
-        self._left.append(landed.item)
+        self._left.append(committed.item)
         self._refused += 1
-        if self._refused == 1 and landed.problem is not None:
-            name = printable(landed.item.entry.path)
+        if self._refused == 1 and committed.problem is not None:
+            name = printable(committed.item.entry.path)
             yield Noted(
-                f"the server did not copy {name} ({landed.problem.message});"
+                f"the server did not copy {name} ({committed.problem.message});"
                 " files that it does not copy pass through this machine"
             )
 
     def _read_back(
-        self, source: Source, target: Store, copies: list[Landed]
-    ) -> Generator[Event | Landed, None, None]:
+        self, source: Source, target: Store, copies: list[Committed]
+    ) -> Generator[Event | Committed, None, None]:
         """Hash the copies, and sources without a usable recorded digest; differing copies are sent again."""
         if not copies:
             return
@@ -100,10 +100,10 @@ class ServerMover:
         ]
         mine = {entry.path: digest for entry, digest, _ in source.digest(hashed)}
         theirs = target.digest([one.item.entry for one in copies])
-        for one, (_, standing, _) in zip(copies, theirs, strict=True):
+        for one, (_, existing, _) in zip(copies, theirs, strict=True):
             entry = one.item.entry
             known = mine.get(entry.path, entry.digest)
-            if known is None or known != standing:
+            if known is None or known != existing:
                 self._left.append(one.item)
                 continue
             proof = Proof.DIGEST if entry.path in mine else Proof.RECORDED

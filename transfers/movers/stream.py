@@ -13,7 +13,7 @@ from hibali.retry import Pace
 from hibali.text import printable
 from transfers.entry import Kind, Proof, weakest
 from transfers.pipeline.batches import group_units, packed_together
-from transfers.stores.base import SEGMENT_BYTES, Item, Landed, Payload, Source, Store, Unit
+from transfers.stores.base import SEGMENT_BYTES, Committed, Item, Payload, Source, Store, Unit
 
 ROUNDS = 3  # attempts for an item that may succeed when it is sent again
 FULL = frozenset({"no-space", "no-quota", "read-only"})
@@ -38,7 +38,7 @@ class StreamMover:
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
-    ) -> Generator[Event | Landed, None, None]:
+    ) -> Generator[Event | Committed, None, None]:
         """See Mover. Corrupt files are sent again a bounded number of times, then reported."""
         coming = items
         for round_number in range(1, ROUNDS + 1):
@@ -56,7 +56,7 @@ class StreamMover:
 
     def _once(
         self, source: Source, target: Store, items: Iterable[Item]
-    ) -> Generator[Event | Landed, None, None]:
+    ) -> Generator[Event | Committed, None, None]:
         watched = Watched(self._pace, self._on_event)
         units = group_units(
             self._while_room(items),
@@ -65,13 +65,17 @@ class StreamMover:
             together=self._together,
         )
         with closing(target.write(watched.watch(source.read(units)))) as landing:
-            for landed in landing:
-                self._note_full(landed)
-                proof = watched.proofs.pop(landed.item.number, Proof.DIGEST)
-                yield landed if landed.problem else replace(landed, proof=weakest(landed.proof, proof))
+            for committed in landing:
+                self._note_full(committed)
+                proof = watched.proofs.pop(committed.item.number, Proof.DIGEST)
+                yield (
+                    committed
+                    if committed.problem
+                    else replace(committed, proof=weakest(committed.proof, proof))
+                )
 
-    def _note_full(self, landed: Landed) -> None:
-        if landed.problem is not None and landed.problem.code in FULL:
+    def _note_full(self, committed: Committed) -> None:
+        if committed.problem is not None and committed.problem.code in FULL:
             self._full.set()
 
     def _while_room(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -90,15 +94,15 @@ def _piece_bytes(source: Source, target: Store) -> int:
     return min(SEGMENT_BYTES, max(one.segment_bytes for one in facts))
 
 
-def is_again(event: Event | Landed) -> TypeGuard[Landed]:
+def is_again(event: Event | Committed) -> TypeGuard[Committed]:
     """Return whether this item may succeed when it is sent again."""
-    return isinstance(event, Landed) and event.problem is not None and event.problem.again
+    return isinstance(event, Committed) and event.problem is not None and event.problem.again
 
 
-def retried(landed: Landed, round_number: int) -> Retried:
+def retried(committed: Committed, round_number: int) -> Retried:
     """Return the event for a retry."""
-    reason = landed.problem.message if landed.problem is not None else ""
-    return Retried(printable(landed.item.entry.path), round_number, 0.0, reason)
+    reason = committed.problem.message if committed.problem is not None else ""
+    return Retried(printable(committed.item.entry.path), round_number, 0.0, reason)
 
 
 class ProgressReport:
@@ -108,7 +112,7 @@ class ProgressReport:
         self._on_event = on_event
         self._large = (-1, 0)  # number of the last large file, and the bytes of it that existed before
 
-    def tell_progress(self, unit: Unit, size: int) -> None:
+    def report_progress(self, unit: Unit, size: int) -> None:
         """Report bytes of a unit as sent."""
         if unit.segment:
             item = unit.items[0]
@@ -138,4 +142,4 @@ class Watched(ProgressReport):
             size = len(payload.data)
             self._pace.take(size)
             yield payload
-            self.tell_progress(payload.unit, size)
+            self.report_progress(payload.unit, size)

@@ -37,8 +37,8 @@ from transfers.packs.view import PackedStore, is_packed, packed_already
 from transfers.pipeline.batches import group_units
 from transfers.stores.base import (
     SEGMENT_BYTES,
+    Committed,
     Item,
-    Landed,
     Lock,
     Payload,
     Problem,
@@ -203,12 +203,12 @@ class PackWriting:
         return (item for item in ordered(self._layout.units) if item.number not in known)
 
 
-def land(store: Store, payloads: Iterable[Payload]) -> Landed | None:
+def land(store: Store, payloads: Iterable[Payload]) -> Committed | None:
     """What became of the one file that these carry."""
     found = None
     with closing(store.write(payloads)) as landing:
-        for landed in landing:
-            found = landed
+        for committed in landing:
+            found = committed
     return found
 
 
@@ -253,17 +253,17 @@ class PackedTarget(PackedStore):
         self._generation = max(self._generation + 1, self.place.next_generation)
         return self._generation
 
-    def land_index(self, pack: Pack, members: Iterable[Member], mtime_ns: int = 0) -> Landed:
+    def land_index(self, pack: Pack, members: Iterable[Member], mtime_ns: int = 0) -> Committed:
         """Put the index of a pack beside it: from then on the pack counts."""
         content = write_index(pack, members)
         entry = Entry(index_path(pack.name), Kind.FILE, len(content), mtime_ns, 0o644)
         item = Item(pack.generation, entry)
         piece = min(SEGMENT_BYTES, self.store.facts.segment_bytes)
         units = group_units([item], lambda: piece)
-        landed = land(self.store, payloads_of(content, units))
-        if landed is not None and landed.problem is None:
+        committed = land(self.store, payloads_of(content, units))
+        if committed is not None and committed.problem is None:
             self.made.add(pack.name)
-        return landed or Landed(item, None, self.facts.proof_write, problem=_LOST)
+        return committed or Committed(item, None, self.facts.proof_write, problem=_LOST)
 
     def below(self, folders: set[bytes]) -> Iterator[Entry]:
         """What the packs hold below these folders, and the folders themselves."""
@@ -296,9 +296,9 @@ def open_target(store: Store, subject: str) -> Store:
     """The place at the root of a store, to be packed. Raises `RefusedError` (8) where other files are."""
     if store.facts.reports_packs and store.packed_at not in {None, store.where}:
         raise packed_already(subject)  # above it
-    standing = store.stat()
-    known = standing is not None and standing.kind is Kind.FOLDER and is_packed(store)
-    if standing is not None and standing.kind is Kind.FOLDER and not known:
+    existing = store.stat()
+    known = existing is not None and existing.kind is Kind.FOLDER and is_packed(store)
+    if existing is not None and existing.kind is Kind.FOLDER and not known:
         # a first pack that was interrupted has no index yet
         foreign = [entry for entry in store.list(shallow=True) if name_in(entry.path, index=False) is None]
         if foreign:
@@ -333,7 +333,7 @@ class PackMover:
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
-    ) -> Generator[Event | Landed, None, None]:
+    ) -> Generator[Event | Committed, None, None]:
         """See Mover. What arrives corrupt goes into a further pack a bounded number of times, then it is told."""
         assert isinstance(target, PackedTarget)
         coming = items
@@ -341,8 +341,8 @@ class PackMover:
             again: list[Item] = []
             for some in gather(self._while_room(coming), self._pack_bytes):
                 for event in self._make(source, target, some):
-                    problem = event.problem if isinstance(event, Landed) else None
-                    if isinstance(event, Landed) and problem and problem.again and round_number < ROUNDS:
+                    problem = event.problem if isinstance(event, Committed) else None
+                    if isinstance(event, Committed) and problem and problem.again and round_number < ROUNDS:
                         again.append(event.item)
                         path = printable(event.item.entry.path)
                         yield Retried(path, round_number, 0.0, problem.message)
@@ -361,31 +361,31 @@ class PackMover:
 
     def _make(
         self, source: Source, target: PackedTarget, items: list[Item]
-    ) -> Generator[Event | Landed, None, None]:
+    ) -> Generator[Event | Committed, None, None]:
         """One pack: its tar file, then its index, and only then anything has landed."""
         store = target.place.store
         piece = min(SEGMENT_BYTES, max(source.facts.segment_bytes, store.facts.segment_bytes))
         generation = target.next_generation()
         layout = lay_out(items, generation, piece)
         writing = PackWriting(layout, source)
-        standing = next((one for one in target.place.leftovers() if one.path == layout.tar.path), None)
-        tar = Item(generation, layout.tar, standing)
+        existing = next((one for one in target.place.leftovers() if one.path == layout.tar.path), None)
+        tar = Item(generation, layout.tar, existing)
         watched = Watched(self._pace, self._on_event)
         units = group_units([tar], lambda: piece, store.begun)
-        landed = land(store, watched.watch(writing.payloads(units)))
+        committed = land(store, watched.watch(writing.payloads(units)))
         for item, problem in writing.failed:
-            yield Landed(item, None, Proof.NONE, problem=problem)
+            yield Committed(item, None, Proof.NONE, problem=problem)
         for item in writing.unpacked():
-            yield self._failed(item, landed.problem if landed else None)
-        if landed is None or landed.problem is not None:
+            yield self._failed(item, committed.problem if committed else None)
+        if committed is None or committed.problem is not None:
             for packed in writing.packed:
-                yield self._failed(packed.item, landed.problem if landed else None)
+                yield self._failed(packed.item, committed.problem if committed else None)
             return
-        yield from self._index(target, layout, writing, landed.proof)
+        yield from self._index(target, layout, writing, committed.proof)
 
     def _index(
         self, target: PackedTarget, layout: Layout, writing: PackWriting, proof: Proof
-    ) -> Generator[Event | Landed, None, None]:
+    ) -> Generator[Event | Committed, None, None]:
         pack = Pack(layout.name, layout.tar.size, writing.digest)
         members = [Member(packed.entry, pack.generation) for packed in writing.packed]
         members += _cleared(target, [packed.item for packed in writing.packed], pack.generation)
@@ -396,27 +396,27 @@ class PackMover:
             if indexed.problem is not None:
                 yield self._failed(packed.item, indexed.problem)
             else:
-                yield Landed(
+                yield Committed(
                     packed.item, packed.entry.digest, weakest(packed.proof, proof), packed.entry.etag
                 )
 
-    def _failed(self, item: Item, problem: Problem | None) -> Landed:
+    def _failed(self, item: Item, problem: Problem | None) -> Committed:
         problem = problem or _NOT_LANDED
         if problem.code in FULL:
             self._full.set()
-        return Landed(item, None, Proof.NONE, problem=problem)
+        return Committed(item, None, Proof.NONE, problem=problem)
 
 
 def _cleared(target: PackedTarget, items: list[Item], generation: int) -> Iterator[Member]:
     """What is of another kind and was agreed to make room: the file of a folder's name, or a folder with all below it."""
     folders = set()
     for item in items:
-        standing = item.replaces
-        if standing is None or standing.order == item.entry.order:
+        existing = item.replaces
+        if existing is None or existing.order == item.entry.order:
             continue
-        if standing.kind is Kind.FOLDER:
+        if existing.kind is Kind.FOLDER:
             folders.add(item.entry.path)
         else:
-            yield Member(standing, generation, gone=True)
+            yield Member(existing, generation, gone=True)
     for entry in target.below(folders):
         yield Member(entry, generation, gone=True)

@@ -26,7 +26,7 @@ from transfers.pipeline.channel_pool import ChannelPool, window_bytes
 from transfers.pipeline.shared_memory import BULK_BYTES
 from transfers.reconnect import is_lost
 from transfers.remote.connection import Connection
-from transfers.stores.base import Item, Landed, Payload, Problem
+from transfers.stores.base import Committed, Item, Payload, Problem
 
 
 class SendWindow(Protocol):
@@ -59,7 +59,7 @@ class SendWindow(Protocol):
     def end(self, problem: BaseException | None) -> None:
         """The last answer came, or none will."""
 
-    def hand_lost(self, hand: Worker) -> None:
+    def hand_lost(self, worker: Worker) -> None:
         """The line of a hand is lost; what it had under way is still there to be taken."""
 
 
@@ -110,9 +110,9 @@ class Sender:
                 frame = self.connection.receive()
                 if frame.kind == protocol.END:
                     break
-                if frame.kind != protocol.LANDED:
+                if frame.kind != protocol.COMMITTED:
                     raise self.connection.broken(f"sent {frame.kind!r} while landing")
-                self._landed(frame.header)
+                self._committed(frame.header)
         except BaseException as problem:  # noqa: BLE001  # raised again by whoever takes the answers
             self.lost(problem)
         else:
@@ -127,13 +127,13 @@ class Sender:
         del frame
         self.stream.end(None)
 
-    def _landed(self, header: dict[str, Any]) -> None:
+    def _committed(self, header: dict[str, Any]) -> None:
         with self.connection.understanding():
             number = None if header["unit"] is None else int(header["unit"])
             done = [int(one) for one in header["done"]]
             failed = {int(one): problem_from(problem) for one, problem in header["failed"]}
         if number is None:
-            self._large_landed(done, failed)
+            self._large_committed(done, failed)
             return
         with self._guard:
             if number not in self.under_way:
@@ -141,23 +141,23 @@ class Sender:
             payload = self.under_way.pop(number)
             self.flow.give_back(len(payload.data) if payload is not None else 0)
         if payload is None or payload.unit.segment:
-            self._piece_landed(payload, done, failed)
+            self._piece_committed(payload, done, failed)
         else:
-            self._pack_landed(payload, done, failed)
+            self._pack_committed(payload, done, failed)
         self.stream.close(number)
 
-    def _large_landed(self, done: list[int], failed: dict[int, Problem]) -> None:
+    def _large_committed(self, done: list[int], failed: dict[int, Problem]) -> None:
         known = [self.stream.large_done(one) for one in done]
         known += [self.stream.large_failed(one, problem) for one, problem in failed.items()]
         if not all(known):
             raise self.connection.broken("landed what was not planned")
 
-    def _piece_landed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
+    def _piece_committed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
         del payload
         if done or not all(self.stream.large_failed(one, problem) for one, problem in failed.items()):
             raise self.connection.broken("landed what was not planned")
 
-    def _pack_landed(self, payload: Payload, done: list[int], failed: dict[int, Problem]) -> None:
+    def _pack_committed(self, payload: Payload, done: list[int], failed: dict[int, Problem]) -> None:
         items = {item.number: position for position, item in enumerate(payload.unit.items)}
         for number in [*done, *failed]:
             position = items.pop(number, None)
@@ -231,8 +231,8 @@ class Worker(Sender):
         self._made_room = self._made_room or any(item.clear for item in payload.unit.items)
         self._units.put((number, payload))
 
-    def _piece_landed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
-        super()._piece_landed(payload, done, failed)
+    def _piece_committed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
+        super()._piece_committed(payload, done, failed)
         if failed:
             self.stream.give_up(next(iter(failed)))
         elif payload is not None:
@@ -277,7 +277,7 @@ class BegunFiles:
         return sum(there for _, _, _, there in self._known.values())
 
 
-_Answer = Landed | BaseException | None
+_Answer = Committed | BaseException | None
 
 
 class ReceiverStream:
@@ -296,7 +296,7 @@ class ReceiverStream:
         self._large: dict[int, tuple[Item, str | None]] = {}
         self._ended: set[int] = set()
         self._guard = threading.Lock()
-        self._hands: list[Worker] = []
+        self._workers: list[Worker] = []
         self._lost = 0
         self._own = Sender(self, control)
         self._told = threading.Event()
@@ -307,7 +307,7 @@ class ReceiverStream:
         self.left = False
         self.over = False  # the lock's holder has said its last word, and can be asked other things
 
-    def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """Yield what became of each item; an error of either side ends it after the other side has stopped."""
         self._control.send(protocol.REQUEST, {"do": "land"})
         threads = [
@@ -325,8 +325,8 @@ class ReceiverStream:
             self._window.stop()
             self._lines.unwatch()
             threads[0].join()
-            for hand in self._hands:
-                hand.let_go()
+            for worker in self._workers:
+                worker.let_go()
 
     def _listen(self) -> None:
         """Runs in its own thread: the answers over the first line."""
@@ -360,9 +360,9 @@ class ReceiverStream:
         if self._seed is None:
             return []
         waiting = [
-            payload for sender in (self._own, *self._hands) for payload in [*sender.under_way.values()]
+            payload for sender in (self._own, *self._workers) for payload in [*sender.under_way.values()]
         ]
-        waiting += [payload for hand in self._hands for payload in [*hand.taken.values()]]
+        waiting += [payload for worker in self._workers for payload in [*worker.taken.values()]]
         packs = [payload.unit for payload in waiting if payload is not None and not payload.unit.segment]
         left = [partial_path(self._seed, item.entry.path) for unit in packs for item in unit.items]
         return left + [aside_path(self._seed, path) for path in self._made_room]
@@ -382,20 +382,20 @@ class ReceiverStream:
             self._told.wait()  # else lines could be taken after all have ended
             if not self._window.stopped:
                 self._lines.unwatch()
-                for hand in self._hands:
-                    hand.let_go()
+                for worker in self._workers:
+                    worker.let_go()
                 # Nothing is under way: all lines end within one round trip.
                 self._control.send(protocol.REQUEST, {"do": "landed"})
-                for hand in self._hands:
-                    self.left = hand.finish() or self.left
+                for worker in self._workers:
+                    self.left = worker.finish() or self.left
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self._answers.put(problem)
 
     def _take_line(self, connection: Connection, ticket: Any) -> None:
-        self._hands = [*self._hands, Worker(self, connection, self._root, ticket)]
+        self._workers = [*self._workers, Worker(self, connection, self._root, ticket)]
 
     def _window_bytes(self) -> int:
-        return window_bytes(sum(hand.ready for hand in self._hands), self._lines)
+        return window_bytes(sum(worker.ready for worker in self._workers), self._lines)
 
     def _pass_on(self, number: int, payload: Payload) -> bool:
         """Give a payload to a line; False when all is to stop. `number` and the one behind it are its own."""
@@ -441,38 +441,38 @@ class ReceiverStream:
         """Give a unit to the line that would be through with it first; one that is lost just now takes none."""
         sent = False
         while not sent:
-            senders: Sequence[Sender] = [hand for hand in self._hands if hand.ready] or [self._own]
+            senders: Sequence[Sender] = [worker for worker in self._workers if worker.ready] or [self._own]
             sent = first_through(senders, len(payload.data)).send(number, payload)
 
     def joined(self) -> None:
         """A hand can take units, so that more may be under way."""
         self._window.look_again()
 
-    def hand_lost(self, hand: Worker) -> None:
+    def hand_lost(self, worker: Worker) -> None:
         """Its agent is ended before others get what it had under way: it must not write when they do."""
-        self._lines.replace(hand.connection)
+        self._lines.replace(worker.connection)
         with self._guard:
             self._lost += 1
             number = -self._lost
         if not self._window.open(number, 0):  # from here on the landing does not end without us
             return
-        if hand.under_way:
+        if worker.under_way:
             threading.Thread(
-                target=self._take_over, args=(hand, number), name="take over", daemon=True
+                target=self._take_over, args=(worker, number), name="take over", daemon=True
             ).start()
         else:
             self._window.close(number)
 
-    def _take_over(self, hand: Worker, ending: int) -> None:
+    def _take_over(self, worker: Worker, ending: int) -> None:
         """`ending` is the unit whose answer says that the agent is gone."""
         try:
             self._own.under_way[ending] = None
-            told = {"do": "end_formers", "unit": ending, "formers": [hand.connection.process]}
+            told = {"do": "end_formers", "unit": ending, "formers": [worker.connection.process]}
             self._control.send(protocol.REQUEST, told)
             if self._window.wait_closed(ending):
-                for number, payload in hand.take_back():
+                for number, payload in worker.take_back():
                     self._hand_out(number, payload)
-                    del hand.taken[number]
+                    del worker.taken[number]
         except HibaliError as problem:
             self.end(problem)
 
@@ -488,11 +488,11 @@ class ReceiverStream:
 
     def done(self, item: Item, digest: str | None) -> None:
         """An item stands there under its name."""
-        self._answers.put(Landed(item, digest, Proof.DIGEST))
+        self._answers.put(Committed(item, digest, Proof.DIGEST))
 
     def failed(self, item: Item, problem: Problem) -> None:
         """An item does not."""
-        self._answers.put(Landed(item, None, Proof.NONE, problem=problem))
+        self._answers.put(Committed(item, None, Proof.NONE, problem=problem))
 
     def large_done(self, number: int) -> bool:
         """A large file has its name; False for one that is not under way."""

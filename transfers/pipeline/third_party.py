@@ -15,13 +15,13 @@ from transfers.entry import Proof
 from transfers.pipeline.batches import Window, item_header, problem_from, told_of, unit_header
 from transfers.pipeline.receiving import BegunFiles
 from transfers.remote.connection import Connection
-from transfers.stores.base import MOST_BYTES, Item, Landed, Payload, Problem, Unit
+from transfers.stores.base import MOST_BYTES, Committed, Item, Payload, Problem, Unit
 
 _LEAST_BYTES = 512 * 1024  # what a unit counts for at least: the words about it are held, too
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ELSEWHERE = frozenset({"vanished", "not-a-folder", "lease-lost", "denied"})
 
-_Answer = Landed | BaseException | None
+_Answer = Committed | BaseException | None
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class DirectLanding:
         self.fresh = False  # nothing of an earlier operation was there
         self.over = False
 
-    def run(self, units: Iterable[Unit]) -> Generator[Landed, None, None]:
+    def run(self, units: Iterable[Unit]) -> Generator[Committed, None, None]:
         """Yield what became of each item. `units` is consumed in another thread."""
         sending = threading.Thread(target=self._send, args=(units,), name="ask", daemon=True)
         listening = threading.Thread(target=self._listen, name="answers", daemon=True)
@@ -194,7 +194,7 @@ class DirectLanding:
                 self._take_digest(number, frame.header)
             else:
                 self._take_read(number, frame.header)
-        elif frame.kind == protocol.LANDED:
+        elif frame.kind == protocol.COMMITTED:
             self._take_landed(frame.header)
         else:
             raise self._line.broken(f"sent {frame.kind!r} while landing")
@@ -234,7 +234,7 @@ class DirectLanding:
         failed = {int(one): problem_from(found) for one, found in header["failed"]}
         done = {int(one): found for one, found in zip(header["done"], header["digests"], strict=True)}
         if header["unit"] is None:
-            self._large_landed(done, failed)
+            self._large_committed(done, failed)
             return
         number = int(header["unit"])
         if number % 3 == 1:
@@ -244,7 +244,7 @@ class DirectLanding:
             return
         unit = self._units[number]
         if not unit.segment:
-            self._pack_landed(self._read.pop(number), done, failed)
+            self._pack_committed(self._read.pop(number), done, failed)
         elif done or not all(self._large_failed(one, problem) for one, problem in failed.items()):
             raise self._line.broken("landed what was not planned")
         self._passed(unit)
@@ -255,24 +255,24 @@ class DirectLanding:
             del self._units[number]
         self._window.close(number)
 
-    def _pack_landed(self, told: Payload, done: dict[int, Any], failed: dict[int, Problem]) -> None:
+    def _pack_committed(self, told: Payload, done: dict[int, Any], failed: dict[int, Problem]) -> None:
         items = {item.number: position for position, item in enumerate(told.unit.items)}
         if items.keys() != done.keys() | failed.keys():
             raise self._line.broken("landed what was not planned")
         for number, position in items.items():
             item = told.unit.items[position]
             if number in failed:
-                self._answers.put(Landed(item, None, Proof.NONE, problem=failed[number]))
+                self._answers.put(Committed(item, None, Proof.NONE, problem=failed[number]))
             else:
                 self._done(item, told.digests[position], done[number])
 
-    def _done(self, item: Item, read: str | None, landed: object) -> None:
+    def _done(self, item: Item, read: str | None, committed: object) -> None:
         """Both ends have hashed it; it is for us to compare."""
-        if read != landed:
+        if read != committed:
             raise self._line.broken("landed another content than was read")
-        self._answers.put(Landed(item, read, Proof.DIGEST))
+        self._answers.put(Committed(item, read, Proof.DIGEST))
 
-    def _large_landed(self, done: dict[int, Any], failed: dict[int, Problem]) -> None:
+    def _large_committed(self, done: dict[int, Any], failed: dict[int, Problem]) -> None:
         known = [self._large_failed(number, problem) for number, problem in failed.items()]
         for number, digest in done.items():
             with self._guard:
@@ -298,7 +298,7 @@ class DirectLanding:
             if large is None:
                 return number in self._ended
             self._ended.add(number)
-        self._answers.put(Landed(large.item, None, Proof.NONE, problem=problem))
+        self._answers.put(Committed(large.item, None, Proof.NONE, problem=problem))
         return True
 
 

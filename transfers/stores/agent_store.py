@@ -32,9 +32,9 @@ from transfers.stores.agent_listing import AgentListing, entries_of
 from transfers.stores.base import (
     PACK_BYTES,
     Adjustment,
+    Committed,
     Facts,
     Item,
-    Landed,
     Lock,
     Payload,
     Problem,
@@ -57,7 +57,7 @@ class Holding:
         self.lease = lease
         self._call = secrets.token_hex(16)
         self._operation: str | None = None
-        self._formers: list[dict[str, Any]] = []
+        self._stale_agents: list[dict[str, Any]] = []
         self.walked = False  # all of it was listed, so that nothing unknown can be left there
 
     @property
@@ -75,9 +75,9 @@ class Holding:
         """Note that the lock was released."""
         self._operation = None
 
-    def leave(self, *formers: dict[str, Any]) -> None:
+    def leave(self, *stale_agents: dict[str, Any]) -> None:
         """Note agents whose connections were dropped, and which may still be running."""
-        self._formers += formers
+        self._stale_agents += stale_agents
 
     def take_back(self, connection: Connection, opening: dict[str, Any], *, anew: bool) -> None:
         """End the agents of former lines, and take the lock again. Raises where somebody else has it, or has landed there.
@@ -85,13 +85,13 @@ class Holding:
         With `anew` all is looked at after this, and whoever landed there meanwhile does no harm.
         """
         assert self._operation is not None
-        answer = connection.ask("end_formers", formers=self._formers)
+        answer = connection.ask("end_formers", stale_agents=self._stale_agents)
         with connection.understanding():
             if THERE in answer.header["found"]:
                 message = "the agent of a lost line cannot be ended"
                 raise TryLaterError("former-agent", message, subject=connection.where)
         # Those on another machine or of another boot stop at their next look at the lock, which they do not hold then.
-        self._formers = []
+        self._stale_agents = []
         connection.ask_all(
             [("open", opening), self.lock_request(self._operation, back=not anew, walked=self.walked)]
         )
@@ -155,7 +155,7 @@ class PosixStore(Store):
         self._reopen = reopen
         self._patience = patience
         self._holding = Holding(lease)
-        self._away = self._was_lost = self._landed = self._left = False
+        self._away = self._was_lost = self._committed = self._left = False
         self._returns = self._lines_lost = self._former_bytes = 0
         self._landing: ReceiverStream | None = None
         self._direct: DirectLanding | None = None
@@ -354,11 +354,11 @@ class PosixStore(Store):
         self._open()
         return ReadingStream(self._connection, self._lines, self.where).run(units)
 
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; the target must be locked."""
         self._open()
         self._purge()
-        self._landing, self._landed = ReceiverStream(self._connection, self._lines, self.where), True
+        self._landing, self._committed = ReceiverStream(self._connection, self._lines, self.where), True
         return self._landing.run(payloads)
 
     @property
@@ -418,7 +418,7 @@ class PosixStore(Store):
 
     def write_direct(
         self, line: Connection, units: Iterable[Unit], read_as: bytes | None, passed: Callable[[Unit], None]
-    ) -> Generator[Landed, None, None]:
+    ) -> Generator[Committed, None, None]:
         """As `write`, of what an agent at the source's site reads and sends here by itself; see DirectLanding."""
         self._purge()
         self._direct = DirectLanding(line, self.where, self._token, read_as=read_as, passed=passed)
@@ -552,7 +552,7 @@ class PosixStore(Store):
                 partial = protocol.bytes_of(answer)
             yield item, partial, problem
 
-    def commit_external(self, written: Iterable[Written]) -> Generator[Landed, None, None]:
+    def commit_external(self, written: Iterable[Written]) -> Generator[Committed, None, None]:
         """See Store."""
         for one, _, problem in self._told(
             "adopt",
@@ -563,9 +563,9 @@ class PosixStore(Store):
                 "digest": one.digest,
             },
         ):
-            landed = None if problem is not None else one.digest
+            committed = None if problem is not None else one.digest
             proof = Proof.NONE if problem is not None else Proof.DIGEST
-            yield Landed(one.item, landed, proof, problem=problem)
+            yield Committed(one.item, committed, proof, problem=problem)
 
     def appender(self) -> AgentAppender:
         """See Store; what is to become longer must be locked."""
@@ -682,7 +682,7 @@ class PosixStore(Store):
 
     def can_reconnect(self, *, anew: bool) -> bool:
         """See Store. Where this call never landed, nothing there would tell whether another one did since."""
-        return self._reopen is not None and (anew or not self._holding.held or self._landed)
+        return self._reopen is not None and (anew or not self._holding.held or self._committed)
 
     def disconnect(self) -> None:
         """See Store."""

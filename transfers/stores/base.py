@@ -187,7 +187,7 @@ class Payload:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class Committed:
     """The result of one item at the target: it has its final name, durable, or `problem` says why not.
 
     `digest` is what the target itself computed or checked over what it received; `proof` is the target's half.
@@ -479,7 +479,7 @@ class Store(Source):
         `Problem` of its item, never wrong bytes under a right name.
         """
 
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """Write the payloads; one answer per whole item, in any order, at most `WINDOW_BYTES` unanswered.
 
         Nothing is seen under a final name before it is complete and its digest equals the source's.
@@ -582,10 +582,10 @@ class Store(Source):
         del source
         return False
 
-    def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Landed, None, None]:
+    def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Committed, None, None]:
         """Copy files whole; one answer for each, in any order, as `write` gives them. Only where `copies` says so.
 
-        The source is copied only while it is what was listed. `Landed.proof` is that of the whole copy: RECORDED
+        The source is copied only while it is what was listed. `Committed.proof` is that of the whole copy: RECORDED
         where a digest is on record for the source and the server names the same sum for the copy, else weaker.
         A problem of the code `NOT_COPIED` says that the server would not. Closing it ends what is under way.
         """
@@ -601,7 +601,7 @@ class Store(Source):
         del items
         self._refuse("take files that others write")
 
-    def commit_external(self, written: Iterable[Written]) -> Generator[Landed, None, None]:
+    def commit_external(self, written: Iterable[Written]) -> Generator[Committed, None, None]:
         """Hash them there; what is right gets its name, durable, and anything else of them is removed.
 
         A problem is to be sent `again` where nothing arrived, or something else than was read. The target must be locked.
@@ -842,7 +842,7 @@ def _amount(value: Any) -> int | None:
     raise ValueError
 
 
-def named_anew(store: Store, entry: Entry, name: bytes) -> Iterator[Landed] | None:
+def named_anew(store: Store, entry: Entry, name: bytes) -> Iterator[Committed] | None:
     """Land a file of the locked store under a further name there, without its bytes travelling; None where it cannot do that."""
     if store.copies(store):
         return store.copy(Origin(store, entry.path), [Item(0, entry._replace(path=name))])

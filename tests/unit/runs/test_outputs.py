@@ -40,10 +40,10 @@ def work(tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("hibali_home")
 def test_a_content_is_the_same_at_a_site_as_here(work: Path) -> None:
     outputs = [Output("tree", "tree"), Output("one", "one")]
-    standing = inspect_outputs(ended_run(work.parent, *outputs), SITE, outputs, hashed=True)
-    assert (standing.problems, standing.changed) == ([], [])
-    assert content_at(b"tree", standing).text == identify_local(work / "tree").text
-    assert content_at(b"one", standing).text == identify_local(work / "one").text
+    existing = inspect_outputs(ended_run(work.parent, *outputs), SITE, outputs, hashed=True)
+    assert (existing.problems, existing.changed) == ([], [])
+    assert content_at(b"tree", existing).text == identify_local(work / "tree").text
+    assert content_at(b"one", existing).text == identify_local(work / "one").text
     for name in ("tree", "one"):
         content = content_of_place(Location(SITE, str(work / name), name))
         assert content is not None
@@ -90,9 +90,9 @@ def test_whatever_changes_after_the_end_is_seen(
 
 def test_a_pattern_stands_for_all_that_it_matches_in_order() -> None:
     names = [b"a.txt", b".h.txt", b"b.txt", b"c.nii", b"d.txt/x"]
-    standing = RunOutputs(
+    existing = RunOutputs(
         {name: Entry(name, Kind.FILE) for name in names}, {b"d.txt": Entry(b"d.txt", Kind.FOLDER)}
     )
-    assert matched_paths(Output("o", "*.txt", is_pattern=True), standing) == [b"a.txt", b"b.txt", b"d.txt"]
-    assert matched_paths(Output("o", "a.txt"), standing) == [b"a.txt"]
-    assert matched_paths(Output("o", "."), standing) == [b""]
+    assert matched_paths(Output("o", "*.txt", is_pattern=True), existing) == [b"a.txt", b"b.txt", b"d.txt"]
+    assert matched_paths(Output("o", "a.txt"), existing) == [b"a.txt"]
+    assert matched_paths(Output("o", "."), existing) == [b""]

@@ -102,5 +102,5 @@ def test_what_slurm_would_refuse_is_no_candidate() -> None:
 
 
 def test_without_a_scheduler_nothing_waits() -> None:
-    assert load_scheduler("direct").start_words() == ()
-    assert load_scheduler("lsf").start_words() is None
+    assert load_scheduler("direct").start_argv() == ()
+    assert load_scheduler("lsf").start_argv() is None

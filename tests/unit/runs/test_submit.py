@@ -44,7 +44,7 @@ class Place:
 
     def submit(self, words: tuple[str, ...] | None = None, *, begun: bool = False) -> str:
         scheduler = Direct()
-        words = words or scheduler.submit_words(Job(RUN, f"{self.folder}/job.sh"))
+        words = words or scheduler.submit_argv(Job(RUN, f"{self.folder}/job.sh"))
         submission = SubmitRequest(RUN, bytes(self.folder), words, "2026-01-02", self.put, begun)
         answer = submit_once(self.host, scheduler, submission, settling=0.5)
         if isinstance(answer, NotSubmitted):

@@ -18,7 +18,7 @@ from transfers.movers.gridftp.process import HERE, PROGRAM, can_be_told, fits_a_
 from transfers.movers.gridftp.receiving import Carriage
 from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Item, Landed, Origin, Source, Store
+from transfers.stores.base import Committed, Item, Origin, Source, Store
 
 _BATCH = 50_000  # entries that are told apart before the first of them goes
 
@@ -42,7 +42,7 @@ class GridftpMover(StreamMover):
         self._server = server
         self._proxy = proxy or ProxySettings()
         self._origin, self._landing = ends
-        self._far = self._origin if self._landing.facts.kind == "local" else self._landing
+        self._host = self._origin if self._landing.facts.kind == "local" else self._landing
         self._name = name
         self._carried = False
         self._usable: bool | None = None
@@ -54,7 +54,7 @@ class GridftpMover(StreamMover):
 
     def _once(
         self, source: Source, target: Store, items: Iterable[Item]
-    ) -> Generator[Event | Landed, None, None]:
+    ) -> Generator[Event | Committed, None, None]:
         coming = self._while_room(items)
         while some := list(islice(coming, _BATCH)):
             large, small = self._tell_apart(some)
@@ -67,7 +67,7 @@ class GridftpMover(StreamMover):
 
     def _tell_apart(self, items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
         large, small = [], []
-        least = self._server.least or least_bytes(self._far.round_trip)
+        least = self._server.least or least_bytes(self._host.round_trip)
         for item in items:
             fits = item.carries and item.entry.kind is Kind.FILE and not item.entry.sparse
             if fits and item.entry.size >= least and self._is_told(item) and self._can_be_used():
@@ -81,7 +81,7 @@ class GridftpMover(StreamMover):
         path = item.entry.path
         read = self._origin.where.rstrip(b"/") + b"/" + (path if self._name is None else self._name)
         written = self._landing.where.rstrip(b"/") + b"/" + partial_path(b"", path)
-        here, there = (read, written) if self._far is self._landing else (written, read)
+        here, there = (read, written) if self._host is self._landing else (written, read)
         server = self._server
         return fits_a_list(HERE, here) and can_be_told(server.url, mapped(there, server.paths))
 
@@ -97,27 +97,27 @@ class GridftpMover(StreamMover):
                 )
         return self._usable
 
-    def _by_server(self, items: Sequence[Item]) -> Generator[Event | Landed, None, None]:
-        far, target = self._far, self._landing
+    def _by_server(self, items: Sequence[Item]) -> Generator[Event | Committed, None, None]:
+        host, target = self._host, self._landing
         carriage = Carriage(
             self._server,
-            far is target,
+            host is target,
             self._origin.line,
             self._origin.where,
             self._name,
-            far.round_trip,
+            host.round_trip,
             ProgressReport(self._on_event),
             self._ready_proxy(),
         )
         landing = target.write_by_gridftp(carriage)
         try:
-            with closing(landing.run(self._while_room(items))) as landed:
-                for one in landed:
+            with closing(landing.run(self._while_room(items))) as committed:
+                for one in committed:
                     self._note_full(one)
                     yield one
         finally:
             self._carried = self._carried or landing.bytes > 0
-            far.count_beside(landing.bytes, landing.logins)
+            host.count_beside(landing.bytes, landing.logins)
         if landing.declined is not None:
             self._usable = False
             yield Noted(
@@ -144,14 +144,14 @@ def gridftp_mover(
 
     A `rate` is only kept on lines of our own.
     """
-    here, far = ends if ends[0].kind == "local" else ends[::-1]
-    server = far.gridftp
+    here, host = ends if ends[0].kind == "local" else ends[::-1]
+    server = host.gridftp
     if here.kind != "local" or server is None or server.use == "never" or rate:
         return None
     reading, landing = _plain(origin.store), _plain(target)
     if reading is None or landing is None:
         return None
-    return GridftpMover(server, (reading, landing), origin.name, on_event, far.proxy)
+    return GridftpMover(server, (reading, landing), origin.name, on_event, host.proxy)
 
 
 def _plain(store: object) -> PosixStore | None:

@@ -20,7 +20,7 @@ from transfers.movers.stream import ProgressReport
 from transfers.pipeline.batches import item_header, payload_of, problem_from, unit_header
 from transfers.pipeline.receiving import BegunFiles
 from transfers.remote.connection import Connection
-from transfers.stores.base import Item, Landed, Problem, Unit
+from transfers.stores.base import Committed, Item, Problem, Unit
 
 Hashed = tuple[Item, str | None, Problem | None]
 
@@ -107,7 +107,7 @@ class GridftpLanding:
         self.left = True
         self.over = False
 
-    def run(self, items: Iterator[Item]) -> Generator[Landed, None, None]:
+    def run(self, items: Iterator[Item]) -> Generator[Committed, None, None]:
         """Yield what became of each item. Raises what keeps the server from going on; what is there is gone on with."""
         self._begin()
         threading.Thread(target=self._listen, name="answers", daemon=True).start()
@@ -144,7 +144,7 @@ class GridftpLanding:
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self._events.put(problem)
 
-    def _carry(self, items: Sequence[Item]) -> Iterator[Landed]:
+    def _carry(self, items: Sequence[Item]) -> Iterator[Committed]:
         """Some files at once, from readying them until each is answered."""
         self._waiting = {item.number: item for item in items}
         starts = [(item, self._begun.bytes_of(item)) for item in items]
@@ -172,8 +172,8 @@ class GridftpLanding:
         for item in self._waiting.values():
             yield self._not_carried(item)
 
-    def _not_carried(self, item: Item) -> Landed:
-        return Landed(item, None, Proof.NONE, problem=Problem(DECLINED, self.declined or "", again=True))
+    def _not_carried(self, item: Item) -> Committed:
+        return Committed(item, None, Proof.NONE, problem=Problem(DECLINED, self.declined or "", again=True))
 
     def _start(self, pieces: Sequence[Unit], size: int) -> None:
         carriage = self._carriage
@@ -214,7 +214,7 @@ class GridftpLanding:
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self._events.put(problem)
 
-    def _take(self, event: _Event) -> list[Landed]:
+    def _take(self, event: _Event) -> list[Committed]:
         """One thing that happened anywhere; what it says of items."""
         if isinstance(event, BaseException):
             raise event
@@ -236,7 +236,7 @@ class GridftpLanding:
         for unit in copying.take_passed():
             number = unit.items[0].number
             self.bytes += unit.length
-            self._carriage.told.tell_progress(unit, unit.length)
+            self._carriage.told.report_progress(unit, unit.length)
             if number in self._waiting:
                 place = {"number": number, "offset": unit.offset, "length": unit.length, "digest": None}
                 self._control.send(protocol.PLACED, place)
@@ -257,7 +257,7 @@ class GridftpLanding:
         else:
             raise problem
 
-    def _take_digest(self, item: Item, digest: str | None, problem: Problem | None) -> list[Landed]:
+    def _take_digest(self, item: Item, digest: str | None, problem: Problem | None) -> list[Committed]:
         if item.number not in self._waiting:
             return []
         if problem is not None or digest is None:
@@ -267,21 +267,21 @@ class GridftpLanding:
         self._control.send(protocol.PLACED, {"number": item.number, "digest": digest})
         return []
 
-    def _take_frame(self, frame: protocol.Frame) -> list[Landed]:
+    def _take_frame(self, frame: protocol.Frame) -> list[Committed]:
         header: dict[str, Any] = frame.header
         if frame.kind == protocol.END:
             self.left = header.get("left") is not False
             self.over = True
             return []
-        if frame.kind != protocol.LANDED:
+        if frame.kind != protocol.COMMITTED:
             raise self._control.broken(f"sent {frame.kind!r} while landing")
         if header["unit"] is not None:
             self._opening.remove(int(header["unit"]))
         told = [self._failed(int(number), problem_from(found)) for number, found in header["failed"]]
         for number in map(int, header["done"]):
             item = self._waiting.pop(number)
-            told.append(Landed(item, self._digests.pop(number), Proof.DIGEST))
+            told.append(Committed(item, self._digests.pop(number), Proof.DIGEST))
         return told
 
-    def _failed(self, number: int, problem: Problem) -> Landed:
-        return Landed(self._waiting.pop(number), None, Proof.NONE, problem=problem)
+    def _failed(self, number: int, problem: Problem) -> Committed:
+        return Committed(self._waiting.pop(number), None, Proof.NONE, problem=problem)

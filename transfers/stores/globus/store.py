@@ -17,9 +17,9 @@ from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Proof
 from transfers.stores.base import (
+    Committed,
     Facts,
     Item,
-    Landed,
     ListingIncompleteError,
     Payload,
     Problem,
@@ -168,10 +168,10 @@ class CollectionRemover:
                 yield entry, gone[entry.path]
 
     def _files(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        standing = self._standing(entries)
+        existing = self._existing(entries)
         ready: list[Entry] = []
         for entry in entries:
-            found = standing.get(entry.path)
+            found = existing.get(entry.path)
             if found is None:
                 yield entry, None
             elif _is_same(found, entry):
@@ -179,7 +179,7 @@ class CollectionRemover:
             else:
                 yield entry, _CHANGED
         problem = self._delete(ready, recursive=False)
-        left = self._standing(ready) if problem is not None else {}
+        left = self._existing(ready) if problem is not None else {}
         for entry in ready:
             yield entry, problem if entry.path in left else None
 
@@ -203,7 +203,7 @@ class CollectionRemover:
         for entry in ready:
             yield entry, problem
 
-    def _standing(self, entries: Iterable[Entry]) -> dict[bytes, Entry]:
+    def _existing(self, entries: Iterable[Entry]) -> dict[bytes, Entry]:
         found: dict[bytes, Entry] = {}
         for folder in {entry.path.rpartition(b"/")[0] for entry in entries}:
             try:
@@ -407,13 +407,13 @@ class GlobusStore(RequestStore):
             self._web = Web(base, self.site.name, Login(token=token))
         return self._web
 
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store: folders are made; files come by tasks of Globus, and not this way."""
         for payload in payloads:
             for position, item in enumerate(payload.unit.items):
                 if payload.unit.last:
                     problem = payload.problems.get(position) or self._put(item)
-                    yield Landed(
+                    yield Committed(
                         item, None, Proof.NONE if problem else self.facts.proof_write, problem=problem
                     )
 

@@ -188,7 +188,7 @@ class Following:
         try:
             while True:
                 task = self._globus.task(self._task)
-                self._tell_progress(task)
+                self._report_progress(task)
                 if task["status"] in {"SUCCEEDED", "FAILED"}:
                     return self._end(task)
                 self._tell_faults(task)
@@ -199,7 +199,7 @@ class Following:
             on_interruption()
             raise
 
-    def _tell_progress(self, task: Answer) -> None:
+    def _report_progress(self, task: Answer) -> None:
         now = int(task.get("bytes_transferred") or 0)
         if now > self._bytes:
             self._on_event(Carried(now - self._bytes))
@@ -233,7 +233,7 @@ class Following:
         pauses = growing_intervals(0.1, _LONGEST_PAUSE)
         while (task := self._globus.task(self._task))["status"] not in {"SUCCEEDED", "FAILED"}:
             pause(pauses.next_pause())
-        self._tell_progress(task)
+        self._report_progress(task)
         if task["status"] == "SUCCEEDED":
             return self._end(task)
         moved = int(task.get("files_transferred") or 0)

@@ -13,7 +13,7 @@ from urllib.parse import quote_from_bytes
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Answer
 from transfers.entry import Entry, Proof
-from transfers.stores.base import NOT_COPIED, Item, Landed, Problem
+from transfers.stores.base import NOT_COPIED, Committed, Item, Problem
 from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, BegunUpload, Upload, abort, begin, copied
 from transfers.stores.s3.requests import CONNECTIONS, Requests, checksum_of, name_of, parse, problem_of
@@ -111,16 +111,16 @@ class From:
 
 @dataclass(slots=True)
 class Copying:
-    """One `copy`: used once; `landed` has what stands now. Requests to the `place` have to wait for long answers."""
+    """One `copy`: used once; `committed` has what stands now. Requests to the `place` have to wait for long answers."""
 
     place: WriteTarget
     source: From
     expected: ExpectedObjects
-    landed: ManifestLines = field(default_factory=ManifestLines)
+    committed: ManifestLines = field(default_factory=ManifestLines)
 
-    def run(self, items: Iterable[Item]) -> Generator[Landed, None, None]:
+    def run(self, items: Iterable[Item]) -> Generator[Committed, None, None]:
         """See Copier.copy. What is larger than one request may copy is copied in parts, one object after the other."""
-        under_way: deque[Future[Landed]] = deque()
+        under_way: deque[Future[Committed]] = deque()
         holder, pool = self.place.holder, self.place.pool
         try:
             holder.check(now=True)
@@ -139,7 +139,7 @@ class Copying:
                 one.cancel()
             wait(under_way)
 
-    def _guarded(self, item: Item, copy: Callable[[Item, bytes], tuple[Known, Proof] | Problem]) -> Landed:
+    def _guarded(self, item: Item, copy: Callable[[Item, bytes], tuple[Known, Proof] | Problem]) -> Committed:
         """Whatever the server would not do is one item's problem; what ends all is raised."""
         try:
             done = self._checked(item, copy)
@@ -148,9 +148,9 @@ class Copying:
                 raise
             done = problem_of(error) if error.code in _GONE_ON else Problem(NOT_COPIED, error.message)
         if isinstance(done, Problem):
-            return Landed(item, None, Proof.NONE, problem=done)
+            return Committed(item, None, Proof.NONE, problem=done)
         known, proof = done
-        return Landed(item, known.sha256, proof, known.etag)
+        return Committed(item, known.sha256, proof, known.etag)
 
     def _checked(
         self, item: Item, copy: Callable[[Item, bytes], tuple[Known, Proof] | Problem]
@@ -165,7 +165,7 @@ class Copying:
             self.place.make_room(item)
         done = copy(item, key)
         if not isinstance(done, Problem):
-            self.landed.add(item.entry.path, line_of(item.entry.path, done[0]))
+            self.committed.add(item.entry.path, line_of(item.entry.path, done[0]))
             self.place.make_room(item)
         return done
 
@@ -201,8 +201,8 @@ class Copying:
         entry, place = item.entry, self.place
         size = self._part_bytes(item)
         source = {"copy": self._from(item), "size": entry.size, "etag": entry.etag, "part": size}
-        begun, standing = find_begun(place, key, source) or (self._begin(item, key, source), {})
-        upload = Upload(place.requests, key, begun.identifier, checksum=False, proves=True, standing=standing)
+        begun, existing = find_begun(place, key, source) or (self._begin(item, key, source), {})
+        upload = Upload(place.requests, key, begun.identifier, checksum=False, proves=True, existing=existing)
         copy = partial(self._part, item, upload, begun, size)
         parts = [place.pool.submit(copy, number) for number in range(1, -(-entry.size // size) + 1)]
         try:

@@ -261,13 +261,13 @@ class Upload:
         *,
         checksum: bool,
         proves: bool,
-        standing: Mapping[int, Part],
+        existing: Mapping[int, Part],
     ) -> None:
-        """With `checksum` each part has one that the server checks; `standing` are parts that need not be sent again."""
+        """With `checksum` each part has one that the server checks; `existing` are parts that need not be sent again."""
         self._requests = requests
         self._key = key
         self._checksum = checksum
-        self._standing = standing
+        self._existing = existing
         self.identifier = identifier
         self.claimed = not proves
         self._etags: dict[int, str] = {}
@@ -278,7 +278,7 @@ class Upload:
         """Send part `number`, counted from 1; None where these very bytes stand there already."""
         sha256 = hashlib.sha256(content).hexdigest()
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest() if self.claimed else ""
-        part = self._standing.get(number)
+        part = self._existing.get(number)
         stood = part is not None and (part.size, part.sha256) == (len(content), sha256)
         if part is None or not stood:
             part = Part(len(content), sha256, self._put(number, content, sha256))
@@ -297,7 +297,7 @@ class Upload:
 
     def copy(self, number: int, length: int, headers: Mapping[str, str]) -> Part | None:
         """Have part `number`, of `length` bytes, copied from where `headers` say; None where it stands there already."""
-        part = self._standing.get(number)
+        part = self._existing.get(number)
         stood = part is not None and part.size == length
         if part is None or not stood:
             query = {"partNumber": str(number), "uploadId": self.identifier}

@@ -170,9 +170,9 @@ class _Probe:
         tried = {self._base + b"x" + odd + b"x": odd for odd in _ODD}
         long = self._base + b"l" * LONG_NAME
         both = {self._base, self._base + b"/x"}  # the first one stands already
-        landed = {self._base} | {key for key in (*tried, long, self._base + b"/x") if self._holds(key)}
+        committed = {self._base} | {key for key in (*tried, long, self._base + b"/x") if self._holds(key)}
         found = {self._base + listed.path for page in pages(self._requests, self._base) for listed in page}
-        found &= landed
+        found &= committed
         return {
             "refuses": refused_characters(tried, found),
             "name_bytes": 0 if long in found else 255,

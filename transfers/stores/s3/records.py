@@ -125,18 +125,18 @@ class Records:
             self._learned.add(listed.path, line_of(listed.path, known))
         return known
 
-    def save(self, landed: ManifestLines, gone: ManifestLines, on_event: Listener) -> None:
+    def save(self, committed: ManifestLines, gone: ManifestLines, on_event: Listener) -> None:
         """Bring the root's manifest up to date, and take what changed out of those below it.
 
         What cannot be written is told, not raised: the objects themselves carry the same in their metadata.
         """
-        if not landed and not gone:
+        if not committed and not gone:
             return
         subject = self._requests.subject
         try:
-            self._merge_into(b"", lambda: newest(self._learned, gone, landed))
-            for folder in self._touched(newest(gone, landed)):
-                self._merge_into(folder, partial(_inside, folder, gone, landed))
+            self._merge_into(b"", lambda: newest(self._learned, gone, committed))
+            for folder in self._touched(newest(gone, committed)):
+                self._merge_into(folder, partial(_inside, folder, gone, committed))
         except HibaliError as problem:
             on_event(Noted(f"{subject}: the digest manifest could not be written: {problem.message}"))
             return

@@ -55,8 +55,8 @@ class ObjectRemover:
             check()
             files = [entry for entry in batch if entry.kind is not Kind.FOLDER]
             looked = dict(zip((e.path for e in files), self._pool.map(self._look, files), strict=True))
-            standing = [path for path, found in looked.items() if found is True]
-            answers = self.remove_keys([self._key_of(path) for path in standing])
+            existing = [path for path, found in looked.items() if found is True]
+            answers = self.remove_keys([self._key_of(path) for path in existing])
             for entry in batch:
                 found = looked.get(entry.path)
                 if found is True:

@@ -22,9 +22,9 @@ from transfers.overlap import identity_of_bucket
 from transfers.plan import unholdable
 from transfers.stores.base import (
     PACK_BYTES,
+    Committed,
     Facts,
     Item,
-    Landed,
     Origin,
     Payload,
     Problem,
@@ -128,18 +128,18 @@ class S3SmallFiles(SmallFiles):
 
     def _put_absent(self, path: bytes, content: bytes) -> bool:
         """Put it unless something stands there now; whether something does, which may be another's by the next moment."""
-        standing = self._requests.ask("HEAD", self._prefix + path, accept=(404,))
-        if standing.status == 404:
+        existing = self._requests.ask("HEAD", self._prefix + path, accept=(404,))
+        if existing.status == 404:
             self._requests.ask("PUT", self._prefix + path, body=content)
-        return standing.status != 404
+        return existing.status != 404
 
     def _other(self, path: bytes, content: bytes | None) -> bytes | None:
         """What stands there, where it is not this content. A put whose answer was lost finds its own."""
         found = self._get(self._prefix + path, PACK_BYTES)
         if found.status == 404:  # somebody else's put was refused, too, or has not ended
             raise TryLaterError("locked", "somebody else is writing this", subject=self._subject(path))
-        standing = found.body if found.status < 300 else b""
-        return None if standing == content else standing
+        existing = found.body if found.status < 300 else b""
+        return None if existing == content else existing
 
     def _subject(self, path: bytes) -> str:
         return f"{self._requests.subject}/{printable(path)}"
@@ -312,7 +312,7 @@ class S3Store(RequestStore):
         found = self._stat_file(entry.path, self._key(entry.path))
         return None if found is None else found.size
 
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; the manifest is brought up to date when it ends, however it ends."""
         place = self._place()
         writing = Writing(place)
@@ -320,13 +320,13 @@ class S3Store(RequestStore):
         try:
             yield from writing.run(ExpectedObjects(self._requests, self._pool, self._key).check(payloads))
         finally:
-            self._save(writing.landed)
+            self._save(writing.committed)
 
     def copies(self, source: Store) -> bool:
         """See Store: another prefix or bucket of the same server; whose keys may read there, it says itself."""
         return isinstance(source, S3Store) and source._requests.endpoint.url == self._requests.endpoint.url  # noqa: SLF001  # its own kind
 
-    def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Landed, None, None]:
+    def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Committed, None, None]:
         """See Store."""
         store = origin.store
         assert isinstance(store, S3Store)
@@ -337,7 +337,7 @@ class S3Store(RequestStore):
             yield from copying.run(items)
         finally:
             place.requests.close()
-            self._save(copying.landed)
+            self._save(copying.committed)
 
     def substore(self, folder: bytes) -> tuple[S3Store, bytes]:
         """See Store: this very store, which from now on holds no lock and keeps no manifest.
@@ -347,14 +347,14 @@ class S3Store(RequestStore):
         self._is_substore = True
         return self, folder
 
-    def _save(self, landed: ManifestLines) -> None:
+    def _save(self, committed: ManifestLines) -> None:
         """Bring the manifest up to date; whoever writes again and again must not remember it all."""
         gone = ManifestLines()
         for path in self._cleared:
             gone.add(path, b"")
         if not self._is_substore:
-            self._records.save(landed, gone, self._on_event)
-        landed.close()
+            self._records.save(committed, gone, self._on_event)
+        committed.close()
         gone.close()
 
     def _place(self) -> WriteTarget:

@@ -14,7 +14,7 @@ from hibali.errors import HibaliError
 from hibali.http import Bytes
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import Jobs
-from transfers.stores.base import Item, Landed, Payload, Problem
+from transfers.stores.base import Committed, Item, Payload, Problem
 from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
 from transfers.stores.s3.multipart import (
@@ -143,7 +143,7 @@ class Large:
         if self._upload is None:
             with self._kept():
                 key = self._place.key_of(self.item.entry.path)
-                begun, standing = self._find(key)
+                begun, existing = self._find(key)
                 self._begun = begun
                 self._upload = Upload(
                     self._place.requests,
@@ -151,7 +151,7 @@ class Large:
                     begun.identifier,
                     checksum=self._place.checksum,
                     proves=self._place.honours.proves,
-                    standing=standing,
+                    existing=existing,
                 )
         return self.problem is None
 
@@ -249,10 +249,10 @@ def find_begun(
         if begun.source == source and begun.parts:
             # What was recorded here and is told by the server to be just that.
             told = standing_parts(place.requests, key, begun.identifier) or {}
-            standing = {n: part for n, part in begun.parts.items() if told.get(n) == (part.size, part.etag)}
-            if standing:
+            existing = {n: part for n, part in begun.parts.items() if told.get(n) == (part.size, part.etag)}
+            if existing:
                 place.uploads.take(begun)
-                return begun, standing
+                return begun, existing
         abort(place.requests, key, begun.identifier)
         place.uploads.end(begun)
     return None
@@ -284,19 +284,19 @@ class _Whole:
 
 
 class Writing:
-    """One `write`: used once. `landed` has what stands now, `bytes` what was sent; `continued` whether parts of an earlier call count."""
+    """One `write`: used once. `committed` has what stands now, `bytes` what was sent; `continued` whether parts of an earlier call count."""
 
     def __init__(self, place: WriteTarget) -> None:
         self._place = place
-        self._jobs: Jobs[Landed] = Jobs(place.pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
+        self._jobs: Jobs[Committed] = Jobs(place.pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
         self._counting = threading.Lock()
         self._large: dict[int, Large] = {}
         self._whole: dict[int, _Whole] = {}
-        self.landed = ManifestLines()
+        self.committed = ManifestLines()
         self.bytes = 0
         self.continued = False
 
-    def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store.write."""
         try:
             yield from self._jobs.run(lambda: self._feed(payloads))
@@ -334,7 +334,7 @@ class Writing:
         return _CANNOT_HOLD if item.entry.kind in {Kind.LINK, Kind.SPECIAL} else None
 
     def _fail(self, item: Item, problem: Problem) -> None:
-        self._jobs.report(Landed(item, None, Proof.NONE, problem=problem))
+        self._jobs.report(Committed(item, None, Proof.NONE, problem=problem))
 
     def _land(self, item: Item, content: memoryview, digest: str | None) -> None:
         """One whole file: hashed in memory, then put."""
@@ -357,7 +357,7 @@ class Writing:
             return
         proof = Proof.DIGEST if self._place.honours.proves else _claimed(etag, content)
         self._count(len(content))
-        self._landed(item, known._replace(etag=etag), proof)
+        self._committed(item, known._replace(etag=etag), proof)
 
     def _clear(self, item: Item) -> None:
         """A folder, which is nothing here: only what is in its way goes."""
@@ -366,21 +366,21 @@ class Writing:
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        self._jobs.report(Landed(item, None, Proof.DIGEST))
+        self._jobs.report(Committed(item, None, Proof.DIGEST))
 
     def _clear_first(self, item: Item) -> None:
         """Where both cannot stand side by side, what was agreed to go cannot wait until the new one has landed."""
         if not self._place.honours.file_and_folder:
             self._place.make_room(item)
 
-    def _landed(self, item: Item, known: Known, proof: Proof) -> None:
-        self.landed.add(item.entry.path, line_of(item.entry.path, known))
+    def _committed(self, item: Item, known: Known, proof: Proof) -> None:
+        self.committed.add(item.entry.path, line_of(item.entry.path, known))
         try:
             self._place.make_room(item)
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        self._jobs.report(Landed(item, known.sha256, proof, known.etag))
+        self._jobs.report(Committed(item, known.sha256, proof, known.etag))
 
     def _take_segment(self, payload: Payload) -> None:
         """Segments of one file come in order, without gaps; parts are made of as many as it takes."""
@@ -428,7 +428,7 @@ class Writing:
             self._fail(large.item, large.problem or CORRUPT)
             return
         self.continued = self.continued or large.continued
-        self._landed(large.item, *done)
+        self._committed(large.item, *done)
 
     def _let_go(self) -> None:
         for large in self._large.values():

@@ -14,8 +14,8 @@ from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind
 from transfers.stores.base import (
     Adjustment,
+    Committed,
     Facts,
-    Landed,
     ListingIncompleteError,
     Lock,
     Payload,
@@ -399,7 +399,7 @@ class SftpStore(Store):
         self._reach()
         return Reading(self._files).digest(entries)
 
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; the target must be locked."""
         lock = self._held()
         self._check_path()

@@ -13,7 +13,7 @@ from functools import partial
 from hibali.system_errors import message_of
 from transfers.agent import protocol
 from transfers.entry import Kind, Proof
-from transfers.stores.base import Item, Landed, Payload, Problem
+from transfers.stores.base import Committed, Item, Payload, Problem
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Pending, StatusError
 from transfers.stores.sftp.client import Client, entry_of, kind_of
@@ -269,7 +269,7 @@ class Landing:
         self._client = place.client
         self._beneath = place.beneath
         self._partials = Partials(place.client, place.beneath, place.seed)
-        self._answers: queue.SimpleQueue[Landed | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Committed | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(_PACKS)
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
@@ -283,14 +283,14 @@ class Landing:
         """Whether something may stay under a partial name, for the next run to remove."""
         return self._partials.left or self._failure is not None
 
-    def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """What became of each item; an error of either side ends it after the other side has stopped."""
         self._place.check()
         sender = threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True)
         sender.start()
         try:
-            while (landed := self._answers.get()) is not None:
-                yield landed
+            while (committed := self._answers.get()) is not None:
+                yield committed
         finally:
             self._stopped.set()
             sender.join()
@@ -333,12 +333,12 @@ class Landing:
 
     def _tell(self, one: Partial) -> None:
         if one.problem is not None:
-            self._answers.put(Landed(one.item, None, Proof.NONE, problem=one.problem))
+            self._answers.put(Committed(one.item, None, Proof.NONE, problem=one.problem))
             return
         proof = Proof.DIGEST
         if one.item.entry.kind is Kind.FILE and not self._place.read_back:
             proof = Proof.SIZE
-        self._answers.put(Landed(one.item, one.digest, proof))
+        self._answers.put(Committed(one.item, one.digest, proof))
 
     def _land_pack(self, payload: Payload) -> None:
         """Runs in a thread of the pool."""
@@ -498,7 +498,7 @@ class Landing:
         if problem is not None:
             # Told once, when it happened; the segments behind it say nothing more.
             if self._drop_large(item) or unit.offset == 0:
-                self._answers.put(Landed(item, None, Proof.NONE, problem=problem))
+                self._answers.put(Committed(item, None, Proof.NONE, problem=problem))
         elif large is not None and unit.last:
             del self._large[item.number]
             large.partial.digest = payload.digests[0]

@@ -17,8 +17,8 @@ from transfers.entry import Entry, Kind, Proof
 from transfers.overlap import identity_of_url
 from transfers.plan import unholdable
 from transfers.stores.base import (
+    Committed,
     Facts,
-    Landed,
     ListingIncompleteError,
     Payload,
     Problem,
@@ -252,7 +252,7 @@ class DavStore(RequestStore):
         found = self._files.look(self._path(entry.path))
         return None if found is None or found.folder else found.size
 
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; where the server can lock, the target must be."""
         place = self._place()
         writing = Writing(place, self._pool)

@@ -17,7 +17,7 @@ from hibali.http import Bytes
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import Jobs
-from transfers.stores.base import Item, Landed, Payload, Problem
+from transfers.stores.base import Committed, Item, Payload, Problem
 from transfers.stores.s3.requests import IN_FLIGHT_BYTES, problem_of
 from transfers.stores.server_lease import Lease, NoLease, locked
 from transfers.stores.webdav.files import Files, Found, date_of, header_seconds, known_word
@@ -256,13 +256,13 @@ class Writing:
 
     def __init__(self, place: WebdavTarget, pool: Executor) -> None:
         self._place = place
-        self._jobs: Jobs[Landed] = Jobs(pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
+        self._jobs: Jobs[Committed] = Jobs(pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
         self._large: dict[int, _Large] = {}
         self._failed: set[int] = set()  # of which the later segments say nothing more
         self._counting = threading.Lock()
         self.bytes = 0
 
-    def run(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store.write."""
         yield from self._jobs.run(lambda: self._feed(payloads))
 
@@ -303,7 +303,7 @@ class Writing:
                 self._jobs.submit(len(content), self._land, item, content, digest)
 
     def _fail(self, item: Item, problem: Problem) -> None:
-        self._jobs.report(Landed(item, None, Proof.NONE, problem=problem))
+        self._jobs.report(Committed(item, None, Proof.NONE, problem=problem))
 
     def _guarded(self, item: Item, act: Callable[[], None]) -> bool:
         """Whether it worked; what is wrong with this one item is told."""
@@ -319,7 +319,7 @@ class Writing:
 
     def _make_folder(self, item: Item) -> None:
         self._place.make_folder(item)
-        self._jobs.report(Landed(item, None, Proof.DIGEST))
+        self._jobs.report(Committed(item, None, Proof.DIGEST))
 
     def _land(self, item: Item, content: memoryview, digest: str) -> None:
         """One whole file, hashed in memory first."""
@@ -347,7 +347,7 @@ class Writing:
             name = b""
             self._count(item.entry.size * (2 if place.read_back else 1))
             proof = Proof.DIGEST if place.read_back else Proof.SIZE
-            self._jobs.report(Landed(item, found.digest, proof, found.tag or None))
+            self._jobs.report(Committed(item, found.digest, proof, found.tag or None))
 
         try:
             self._guarded(item, act)

@@ -16,9 +16,9 @@ from hibali.events import Listener, ignore
 from hibali.locations import Location
 from transfers.entry import Entry, Kind, Proof
 from transfers.stores.base import (
+    Committed,
     Facts,
     Item,
-    Landed,
     Payload,
     Problem,
     Space,
@@ -103,7 +103,7 @@ class BoxStore(Store):
                 payload.data = bytes(payload.data) + content
             yield payload
 
-    def write(self, payloads: Iterable[Payload]) -> Generator[Landed, None, None]:
+    def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store: a file gets its name when it is complete and its checksum is right."""
         partial = b""
         for payload in payloads:
@@ -118,18 +118,18 @@ class BoxStore(Store):
                     yield self._commit(item, partial, payload.digests[position])
                     partial = b""
 
-    def _commit(self, item: Item, content: bytes, expected: str | None) -> Landed:
+    def _commit(self, item: Item, content: bytes, expected: str | None) -> Committed:
         final = self._path(item.entry.path)
         if item.entry.kind is Kind.FOLDER:
             final.mkdir(parents=True, exist_ok=True)
-            return Landed(item, None, Proof.DIGEST)
+            return Committed(item, None, Proof.DIGEST)
         digest = hashlib.sha256(content).hexdigest()
         if expected is not None and digest != expected:
-            return Landed(
+            return Committed(
                 item, None, Proof.NONE, problem=Problem("corrupt", "it arrived damaged", again=True)
             )
         if sum(entry.kind is Kind.FILE for entry in self.list()) >= self._settings.most_files:
-            return Landed(item, None, Proof.NONE, problem=Problem("box-full", "the box is full"))
+            return Committed(item, None, Proof.NONE, problem=Problem("box-full", "the box is full"))
         final.parent.mkdir(parents=True, exist_ok=True)
         partial = final.with_name(f".hibali-{secrets.token_hex(16)}")
         with partial.open("xb") as file:
@@ -137,7 +137,7 @@ class BoxStore(Store):
             os.fsync(file.fileno())
         os.utime(partial, ns=(item.entry.mtime_ns, item.entry.mtime_ns))
         partial.replace(final)
-        return Landed(item, digest, Proof.DIGEST)
+        return Committed(item, digest, Proof.DIGEST)
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""

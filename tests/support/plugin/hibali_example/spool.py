@@ -58,7 +58,7 @@ class Spool(Scheduler):
         """See Scheduler."""
         return (f"#SPOOL --queue={resources.own.queue}",) if resources.own is not None else ()
 
-    def submit_words(self, job: Job) -> tuple[str, ...]:
+    def submit_argv(self, job: Job) -> tuple[str, ...]:
         """See Scheduler."""
         if job.tasks or job.after or job.hold:
             raise UsageError("not-supported", "spool has no job arrays, and jobs wait for nothing")
@@ -70,7 +70,7 @@ class Spool(Scheduler):
         job = next((word[1] for word in words if len(word) == 2 and word[0] == "spooled"), None)
         return _SUBMITTING.read(finished, job)
 
-    def status_words(self, jobs: Sequence[str]) -> tuple[str, ...]:
+    def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """See Scheduler."""
         return ("/bin/sh", "-c", _STATUS, "spool", *jobs)
 
@@ -90,9 +90,9 @@ class Spool(Scheduler):
         del finished
         return {job: {} for job in jobs}
 
-    def lookup_words(self, name: str) -> tuple[str, ...]:
+    def lookup_argv(self, name: str) -> tuple[str, ...]:
         """See Scheduler: a job is called like its run."""
-        return self.status_words([name])
+        return self.status_argv([name])
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
         """See Scheduler."""
@@ -100,11 +100,11 @@ class Spool(Scheduler):
         lines = text_lines(finished.stdout)
         return lines[0].partition(" ")[0] if lines else None
 
-    def cancel_words(self, job: str) -> tuple[str, ...]:
+    def cancel_argv(self, job: str) -> tuple[str, ...]:
         """See Scheduler: jobs run to their end."""
         return ("true", job)
 
-    def release_words(self, job: str) -> tuple[str, ...]:
+    def release_argv(self, job: str) -> tuple[str, ...]:
         """See Scheduler: nothing is held."""
         return ("true", job)
 

@@ -136,8 +136,8 @@ def test_hostile_text_is_text(state: State) -> None:
 
 
 def test_runs_far_apart_are_drawn_from_their_own_beginnings() -> None:
-    near, far = reported(run(1)), reported(run(2), began=NOW - 10_000_000)
-    assert "from its own start" in Page(render([far, near], NOW)).text
+    near, host = reported(run(1)), reported(run(2), began=NOW - 10_000_000)
+    assert "from its own start" in Page(render([host, near], NOW)).text
     assert "from its own start" not in Page(render([near, reported(run(3), began=NOW - 160)], NOW)).text
 
 

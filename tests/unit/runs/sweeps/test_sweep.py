@@ -118,8 +118,8 @@ def test_what_does_not_fit_the_queue_goes_in_halves() -> None:
 
 def test_slurm_tells_its_largest_array() -> None:
     slurm = load_scheduler("slurm")
-    assert slurm.array_limit_words()
-    assert load_scheduler("lsf").array_limit_words() == ()
+    assert slurm.array_limit_argv()
+    assert load_scheduler("lsf").array_limit_argv() == ()
     assert slurm.read_array_limit(Finished(0, b"MaxArraySize            = 1001\n", b"")) == 1000
     for other in (Finished(0, b"refused", b""), Finished(1, b"MaxArraySize = 5", b"")):
         assert slurm.read_array_limit(other) is None

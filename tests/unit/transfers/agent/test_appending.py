@@ -60,7 +60,7 @@ def test_a_file_grows_piece_by_piece_and_gets_its_time_with_the_last(root: Root,
 
 
 @pytest.mark.parametrize(
-    ("standing", "request_of", "code"),
+    ("existing", "request_of", "code"),
     [
         (b"other", piece(b"12345", b"6"), "not-a-prefix"),
         (b"12345", piece(b"12345", b"6", piece=sha256(b"7")), "corrupt"),
@@ -74,16 +74,16 @@ def test_a_file_grows_piece_by_piece_and_gets_its_time_with_the_last(root: Root,
 def test_nothing_is_written_where_anything_is_not_as_hashed(
     root: Root,
     tmp_path: Path,
-    standing: bytes | None,
+    existing: bytes | None,
     request_of: tuple[dict[str, Any], bytearray],
     code: str,
 ) -> None:
     log = tmp_path / "log"
-    if standing is not None:
-        log.write_bytes(standing)
+    if existing is not None:
+        log.write_bytes(existing)
     answer = Growths(root, nothing, nothing).append(*request_of)
     assert answer["problem"][0] == code
-    assert (log.read_bytes() if log.exists() else None) == standing
+    assert (log.read_bytes() if log.exists() else None) == existing
 
 
 def test_what_others_wrote_meanwhile_is_read_again(root: Root, tmp_path: Path) -> None:

@@ -39,21 +39,21 @@ def _ends(
 
 
 def test_globus_carries_where_both_ends_have_a_collection_that_shows_them() -> None:
-    near, far = (NEAR, b"/data/a b"), (FAR, b"/p/scratch/x")
-    assert _ends(near, far) == CollectionPair("uuid-near", "/a b", "uuid-far", "/scratch/x")
-    assert _ends(far, (VAULT, b"~/y")) == CollectionPair("uuid-far", "/scratch/x", "uuid-vault", "/~/y")
-    assert _ends(near, far, "stream") is None
+    near, host = (NEAR, b"/data/a b"), (FAR, b"/p/scratch/x")
+    assert _ends(near, host) == CollectionPair("uuid-near", "/a b", "uuid-far", "/scratch/x")
+    assert _ends(host, (VAULT, b"~/y")) == CollectionPair("uuid-far", "/scratch/x", "uuid-vault", "/~/y")
+    assert _ends(near, host, "stream") is None
     for other in ((PLAIN, b"/x"), (FAR, b"/q"), (FAR, b"/p/scratch/\xff"), (replace(FAR, kind="s3"), b"/p")):
         assert _ends(near, other) is None
         with pytest.raises(UsageError):
             _ends(near, other, "globus")
-    assert _ends(near, far, "auto", "--pack") is None
+    assert _ends(near, host, "auto", "--pack") is None
     for via in ("auto", "globus"):
         with pytest.raises(UsageError) as told:
             _ends((PLAIN, b"/x"), (VAULT, b"/y"), via)
         assert told.value.subject == "plain"
     with pytest.raises(UsageError) as told:
-        _ends(near, far, "globus", "--pack")
+        _ends(near, host, "globus", "--pack")
     assert (told.value.code, told.value.subject) == ("not-by-globus", "--pack")
 
 

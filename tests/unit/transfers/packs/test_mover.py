@@ -19,7 +19,7 @@ from transfers.entry import Entry, Kind, Proof
 from transfers.packs import format as layout
 from transfers.packs.view import Seeing
 from transfers.packs.writing import PackMover, open_target
-from transfers.stores.base import Item, Landed, Payload, Problem, Store, Unit
+from transfers.stores.base import Committed, Item, Payload, Problem, Store, Unit
 from transfers.stores.open_store import open_store
 
 GONE = Problem("vanished", "it is gone")
@@ -113,7 +113,7 @@ def problems(told: list[Any]) -> dict[bytes, str]:
     return {
         one.item.entry.path: one.problem.code
         for one in told
-        if isinstance(one, Landed) and one.problem is not None
+        if isinstance(one, Committed) and one.problem is not None
     }
 
 
@@ -139,7 +139,7 @@ def test_what_is_corrupt_on_the_way_goes_into_a_further_pack(packing: Packing) -
     assert problems(told) == {}
     assert len([one for one in told if isinstance(one, Retried)]) == 1
     assert [one.members for one in told if isinstance(one, Packed)] == [1, 1]
-    assert all(one.proof is Proof.DIGEST for one in told if isinstance(one, Landed))
+    assert all(one.proof is Proof.DIGEST for one in told if isinstance(one, Committed))
     assert packing.by_tar() == tree
 
 

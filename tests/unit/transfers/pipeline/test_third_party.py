@@ -16,7 +16,7 @@ from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.third_party import DirectLanding
 from transfers.remote.connection import Connection, local_command, opening
-from transfers.stores.base import Item, Landed, Unit
+from transfers.stores.base import Committed, Item, Unit
 
 MIB = 1 << 20
 AGENT = local_command(sys.executable)
@@ -60,7 +60,7 @@ class Pair:
         self.keeper.ask("open", path=str(self.target), make=False)
         self.token = self.keeper.ask("lock", **asked).header["token"]
 
-    def land(self, contents: dict[str, bytes], token: str | None = None) -> list[Landed]:
+    def land(self, contents: dict[str, bytes], token: str | None = None) -> list[Committed]:
         landing = DirectLanding(
             self.line, os.fsencode(self.target), token or self.token, read_as=None, passed=lambda _: None
         )
