@@ -84,7 +84,7 @@ title "5. Collect what it made, verified on the way"
 show hibali runs collect "$run" results
 "$tools/bin/python" -c 'import nibabel; image = nibabel.load("results/conformed.nii.gz"); print("results/conformed.nii.gz", image.shape, nibabel.aff2axcodes(image.affine))'
 
-title "6. Prove what stands in the archive: hashed there, compared with the receipt, then with the source"
+title "6. Verify what the archive has: hashed there, compared with the receipt, then with the source"
 show hibali verify archive:volumes
 show hibali verify volumes archive:volumes
 

@@ -194,9 +194,9 @@ def _details(event: Event) -> str | None:
             reason = printable(event.reason)
             return f"retrying {printable(event.subject)} in {event.wait_seconds:.1f} s: {reason}"
         case Connected():
-            return f"lines    {event.lines} to {printable(event.subject)}, {event.logins} logins"
+            return f"opened   {counted(event.lines, 'connection')} to {printable(event.subject)}, {counted(event.logins, 'login')}"
         case Hashing():
-            return f"hashing  {event.files} files, {event.bytes} bytes"
+            return f"hashing  {counted(event.files, 'file')}, {counted(event.bytes, 'byte')}"
         case Planned():
             return (
                 f"plan     {event.files_to_move} of {event.files} files, {event.bytes_to_move} of {event.bytes}"

@@ -75,7 +75,7 @@ class ProgressDisplay:
         lines += [plain_line(text, "dim") for text in self._current(width)]
         retrying = tally.retrying(now)
         if retrying is not None:
-            words = f"again {printable(retrying.subject)}: {printable(retrying.reason)}"
+            words = f"retrying {printable(retrying.subject)}: {printable(retrying.reason)}"
             lines.append(plain_line(shortened(words, width, front=1.0), "yellow"))
         return lines
 

@@ -20,7 +20,7 @@ from hibali.events import (
     Planned,
     Retried,
 )
-from hibali.text import path_fields
+from hibali.text import counted, path_fields
 
 _RATE_SECONDS = 15.0  # seconds over which the shown rate is averaged
 _SAMPLE_SECONDS = 0.5
@@ -171,7 +171,7 @@ class Tally:
         facts.append(f"{self.files:,} of {self.files_to_do:,} files")
         facts += [f"{self.failed:,} failed"] if self.failed else []
         facts += [f"{self.deleted:,} of {self.to_delete:,} deleted"] if self.deleted else []
-        facts += [f"{self.lines} connections"] if self.lines else []
+        facts += [counted(self.lines, "connection")] if self.lines else []
         facts += [f"{self.logins} logins"] if self.lines and self.logins > 1 else []
         facts += [f"{self.retries} {'retry' if self.retries == 1 else 'retries'}"] if self.retries else []
         return facts

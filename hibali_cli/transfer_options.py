@@ -213,7 +213,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--require-proof",
         type=click.Choice(_PROOFS),
-        help="Exit 6 when a moved file has a weaker proof than this.",
+        help="Exit 6 when a moved file has a weaker verification than this.",
     ),
 )
 

@@ -390,7 +390,8 @@ def fetch(
     catalogue.take([*downloads, *added], f"Fetch from {subject}")
     _remember(known_digests, zip(fresh, downloads, strict=True))
     fates = {
-        each.pipeline.reference: each for each in (*_told(downloads, "fetched"), *_told(added, "added to"))
+        each.pipeline.reference: each
+        for each in (*_exchanged(downloads, "fetched"), *_exchanged(added, "added to"))
     }
     return [
         fates.get(offer.reference) or Exchanged(catalogue.find(offer.reference), "same")
@@ -407,7 +408,7 @@ def _remember(known_digests: KnownDigests, taken: Iterable[tuple[Offer, Download
     known_digests.save()
 
 
-def _told(downloads: Iterable[Download], fate: Fate) -> list[Exchanged]:
+def _exchanged(downloads: Iterable[Download], fate: Fate) -> list[Exchanged]:
     return [Exchanged(each.pipeline, fate) for each in downloads]
 
 

@@ -139,7 +139,8 @@ def _list_moves(common: Common, path: str, operations: Iterable[Operation], last
 
 
 def _last_words(move: Move) -> str:
-    proof = f"proven by {move.proof}" if move.proof else "nothing is on record of its proof"
+    words = {"": "how it was verified is not recorded", "none": "not verified"}
+    proof = words.get(move.proof or "", f"verified by {move.proof}")
     digest = f", sha256 {move.sha256}" if move.sha256 else ""
     return f"It last moved on {_clock(move.operation.began)} UTC, {proof}{digest}."
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from hibali.amounts import format_duration, format_size
+from hibali.text import counted
 from runs.schedules.records import WELL, Trigger
 from transfers.history.operations import Operation, Result, Unproven, moment_of
 
@@ -130,11 +131,7 @@ def _what(firing: Trigger) -> str:
         about = f"{firing.about}: " if firing.about else ""
         return f"{about}{firing.message}"
     if mark is Mark.INCOMPLETE:
-        return (
-            f"{failed} files could not be done."
-            if failed
-            else "Not all of it was done, or not all is proven."
-        )
+        return f"{failed} files could not be done." if failed else "Not everything was done or verified."
     return f"It ended with exit code {firing.exit}."
 
 
@@ -247,22 +244,24 @@ def headline(overview: Overview) -> str:
 
 
 def summary(overview: Overview) -> str:
-    """The sentences below it: what moved lately, and how well it is proven."""
+    """The sentences below it: what moved lately, and how well it is verified."""
     last = overview.days[-1] if overview.days else None
     words = []
     if last is not None:
         words.append(
-            f"Today {last.operations} operations moved {last.files} files, {format_size(last.bytes)}."
+            f"Today {counted(last.operations, 'operation')} moved {counted(last.files, 'file')}, {format_size(last.bytes)}."
             if last.operations
             else "Nothing has moved today."
         )
     files = sum(each.files for each in overview.unproven)
     if files:
-        words.append(f"{files} files stand somewhere without a proof by content.")
+        words.append(
+            f"{counted(files, 'moved file')} {'is' if files == 1 else 'are'} not verified by content."
+        )
     elif overview.operations:
-        words.append("All that moved is proven by content.")
+        words.append("All moved files are verified by content.")
     if overview.fading:
-        words.append(f"{len(overview.fading)} things will expire or be purged soon.")
+        words.append(f"{counted(len(overview.fading), 'thing')} will expire or be purged soon.")
     return " ".join(words)
 
 

@@ -26,8 +26,9 @@ def error_codes() -> dict[str, list[str]]:
             places[name].add(place)
     codes = defaultdict(list)
     for path, tree in trees.items():
+        constants = dict(_constants(tree))
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            for code in _codes_of(call, places.get(_name(call), set())):
+            for code in _codes_of(call, places.get(_name(call), set()), constants):
                 codes[code].append(f"{path.relative_to(REPOSITORY)}:{call.lineno}")
     return dict(codes)
 
@@ -48,17 +49,26 @@ def _takers(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield node.name, names.index("code")
 
 
+def _constants(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """The values of the module's names, which may be codes."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+
+
 def _name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
-def _codes_of(call: ast.Call, places: set[int]) -> Iterator[str]:
+def _codes_of(call: ast.Call, places: set[int], constants: dict[str, ast.expr]) -> Iterator[str]:
     given = [call.args[place] for place in places if place < len(call.args)]
     given += [keyword.value for keyword in call.keywords if keyword.arg == "code"]
     if _name(call).endswith("Error"):
         given += call.args[:1]
     for each in given:
-        for value in (each.body, each.orelse) if isinstance(each, ast.IfExp) else (each,):
+        for choice in (each.body, each.orelse) if isinstance(each, ast.IfExp) else (each,):
+            value = constants.get(choice.id) if isinstance(choice, ast.Name) else choice
             if (
                 isinstance(value, ast.Constant)
                 and isinstance(value.value, str)

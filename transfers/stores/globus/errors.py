@@ -160,8 +160,11 @@ def _passes(problem: GlobusAPIError) -> bool:
 
 
 def _later(problem: GlobusAPIError, subject: str) -> TryLaterError:
-    word = "throttled" if problem.http_status == 429 else "globus-unavailable"
-    return TryLaterError(word, _sentence(problem), subject=subject)
+    return TryLaterError(
+        "throttled" if problem.http_status == 429 else "globus-unavailable",
+        _sentence(problem),
+        subject=subject,
+    )
 
 
 def _sentence(problem: GlobusAPIError) -> str:

@@ -91,7 +91,7 @@ def known_of(record: Any) -> Known:
     if sha256 is not None and not _SHA256.fullmatch(sha256):
         raise ValueError("sha256")
     if mode is not None and not _MODE.fullmatch(mode):
-        raise ValueError("mode")
+        raise ValueError("not a mode")
     return Known(etag, size, sha256, mtime_ns, -1 if mode is None else int(mode, 8) & 0o777)
 
 
