@@ -243,7 +243,8 @@ def fetch_command(
     a signature that config.toml asks for and that is missing ends with 8 or 2, and the catalogue stays as it was. Of images only what is
     known of them comes; `pipelines image get` brings their content.
     """
-    from hibali_cli.handlers.pipelines import open_catalogue, open_remote, policy_of, show_exchanged
+    from hibali_cli.handlers.pipeline_exchange import open_remote, policy_of, show_exchanged
+    from hibali_cli.handlers.pipelines import open_catalogue
     from registry.exchange import fetch
 
     catalogue = open_catalogue(common)
@@ -288,7 +289,8 @@ def publish_command(common: Common, pipelines: tuple[str, ...], remote_name: str
     """
     from hibali.errors import IncompleteError
     from hibali.files import account_names
-    from hibali_cli.handlers.pipelines import open_catalogue, open_image_store, open_remote, show_exchanged
+    from hibali_cli.handlers.pipeline_exchange import open_image_store, open_remote, show_exchanged
+    from hibali_cli.handlers.pipelines import open_catalogue
     from registry.exchange import publish
 
     catalogue = open_catalogue(common)
@@ -403,7 +405,8 @@ def sign_command(common: Common, pipeline: str, key: str) -> int | None:
 
     Name, version, digest and the digest of its image are signed: sign again when an image was added. The signature goes along when it is published.
     """
-    from hibali_cli.handlers.pipelines import open_catalogue, pipeline_record, policy_of
+    from hibali_cli.handlers.pipeline_exchange import policy_of
+    from hibali_cli.handlers.pipelines import open_catalogue, pipeline_record
     from registry.signature import sign, signed_text
 
     catalogue = open_catalogue(common)

@@ -174,7 +174,7 @@ def image_drop_command(common: Common, pipeline: str, *, force: bool) -> int | N
 def _require_elsewhere(common: Common, reference: str, record: ImageRecord) -> None:
     """Raise `RefusedError` where no remote has the content; one that cannot be asked has not."""
     from hibali.errors import HibaliError, RefusedError
-    from hibali_cli.handlers.pipelines import open_image_store
+    from hibali_cli.handlers.pipeline_exchange import open_image_store
 
     for name in sorted(common.settings().remotes):
         try:
@@ -204,7 +204,8 @@ def image_get_command(common: Common, pipeline: str, remote_name: str) -> int | 
     `pipelines fetch` fetches the record of the image; this command fetches its content, which must match the record (else exit 8).
     After an interruption, it resumes.
     """
-    from hibali_cli.handlers.pipelines import open_catalogue, print_image, require_shelf
+    from hibali_cli.handlers.pipeline_exchange import require_shelf
+    from hibali_cli.handlers.pipelines import open_catalogue, print_image
 
     catalogue = open_catalogue(common)
     found = catalogue.find(pipeline)

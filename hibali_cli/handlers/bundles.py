@@ -15,7 +15,8 @@ from hibali.files import account_names, write_atomic
 from hibali.locations import read_location, read_target
 from hibali.text import path_fields, printable
 from hibali_cli.handlers.launch import read_request, require_consent
-from hibali_cli.handlers.pipelines import open_catalogue, policy_of
+from hibali_cli.handlers.pipeline_exchange import policy_of
+from hibali_cli.handlers.pipelines import open_catalogue
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs, wait_for_runs
 from hibali_cli.handlers.runs import find_failure
 from hibali_cli.options import Common

@@ -201,7 +201,7 @@ def test_nothing_of_another_operation_is_overwritten(losing: Losing, tmp_path: P
     another = make_tree(tmp_path / "another", theirs)
     process = begin(there)
     proxy.lose_all()
-    wait_for(lambda: "trying again" in told(there))
+    wait_for(lambda: "retrying in" in told(there))
     slowly = ["--bwlimit", "20K"] if meanwhile == "at work" else []
     second = there.hibali.start("push", another, "direct:data", "--json", *slowly)
     wait_for(lambda: any(theirs.get(name) == content for name, content in there.landed().items()))
