@@ -634,7 +634,7 @@ class PosixStore(Store):
         return PosixLock(self)
 
     def unlock(self) -> None:
-        """Release the lock, and the journal if no partial file is left. An interrupted agent unlocks at exit."""
+        """Release the lock; remove the journal if no partial file is left. Interrupted agents unlock at exit."""
         if self._under_way:
             return
         self._holding.given_back()

@@ -84,7 +84,7 @@ def run_probe(probe: Callable[[], _Result], stopped: threading.Event) -> _Result
 
 
 def refused_characters(tried: Mapping[bytes, bytes], found: Collection[bytes]) -> tuple[str, ...]:
-    """Return the characters of `tried` names that were not found; U+0001 represents other control characters."""
+    """Return characters of `tried` names that were not found; U+0001 represents other control characters."""
     lacking = [character.decode() for name, character in tried.items() if name not in found]
     if "\x01" in lacking:
         lacking = sorted({*lacking, *map(chr, range(1, 32))} - ({"\t", "\n", "\r"} - set(lacking)))

@@ -52,7 +52,7 @@ _Result = TypeVar("_Result")
 
 
 class Page(NamedTuple):
-    """The result of HEAD. `tag` (ETag or Last-Modified) changes with the content, if sent; size -1: unknown."""
+    """The result of HEAD. `tag`: ETag, Last-Modified or empty; size -1: unknown."""
 
     folder: bool
     size: int
