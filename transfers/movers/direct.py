@@ -33,7 +33,7 @@ class DirectMover(StreamMover):
     def __init__(
         self, line: Connection, landing: PosixStore, rate: int = 0, on_event: Listener = ignore
     ) -> None:
-        """`line` is connected to an agent at the source's site, which reached the target's agent (see `Way`)."""
+        """`line` is the connection to the source's agent, which reached the target's agent (see `Way`)."""
         super().__init__(rate, on_event)
         self._line = line
         self._landing = landing
@@ -161,7 +161,7 @@ def _check_agent(greeting: dict[str, Any], landing: PosixStore, line: Connection
 
 
 def _unreached(answer: dict[str, Any], reached: Reached, host: str, here: Site, there: Site) -> HibaliError:
-    """Return the error with a hint; without --direct the transfer works, because this machine reaches both."""
+    """Return the error with a hint: without --direct it works, because this machine reaches both sites."""
     subject = f"{here.name} -> {there.name}"
     setting = f"[sites.{there.name}.reached_from.{here.name}]"
     by_hand = shlex.join([*reached.command, *(["-p", str(reached.port)] if reached.port else []), host])

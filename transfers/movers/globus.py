@@ -64,7 +64,7 @@ class Hashing:
                 if self._stopped.is_set():
                     return
                 self._found |= digests_of(source, items[start : start + _AT_ONCE])
-        except BaseException as problem:  # noqa: BLE001  # raised again by `result`
+        except BaseException as problem:  # noqa: BLE001  # raised again by whoever asks for the digests
             self._failure = problem
 
     def result(self) -> Hashed:
@@ -75,7 +75,7 @@ class Hashing:
         return self._found
 
     def stop(self) -> None:
-        """Stop after the current batch, which ends when the store is closed."""
+        """Stop after the current batch; closing the store ends that batch."""
         self._stopped.set()
 
 
@@ -86,7 +86,7 @@ def digests_of(side: Source, items: Sequence[Item]) -> Hashed:
 
 
 def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Iterator[Committed]:
-    """Compare digests with the source's; rename correct files, and remove others, if the target supports it."""
+    """Compare digests; rename correct files and remove others, if the target supports that."""
     known: list[tuple[Pair, str]] = []
     for pair in pairs:
         digest, problem = ours.get(pair.item.number, (None, None))
@@ -131,7 +131,7 @@ _CHECKERS = ("hibali", "https", "globus")  # best first
 
 
 class GlobusMover:
-    """A Mover (transfers.movers.base.Mover); `otherwise` takes items without contents or with unsupported names."""
+    """A Mover (transfers.movers.base.Mover); `otherwise` moves the items that Globus cannot."""
 
     word = "globus"
 
@@ -197,7 +197,7 @@ class GlobusMover:
     def _files(
         self, source: Source, target: Store, items: Sequence[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """Verify files of earlier tasks first; send the others and incorrect ones, with at most `ROUNDS` tries."""
+        """Verify files of earlier tasks; send other and incorrect files, with at most `ROUNDS` tries."""
         left = list(items)
         known = [Pair(item, sent) for item in left if (sent := self._earlier_of(item)) is not None]
         again: list[Item] = [item for item in left if self._earlier_of(item) is None]

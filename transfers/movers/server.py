@@ -22,7 +22,7 @@ class ServerMover:
     """The Mover protocol (transfers.movers.base.Mover) over a target that can copy from the source."""
 
     def __init__(self, copier: Store, origin: Origin, otherwise: Mover, wanted: Proof) -> None:
-        """`otherwise` transfers the items that are not copied. Copies with a proof below `wanted` are read back."""
+        """`otherwise` moves items that are not copied. Copies with a proof below `wanted` are read back."""
         self._copier = copier
         self._origin = origin
         self._otherwise = otherwise

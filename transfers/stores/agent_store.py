@@ -146,7 +146,7 @@ class PosixStore(Store):
         patience: float = 0.0,
         confined: bool = False,
     ) -> None:
-        """`connection` was opened with `look_at`; its first reply describes the root, or is raised as an error.
+        """`connection` was opened with `look_at`; its first reply describes the root or is raised as error.
 
         `reopen` opens new channels to the same root after a lost connection, in one try; `patience` is
         `Store.reconnect_seconds`. `confined` refuses a root that symlinks place outside the site's configured
@@ -611,7 +611,7 @@ class PosixStore(Store):
     def _ahead(
         self, word: str, coming: Iterator[tuple[_Value, ...]], details: Any
     ) -> Iterator[tuple[_Value, ...]]:
-        """Send a few batches before the first reply, to hide round-trip times; yield the batch to receive next."""
+        """Send a few batches ahead, to hide round-trip times; yield the batch whose reply is next."""
         asked: deque[tuple[_Value, ...]] = deque()
         while True:
             for batch in islice(coming, _BATCHES_AHEAD - len(asked)):
@@ -634,7 +634,7 @@ class PosixStore(Store):
         return PosixLock(self)
 
     def unlock(self) -> None:
-        """Release the lock; remove the journal if no partial file is left. Interrupted agents unlock at exit."""
+        """Release the lock; remove the journal if no partial file is left. Interrupted agents do it at exit."""
         if self._under_way:
             return
         self._holding.given_back()

@@ -34,7 +34,7 @@ def connect(
     roots: Sequence[str] | None = None,
     on_event: Listener = ignore,
 ) -> tuple[Connection, int]:
-    """Start an agent on this machine; return its connection and 0 logins. See Connection for the arguments."""
+    """Start an agent on this machine; return its connection and 0 logins. Arguments: see Connection."""
     del on_event
     command = local_command(sys.executable)
     known = guarded_roots(site) if roots is None else roots
@@ -99,7 +99,7 @@ class LocalStore(PosixStore):
         """Return the folder at the path; open it again, component by component, only if it was replaced."""
         if self._kept_folder is not None:
             place, root = self._kept_folder
-            there = os.stat(self.where)  # noqa: PTH116  # bytes; called for every request
+            there = os.stat(self.where)  # noqa: PTH116  # bytes, at every request
             if os.path.samestat(there, os.fstat(place.descriptor)):
                 root.forget_all()  # another process may have replaced a folder in it
                 return self._kept_folder

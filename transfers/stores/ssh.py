@@ -127,7 +127,7 @@ def _over_any(further: list[Login], site: Site, look_at: bytes, problem: TryLate
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore:
-    """Open the folder; the site's shell expands `~` and a leading `$NAME`."""
+    """Open the folder; `~` and a leading `$NAME` are expanded at the site."""
     site = location.site
     ways = _Ways(site, on_event)
     connection, lines = ways.open(location.raw)

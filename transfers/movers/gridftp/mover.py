@@ -37,7 +37,7 @@ class GridftpMover(StreamMover):
         on_event: Listener = ignore,
         proxy: ProxySettings | None = None,
     ) -> None:
-        """`ends` are source and target; the remote one has the server. `name` is a single file at the source."""
+        """`ends` are source and target; the remote one has the server. `name` is a single file's source."""
         super().__init__(0, on_event)
         self._server = server
         self._proxy = proxy or ProxySettings()

@@ -189,8 +189,8 @@ def list_line(source: str, target: str, unit: Unit) -> str:
 def words(list_file: str, chosen: Fit) -> list[str]:
     """Return the command line of one connection.
 
-    The pieces of a list are sent in order over data channels that stay open (`-fast`). With `-dbg` the program
-    prints the end of each piece.
+    The pieces of a list are sent in order over data channels that stay open (`-fast`). With `-dbg` the
+    program prints the end of each piece.
     """
     buffer = ["-tcp-bs", str(chosen.buffer)] if chosen.buffer else []
     streams = ["-p", str(chosen.streams)]
@@ -233,7 +233,7 @@ class Copying:
         passed: Callable[[Copying], None],
         ended: Callable[[Copying], None],
     ) -> None:
-        """Call `passed` for further written pieces and `ended` last, in other threads. Raise `NotFoundError`."""
+        """Other threads call `passed` after further pieces, and `ended` last. Raise `NotFoundError`."""
         self.pieces = pieces
         self.done = 0
         self.exit_code = 0

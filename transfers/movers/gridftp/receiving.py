@@ -30,7 +30,7 @@ _AHEAD = 2  # files hashed concurrently
 def hash_listed(
     connection: Connection, items: Sequence[Item], name: bytes | None, stopped: Callable[[], bool]
 ) -> Iterator[Hashed]:
-    """Yield the sha256 or the problem of each file, in order of completion; `name` is a single file's source path.
+    """Yield the sha256 or the problem of each file as it completes; `name` is a single file's source path.
 
     After `stopped`, no further file is started. Send the agent no other requests before this ends.
     """
@@ -71,7 +71,8 @@ _Event = (
 class Carriage:
     """The endpoints and the server of a transfer; with `up` it is the target's server.
 
-    `source` is the connection to the agent that reads below `read_at`, an absolute path; `name` is a single file.
+    `source` is the connection to the agent that reads below `read_at`, an absolute path; `name` is a single
+    file.
     """
 
     server: GridftpSettings
@@ -108,7 +109,7 @@ class GridftpLanding:
         self.over = False
 
     def run(self, items: Iterator[Item]) -> Generator[Committed, None, None]:
-        """Yield the result of each item. Raise errors that stop the server; a later call resumes partial files."""
+        """Yield the result of each item. Raise the server's errors; a later call resumes partial files."""
         self._begin()
         threading.Thread(target=self._listen, name="answers", daemon=True).start()
         try:
@@ -242,7 +243,7 @@ class GridftpLanding:
                 self._control.send(protocol.PLACED, place)
 
     def _take_end(self, copying: Copying) -> None:
-        """Process the end of one connection; restart a failed one that made progress, with its remaining pieces."""
+        """Process the end of a connection; restart a failed one for the remaining pieces after progress."""
         self._copies.remove(copying)
         if copying.exit_code == 0 or self.declined is not None or not self._waiting:
             return

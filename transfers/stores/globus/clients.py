@@ -150,7 +150,7 @@ def _from_keyring(service: str, client_id: str, subject: str) -> str:
         import keyring
 
         found = keyring.get_password(service, client_id)
-    except Exception as problem:  # noqa: BLE001  # third-party backends raise any error
+    except Exception as problem:  # noqa: BLE001  # each of its backends, which others write, has errors of its own
         raise AccessError(
             "no-secret",
             f"the keyring cannot be read ({type(problem).__name__})",
@@ -172,7 +172,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def open_tokens(client_id: str) -> SQLiteTokenStorage:
-    """Open the tokens of one client; the caller closes it. Not thread-safe; SQLite locks it between processes.
+    """Open the tokens of one client; the caller closes it. Safe between processes (SQLite), not threads.
 
     Raises `RefusedError` if others have access to the file, `AccessError` if it cannot be read.
     """
@@ -329,7 +329,8 @@ class GlobusAccess:
     ) -> Callable[[globus_sdk.OAuthTokenResponse], None]:
         """Return a function that stores new tokens and keeps the old refresh token if the response has none.
 
-        The old one stays valid then (RFC 6749, section 6), but the SDK's storage and authorizer would drop it.
+        The old one stays valid then (RFC 6749, section 6), but the SDK's storage and authorizer would drop
+        it.
         """
 
         def keep(answer: globus_sdk.OAuthTokenResponse) -> None:
@@ -418,7 +419,7 @@ def native_client(client: GlobusClient) -> globus_sdk.NativeAppAuthClient:
 
 
 def check_url(url: str) -> None:
-    """Raise `UsageError` if tokens would be sent unencrypted (S15): environment variables can set the SDK's URLs."""
+    """Raise `UsageError` for an unencrypted URL (S15): environment variables can set the SDK's URLs."""
     problem = endpoint_problem(url)
     if problem is not None:
         raise UsageError(

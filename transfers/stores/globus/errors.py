@@ -155,7 +155,7 @@ def _of_folder(problem: GlobusAPIError, subject: str) -> IncompleteError:
 
 
 def _passes(problem: GlobusAPIError) -> bool:
-    """Return whether a retry may succeed: throttled, or a server error (Transfer API: EndpointError, ExternalError)."""
+    """Return whether a retry may succeed: throttled, or a server error (EndpointError, ExternalError)."""
     return problem.http_status == 429 or problem.http_status >= 500
 
 

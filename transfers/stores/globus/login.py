@@ -42,8 +42,8 @@ class Login:
 def log_in(site: Site, ask: Ask) -> Login:
     """Log in if needed, with the consents that the site's collection requires, and check that it responds.
 
-    `ask` gets a URL and the reason to open it, and returns the code shown there. A confidential client needs no
-    login, and is only checked. Raises `AccessError` and connection errors.
+    `ask` gets a URL and the reason to open it, and returns the code shown there. A confidential client needs
+    no login, and is only checked. Raises `AccessError` and connection errors.
     """
     found = Login("client" if client_of(site).confidential else "same")
     nothing = GlobusAuthorizationParameters()

@@ -14,7 +14,7 @@ from transfers.overlap import identity_of_keys
 
 @dataclass(frozen=True, slots=True)
 class TaskTimeouts:
-    """The limits for tasks: seconds without progress (None: Globus decides), and what an interruption does."""
+    """The limits of tasks: seconds without progress (None: Globus decides); whether interruptions cancel."""
 
     give_up_after: float | None = None
     cancel_on_interrupt: bool = False
@@ -24,7 +24,7 @@ LINE_ENDS = (b"\n", b"\r")  # not allowed in paths of a submission
 
 
 def path_in_collection(site: Site, path: str) -> str | None:
-    """Map a path of the site's filesystem to its collection; return None if the collection does not contain it.
+    """Map a path of the site's filesystem to its collection; return None if the collection lacks it.
 
     `path` is absolute and without `..`, or starts with `~`: the collection's home folder, for sites that only
     Globus reaches. The longest match in the site's `paths` applies; without `paths`, the paths are identical.

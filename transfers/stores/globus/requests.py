@@ -38,13 +38,13 @@ class Globus:
         return str(self._ask(self._client.get_submission_id)["value"])
 
     def submit(self, body: Answer) -> str:
-        """Submit and return the task id; idempotent by submission id, so it can be repeated after a lost response."""
+        """Submit and return the task id; idempotent by submission id, so safe to repeat."""
         if body["DATA_TYPE"] == "delete":
             return str(self._ask(lambda: self._client.submit_delete(body))["task_id"])
         return str(self._ask(lambda: self._client.submit_transfer(body))["task_id"])
 
     def task(self, task: str) -> Answer:
-        """Return the task's status, with more retries than usual: a few failed polls must not abandon a task."""
+        """Return the task's document, with extra retries: a few failed polls must not abandon a task."""
         return self._ask(lambda: self._client.get_task(task), attempts=8)
 
     def active(self, label: str) -> str | None:

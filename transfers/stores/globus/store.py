@@ -58,7 +58,8 @@ _Troubles = list[tuple[bytes, Problem]]
 def list_below(ask: Page, subject: str, *, shallow: bool = False) -> Iterator[Entry]:
     """Yield all entries below the root; `ask` returns a page of a folder, given an offset and a maximum.
 
-    Raises `ListingIncompleteError` at the end if folders could not be listed, and errors of `ask` for the root.
+    Raises `ListingIncompleteError` at the end if folders could not be listed, and errors of `ask` for the
+    root.
     """
     problems: _Troubles = []
     stack: _Stack = [iter(_children(ask, b""))]
@@ -147,7 +148,7 @@ class CollectionRemover:
         *,
         deadline_seconds: float = GLOBUS_DEADLINE_SECONDS,
     ) -> None:
-        """`listed` returns a folder's current entries by path; raises `NotFoundError` if it does not exist."""
+        """`listed` returns a folder's current entries by path, or raises `NotFoundError`."""
         self._globus = globus
         self._collection = collection
         self._root = root

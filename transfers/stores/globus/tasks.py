@@ -272,7 +272,7 @@ class Tasks:
         self.bytes = 0
 
     def begin(self, files: Sequence[Sent]) -> BegunTask:
-        """Submit the files as one task. Raise `TryLaterError("globus-conflict")` if an identical one is active."""
+        """Submit one task. Raise `TryLaterError("globus-conflict")` if an identical one is active."""
         task = begin_task(self._ends, self._globus.submission(), self._label, files)
         try:
             self._submit(task)
@@ -284,7 +284,7 @@ class Tasks:
         return task
 
     def earlier(self, known: Collection[str]) -> Iterator[BegunTask]:
-        """Follow unfinished tasks of earlier calls between these folders, and yield each at its end, except `known`."""
+        """Follow the tasks that earlier calls left, except `known`; yield each at its end."""
         for task in begun_tasks(self._ends):
             if task.submission in known:
                 continue
