@@ -25,7 +25,7 @@ class StreamMover:
     word = "stream"
 
     def __init__(self, rate: int = 0, on_event: Listener = ignore) -> None:
-        """`rate` is in bytes per second, 0 for no limit; the sending thread reports progress to `on_event`."""
+        """`rate` is in bytes per second, 0: no limit; the sending thread reports progress to `on_event`."""
         self._on_event = on_event
         self._pace = Pace(rate)
         self._together = packed_together(rate)

@@ -634,7 +634,10 @@ class PosixStore(Store):
         return PosixLock(self)
 
     def unlock(self) -> None:
-        """Release the lock; remove the journal if no partial file is left. Interrupted agents do it at exit."""
+        """Release the lock, and remove the journal if no partial file is left.
+
+        An interrupted agent releases the lock when it ends.
+        """
         if self._under_way:
             return
         self._holding.given_back()

@@ -173,11 +173,9 @@ class Payload:
     Attributes:
         data: The contents of all items, in order.
         sizes: The number of bytes of each item in `data` (0 for folders, links and failures).
-        digests: The sha256 of the whole file in hexadecimal; None for folders, links and all but the last
-            segment.
+        digests: The sha256 of the whole file in hexadecimal; None for folders, links and non-last segments.
         proofs: The source's proof: DIGEST if it hashed these bytes, RECORDED if the digest was recorded
-            earlier
-            (the target hashes and compares), weaker if there is no digest.
+            earlier (the target hashes and compares), weaker if there is no digest.
         problems: Failures by position; such an item has no bytes and must not be committed.
     """
 
@@ -473,8 +471,7 @@ class Store(Source):
         Raises:
             NotFoundError: The root does not exist.
             ListingIncompleteError: At the end, if some folders or names could not be listed.
-            IncompleteError: "listing-violation": the closing count is missing or wrong, or the order is wrong
-                (S3).
+            IncompleteError: "listing-violation": the closing count is missing or wrong, or the order is (S3).
         """
 
     def list_ahead(self) -> None:
@@ -560,7 +557,7 @@ class Store(Source):
     def close(self) -> None:
         """Close connections and processes; safe to call twice."""
 
-    # Where the root is
+    # Location of the root
 
     def identities(self) -> Sequence[Identity]:
         """Return all identities of the root, to compare with those of other stores (transfers.overlap)."""
