@@ -1,1 +1,1 @@
-"""Ways of carrying data; one module for each."""
+"""Movers: one module or folder for each way of transferring data."""

@@ -1,4 +1,4 @@
-"""Define a mover: it turns the items of a plan into committed entries."""
+"""Define the mover interface: transfer the items of a plan and yield the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Mover(Protocol):
 
     @property
     def word(self) -> str:
-        """Its name in receipts: `stream`, `server` or `direct`."""
+        """The mover's name in receipts, such as `stream`, `server` or `direct`."""
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]

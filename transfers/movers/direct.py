@@ -26,14 +26,14 @@ from transfers.stores.single_file import SingleSource
 
 
 class DirectMover(StreamMover):
-    """The Mover protocol (transfers.movers.base.Mover); corrupt files are sent again and rates are limited as by StreamMover."""
+    """A Mover (transfers.movers.base.Mover) with the retries and rate limit of StreamMover."""
 
     word = "direct"
 
     def __init__(
         self, line: Connection, landing: PosixStore, rate: int = 0, on_event: Listener = ignore
     ) -> None:
-        """`line` leads to an agent at the source's site that has reached the target's (transfers.movers.direct.Way)."""
+        """`line` is the connection to the source's agent, which reached the target's agent (see `Way`)."""
         super().__init__(rate, on_event)
         self._line = line
         self._landing = landing
@@ -78,7 +78,7 @@ class Way:
 
 
 def check_direct(source: Location, target: Location) -> None:
-    """Raise `UsageError` where direct transfers between the two are impossible."""
+    """Raise `UsageError` if direct transfers between the two are impossible."""
     for location in (source, target):
         if location.site.kind != "ssh":
             raise UsageError(
@@ -97,7 +97,7 @@ def check_direct(source: Location, target: Location) -> None:
 
 
 def agent_store(store: object, location: Location) -> PosixStore:
-    """Return the store as an agent store; raises `UsageError` for any other."""
+    """Return the store as an agent store; raise `UsageError` for other stores."""
     if isinstance(store, PosixStore):
         return store
     raise UsageError(
@@ -111,9 +111,9 @@ def agent_store(store: object, location: Location) -> PosixStore:
 def open_way(
     source: Location, target: Location, reading: PosixStore, landing: PosixStore, on_event: Listener = ignore
 ) -> Way:
-    """Connect the source's site to the target's; this changes nothing.
+    """Connect the source's site to the target's, without changes at either.
 
-    Raises `AccessError` for a refused login, `TryLaterError` where it is unreachable now.
+    Raises `AccessError` for a refused login, `TryLaterError` if the target is unreachable.
     """
     here, there = source.site, target.site
     assert there.ssh is not None
@@ -161,7 +161,7 @@ def _check_agent(greeting: dict[str, Any], landing: PosixStore, line: Connection
 
 
 def _unreached(answer: dict[str, Any], reached: Reached, host: str, here: Site, there: Site) -> HibaliError:
-    """Return why, and what to do; without --direct it works, because this machine reaches both."""
+    """Return the error with a hint: without --direct it works, because this machine reaches both sites."""
     subject = f"{here.name} -> {there.name}"
     setting = f"[sites.{there.name}.reached_from.{here.name}]"
     by_hand = shlex.join([*reached.command, *(["-p", str(reached.port)] if reached.port else []), host])

@@ -1,4 +1,4 @@
-"""Decide whether Globus carries a transfer; move files by its tasks and verify them."""
+"""Decide whether to use Globus for a transfer; move files with Globus tasks and verify them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An item, and the file of a task that it was."""
+    """An item, and its file in a task."""
 
     item: Item
     sent: Sent
 
 
 def checker_of(source: Source, target: Source) -> str:
-    """Who checks: `hibali` at both sites, `https` where bytes are read back through a collection, else `globus` itself."""
+    """Return who verifies: `hibali` (at both sites), `https` (read back through a collection) or `globus`."""
     facts = [side.facts for side in (source, target) if side.facts.only_globus]
     if not facts:
         return "hibali"
@@ -49,7 +49,7 @@ Hashed = dict[int, tuple[str | None, Problem | None]]
 
 
 class Hashing:
-    """The source's digests, taken while Globus reads the same files; a thread of its own, which nobody else disturbs."""
+    """A thread that hashes the source's files while Globus transfers them."""
 
     def __init__(self, source: Source, items: Sequence[Item]) -> None:
         self._found: Hashed = {}
@@ -68,25 +68,25 @@ class Hashing:
             self._failure = problem
 
     def result(self) -> Hashed:
-        """All of them. Raises what went wrong."""
+        """Wait for all digests and return them. Raise the error of the thread."""
         self._thread.join()
         if self._failure is not None:
             raise self._failure
         return self._found
 
     def stop(self) -> None:
-        """Nobody wants the rest; what is being hashed just now ends with its store."""
+        """Stop after the current batch; closing the store ends that batch."""
         self._stopped.set()
 
 
 def digests_of(side: Source, items: Sequence[Item]) -> Hashed:
-    """The digest of each item, or why there is none, by its number."""
+    """Return the digest or the problem of each item, by item number."""
     answers = list(side.digest([item.entry for item in items]))
     return {item.number: (digest, problem) for item, (_, digest, problem) in zip(items, answers, strict=True)}
 
 
 def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Iterator[Committed]:
-    """What has the source's digest stands under its name; of anything else a target that can adopt keeps nothing."""
+    """Compare digests; rename correct files and remove others, if the target supports that."""
     known: list[tuple[Pair, str]] = []
     for pair in pairs:
         digest, problem = ours.get(pair.item.number, (None, None))
@@ -110,7 +110,7 @@ def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Itera
 
 
 def name_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Committed, None, None]:
-    """Globus says that they are right: what has a partial name gets its own."""
+    """Rename partial files to their final names, with Globus's own verification as proof."""
     if not target.facts.external_writes:
         for pair in pairs:
             yield Committed(pair.item, None, Proof.CLAIMED)
@@ -126,19 +126,19 @@ def name_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Committed
         yield committed if committed.problem else replace(committed, proof=Proof.CLAIMED)
 
 
-TASK_FILES = 10_000  # of one task: its body stays below a few MB
-_CHECKERS = ("hibali", "https", "globus")  # from the best down
+TASK_FILES = 10_000  # of one task, so that its document is at most a few MB
+_CHECKERS = ("hibali", "https", "globus")  # best first
 
 
 class GlobusMover:
-    """The Mover protocol (transfers.movers.base.Mover). What has no bytes, and what Globus cannot be told, goes another way."""
+    """A Mover (transfers.movers.base.Mover); `otherwise` moves the items that Globus cannot."""
 
     word = "globus"
 
     def __init__(
         self, tasks: Tasks, ends: CollectionPair, otherwise: Mover, recorded: Callable[[Entry], str | None]
     ) -> None:
-        """`recorded` knows the sha256 of a file of the source that is on record and is what it was."""
+        """`recorded` returns the recorded sha256 of a source file, if the file is unchanged."""
         self._tasks = tasks
         self._ends = ends
         self._otherwise = otherwise
@@ -151,17 +151,17 @@ class GlobusMover:
 
     @property
     def bytes_sent(self) -> int:
-        """How many bytes Globus put on the wire."""
+        """The number of bytes that Globus transferred."""
         return self._tasks.bytes
 
     def resume(self) -> None:
-        """Follow what earlier calls began to its end; what it wrote is proven when its turn comes in a plan."""
+        """Follow tasks of earlier calls to their end; `carry` verifies their files."""
         for task in self._tasks.earlier(self._over):
             self._over[task.submission] = task
             self._earlier |= {file.path: file for file in task.files}
 
     def unproven(self) -> frozenset[bytes]:
-        """What stands at the target, or may, because Globus wrote it for a call that did not prove it."""
+        """Return the paths that Globus may have written for earlier calls, without verification."""
         return frozenset(self._earlier)
 
     def carry(
@@ -184,7 +184,7 @@ class GlobusMover:
                 return
 
     def finish(self, target: Store) -> None:
-        """The plan is carried out: whatever of earlier tasks it did not ask for is nobody's any more, and goes."""
+        """Remove files of earlier tasks that the completed plan did not need, and forget these tasks."""
         if self._full:
             return
         left = [file for file in self._earlier.values() if file.path not in self._asked]
@@ -197,7 +197,7 @@ class GlobusMover:
     def _files(
         self, source: Source, target: Store, items: Sequence[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """What an earlier task wrote is proven first; what is not right is sent, a bounded number of times."""
+        """Verify files of earlier tasks; send other and incorrect files, with at most `ROUNDS` tries."""
         left = list(items)
         known = [Pair(item, sent) for item in left if (sent := self._earlier_of(item)) is not None]
         again: list[Item] = [item for item in left if self._earlier_of(item) is None]
@@ -225,7 +225,7 @@ class GlobusMover:
     def _send(
         self, source: Source, target: Store, items: Sequence[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """One task: begun, followed, and what it wrote proven. Raises what ended it, after that."""
+        """Submit one task, follow it, and verify its files; then raise the task's error."""
         pairs: list[Pair] = []
         for item, written, problem in _rooms(target, items):
             if problem is not None:
@@ -256,7 +256,7 @@ class GlobusMover:
         end: End,
         hashing: Hashing | None,
     ) -> Iterator[Event | Committed]:
-        """What became of every file of a task that is over."""
+        """Yield the result of every file of an ended task."""
         skipped = self._tasks.skipped(task)
         there = [pair for pair in pairs if pair.sent.path not in skipped]
         if end.code and hashing is None:
@@ -274,7 +274,7 @@ class GlobusMover:
 
     @staticmethod
     def _explained(committed: Committed, end: End) -> Committed:
-        """What a failed task did not bring is not there for the reason that it failed."""
+        """Replace the problem of a missing file by the error of its failed task."""
         if committed.problem is None or not committed.problem.again or not end.code:
             return committed
         return Committed(committed.item, None, Proof.NONE, problem=_problem(end.code, end.details))
@@ -314,12 +314,12 @@ class GlobusMover:
 
 
 def _goes(item: Item) -> bool:
-    """Whether Globus carries it: a file with bytes, under a name that it can be told, and nothing besides them."""
+    """Return whether to use Globus: a file with contents and a supported name, without attributes."""
     return item.carries and not item.clear and item.attributes is None and can_be_told(item.entry.path)
 
 
 def _rooms(target: Store, items: Sequence[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
-    """Where each is written: under a partial name where the far end can rename it, else under its own."""
+    """Yield the path to write for each: a partial name if the target can rename it, else the final name."""
     if target.facts.external_writes:
         yield from target.prepare_external(items)
         return
@@ -328,7 +328,7 @@ def _rooms(target: Store, items: Sequence[Item]) -> Iterator[tuple[Item, bytes, 
 
 
 def _unwanted(number: int, file: Sent) -> Written:
-    """A file that has no digest that could be right: what lies there of it is removed."""
+    """Return a file with an empty digest, which never matches, so that its partial file is removed."""
     entry = Entry(file.path, Kind.FILE, file.size, file.mtime_ns)
     return Written(Item(number, entry), file.written, "")
 
@@ -343,7 +343,7 @@ _KINDS = frozenset({"ssh", "local", "globus"})
 
 @dataclass(frozen=True, slots=True)
 class RouteRequest:
-    """What a call asks for that decides its way: `via` is `auto`, `globus` or another word, `against` what Globus cannot do."""
+    """Options that decide the mover: `via` (`auto`, `globus` or another), and options that Globus lacks."""
 
     via: str = "auto"
     against: tuple[str, ...] = ()
@@ -351,16 +351,16 @@ class RouteRequest:
 
 @dataclass(frozen=True, slots=True)
 class CollectionRoot:
-    """One end: its site, and where its root is there, as its store knows it."""
+    """An endpoint: its site, and the path of its root there (`Store.where`)."""
 
     site: Site
     where: bytes
 
 
 def find_ends(wanted: RouteRequest, source: CollectionRoot, target: CollectionRoot) -> CollectionPair | None:
-    """Both collections, or None where it goes another way; pure.
+    """Return both collections, or None to use another mover; pure.
 
-    Raises `UsageError` where Globus was asked for by name, or is the only way, and cannot do it.
+    Raises `UsageError` if Globus was requested, or is the only possible mover, and cannot be used.
     """
     if wanted.via not in {"auto", "globus"}:
         return None
@@ -409,7 +409,7 @@ def _path(place: CollectionRoot) -> str | None:
 
 
 def with_local_collection(location: Location, settings: Settings) -> Location:
-    """A local path with the collection of this machine, where a local site with a globus table shows it."""
+    """Return the location with this machine's collection, if a local site with a globus table contains it."""
     if not location.typed_local:
         return location
     for site in settings.sites.values():
@@ -425,9 +425,9 @@ def with_local_collection(location: Location, settings: Settings) -> Location:
 def globus_between(
     request: Request, source: Store, target: Store, more: tuple[str, ...] = ()
 ) -> CollectionPair | None:
-    """Both ends as Globus knows them; None where it goes another way. `more` is further reasons against it.
+    """Return both collections, or None to use another mover. `more` lists further options that Globus lacks.
 
-    Raises `UsageError` where Globus is asked for by name, or the only way, and cannot do it.
+    Raises `UsageError` as `find_ends`.
     """
     wanted = RouteRequest(request.via, (*_against(request), *more))
     ends = (
@@ -438,7 +438,7 @@ def globus_between(
 
 
 def _against(request: Request) -> list[str]:
-    """What is asked for that Globus cannot do."""
+    """Return the request's options that Globus does not support."""
     asked = {
         "--pack": bool(request.pack_bytes),
         "--direct": request.direct,
@@ -456,7 +456,7 @@ def open_globus(
     on_event: Listener,
     stack: ExitStack,
 ) -> GlobusMover:
-    """Log in with what is stored; everything is closed with `stack`. Raises `AccessError` with the line to type."""
+    """Log in with stored tokens; `stack` closes everything. Raise `AccessError` with the command to run."""
     from transfers.stores.globus.clients import open_access  # start-up: only for Globus
     from transfers.stores.globus.requests import Globus  # start-up: only for Globus
     from transfers.stores.globus.tasks import Tasks  # start-up: only for Globus
@@ -470,13 +470,13 @@ def open_globus(
 
 
 def _named(site: Site) -> Site:
-    """By the name under which config.toml has its collection: what a line to type needs."""
+    """Return the site with the name of its collection in config.toml, for commands in hints."""
     named = site.globus.of if site.globus is not None else ""
     return replace(site, name=named) if named else site
 
 
 class _Recorded:
-    """What is on record of the source's files."""
+    """The recorded digests of the source's files."""
 
     def __init__(self, book: DigestBook) -> None:
         self._book = book

@@ -14,15 +14,15 @@ from transfers.movers.base import Mover
 from transfers.stores.base import NOT_COPIED, Committed, Item, Origin, Source, Store
 
 _READ_BACK = 64  # copies that are read back at once
-_REFUSALS = 32  # after this many refusals without any copy, the server is not asked again,
-_MOST_LEFT = 10_000  # and one that copies some, only until this many refusals
+_REFUSALS = 32  # maximum refusals before any copy succeeded,
+_MOST_LEFT = 10_000  # and after some copies succeeded
 
 
 class ServerMover:
     """The Mover protocol (transfers.movers.base.Mover) over a target that can copy from the source."""
 
     def __init__(self, copier: Store, origin: Origin, otherwise: Mover, wanted: Proof) -> None:
-        """`otherwise` carries what is not copied. A copy whose proof is weaker than `wanted` is read back."""
+        """`otherwise` moves items that are not copied. Copies with a proof below `wanted` are read back."""
         self._copier = copier
         self._origin = origin
         self._otherwise = otherwise
@@ -33,7 +33,7 @@ class ServerMover:
 
     @property
     def word(self) -> str:
-        """See Mover: `server` once it copied anything."""
+        """See Mover: `server` after the first copy."""
         return "server" if self._copied else self._otherwise.word
 
     def carry(
@@ -69,7 +69,7 @@ class ServerMover:
         yield from self._read_back(source, target, weak)
 
     def _files(self, coming: Iterable[Item]) -> Generator[Item, None, None]:
-        """Yield what can be copied, until the server proves unable."""
+        """Yield files to copy, until the server refused too many."""
         for item in coming:
             if item.entry.kind is Kind.FILE:
                 yield item
@@ -79,7 +79,7 @@ class ServerMover:
                 return
 
     def _leave(self, committed: Committed) -> Generator[Event, None, None]:
-        """Leave a file to the other mover: nothing was changed; noted once."""
+        """Leave a refused file to the other mover; report the first one."""
         self._left.append(committed.item)
         self._refused += 1
         if self._refused == 1 and committed.problem is not None:

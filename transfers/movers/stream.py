@@ -25,7 +25,7 @@ class StreamMover:
     word = "stream"
 
     def __init__(self, rate: int = 0, on_event: Listener = ignore) -> None:
-        """`rate` is the limit in bytes per second, 0 for none; `on_event` gets progress from the sending thread."""
+        """`rate` is in bytes per second, 0: no limit; the sending thread reports progress to `on_event`."""
         self._on_event = on_event
         self._pace = Pace(rate)
         self._together = packed_together(rate)
@@ -87,7 +87,7 @@ class StreamMover:
 
 
 def _piece_bytes(source: Source, target: Store) -> int:
-    """Return the size of pieces of a large file: small ones distribute better over several channels."""
+    """Return the segment size for large files: small ones distribute better over several channels."""
     facts = (source.facts, target.facts)
     if source.several_lines or target.several_lines:
         return max(one.least_segment_bytes for one in facts)
@@ -106,7 +106,7 @@ def retried(committed: Committed, round_number: int) -> Retried:
 
 
 class ProgressReport:
-    """Progress by unit; used by one thread."""
+    """A reporter of progress by unit, for one thread."""
 
     def __init__(self, on_event: Listener) -> None:
         self._on_event = on_event
@@ -124,10 +124,10 @@ class ProgressReport:
 
 
 class Watched(ProgressReport):
-    """The source's results, kept until the target answers; filled by the sending thread."""
+    """The source's proofs until the target replies; the sending thread fills it."""
 
     def __init__(self, pace: Pace, on_event: Listener) -> None:
-        """`on_event` is called from the thread that sends."""
+        """`on_event` is called from the sending thread."""
         super().__init__(on_event)
         self._pace = pace
         self.proofs: dict[int, Proof] = {}

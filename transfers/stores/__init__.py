@@ -1,1 +1,1 @@
-"""Places that hold data; one module for each kind."""
+"""Stores: one module or folder for each kind."""

@@ -1,4 +1,4 @@
-"""Read the agent's listing; skip pages that are the same on both sides."""
+"""Read the agent's listing; skip pages that are identical at both endpoints."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIA
 
 
 class AgentListing(PagedListing):
-    """Iterate it for entries; `page` and `pass_over` between two of them. It is over only when its closing count is right.
+    """An agent's listing, as an iterator of entries.
 
-    Raises `IncompleteError` for a listing that cannot be trusted, `ListingIncompleteError` at its end where names could not be listed.
+    Iteration raises `IncompleteError` if the listing is malformed or its closing count is wrong,
+    and at the end `ListingIncompleteError` if names could not be listed.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class AgentListing(PagedListing):
         self._tell_orphans = tell_orphans
         self._pages: deque[Page] = deque()
         self._entries: Iterator[Entry] = iter(())
-        self._left = 0  # entries of the page that was begun
+        self._left = 0  # remaining entries of the current page
         self._before = b""
         self._count = 0
         self._over = False
@@ -57,7 +58,7 @@ class AgentListing(PagedListing):
 
     @property
     def page(self) -> Page | None:
-        """The page whose first entry comes next; None inside of one, and at the end."""
+        """The page that starts with the next entry; None inside a page and at the end."""
         if self._left:
             return None
         while not self._pages and not self._over:
@@ -70,11 +71,11 @@ class AgentListing(PagedListing):
         return self._pages[0] if self._pages else None
 
     def pass_over(self) -> None:
-        """Leave out the page that comes next; its order is still looked at."""
+        """Skip the next page; the order of its first entry is still checked."""
         page = self._pages.popleft()
         first = next(entries_of(page.packed, self._connection.where))
         self._check(first)
-        self._before = first.order  # what is behind it in the page has its order from the digest
+        self._before = first.order  # an equal digest implies the order of the other entries
         self._count += page.names
 
     def _pages_of(self, frame: protocol.Frame) -> list[Page]:
@@ -97,7 +98,7 @@ class AgentListing(PagedListing):
                 break
             self._check(entry)
             self._before = entry.order
-            # The bare `.hibali/` folder is left out over there, with its count.
+            # The agent omits the bare `.hibali/` folder, also from its count.
             self._count += 1
             yield entry
         if count != page.names:
@@ -120,24 +121,23 @@ class AgentListing(PagedListing):
 
 
 class BothSides:
-    """Two listings that are merged: pages that are the same at both are passed over as soon as both have come to one.
+    """Two listings to merge, which skip a page when it is next in both and identical.
 
-    Each side is iterated by itself, as the merge asks for it. Passing over what both have decides nothing for the names
-    before and behind it.
+    Each endpoint is iterated separately. Skipping identical pages does not change the result for other names.
     """
 
     def __init__(self, source: PagedListing, target: PagedListing, take: Callable[[Page], None]) -> None:
-        """`take` is told of every page that is passed over."""
+        """`take` is called with every skipped page."""
         self._source = source
         self._target = target
         self._take = take
 
     def source(self) -> Iterator[Entry]:
-        """What is left of the source's."""
+        """Yield the source's entries that are not skipped."""
         return self._what_is_left(self._source)
 
     def target(self) -> Iterator[Entry]:
-        """What is left of the target's."""
+        """Yield the target's entries that are not skipped."""
         return self._what_is_left(self._target)
 
     def _what_is_left(self, side: PagedListing) -> Iterator[Entry]:
@@ -160,7 +160,7 @@ class BothSides:
 
 
 def entries_of(packed: protocol.Body, where: str) -> Iterator[Entry]:
-    """The entries of packed records; raises `IncompleteError` where they are malformed."""
+    """Yield the entries of packed records; raise `IncompleteError` if they are malformed."""
     try:
         for record in unpack_records(bytes(packed)):
             yield entry_of(record)
@@ -169,7 +169,7 @@ def entries_of(packed: protocol.Body, where: str) -> Iterator[Entry]:
 
 
 def violation(where: str, reason: str, path: bytes) -> IncompleteError:
-    """The error for a listing that is not what a listing is; nothing may be deleted by it."""
+    """Return the error for an invalid listing; nothing may be deleted because of it."""
     named = f"{where}:{printable(path)}" if path else where
     return IncompleteError(
         "listing-violation",
@@ -180,7 +180,7 @@ def violation(where: str, reason: str, path: bytes) -> IncompleteError:
 
 
 def entry_of(record: Record) -> Entry:
-    """What lstat(2) told, as an entry."""
+    """Convert a record of lstat(2) results to an entry."""
     return Entry(
         path=record.path,
         kind=_KINDS[record.kind],

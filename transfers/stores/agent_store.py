@@ -50,39 +50,40 @@ from transfers.stores.server_lease import this_client
 
 
 class Holding:
-    """One call at one target. `call` is its mark in the lock and in the journal, the same over all its lines."""
+    """The lock state of one call at one target. The call's id in lock and journal survives reconnects."""
 
     def __init__(self, lease: int) -> None:
-        """`lease` is how many seconds the lock of a holder lasts that says nothing any more."""
+        """`lease` is the time in seconds until the lock of a silent holder expires."""
         self.lease = lease
         self._call = secrets.token_hex(16)
         self._operation: str | None = None
         self._stale_agents: list[dict[str, Any]] = []
-        self.walked = False  # all of it was listed, so that nothing unknown can be left there
+        self.walked = False  # the whole target was listed: all leftovers are known
 
     @property
     def held(self) -> bool:
-        """Whether the lock was taken and not given back."""
+        """Whether the lock was taken and not released."""
         return self._operation is not None
 
     def lock_request(self, operation: str, **more: Any) -> tuple[str, dict[str, Any]]:
-        """Return the request that takes the lock, and hold it from then on."""
+        """Return the request that takes the lock, and record the lock as held."""
         self._operation = operation
         told = {"operation": operation, "client": this_client(), "lease": self.lease, "call": self._call}
         return "lock", {**told, **more}
 
     def given_back(self) -> None:
-        """Note that the lock was released."""
+        """Record that the lock was released."""
         self._operation = None
 
     def leave(self, *stale_agents: dict[str, Any]) -> None:
-        """Note agents whose connections were dropped, and which may still be running."""
+        """Record agents whose connections were dropped and which may still be running."""
         self._stale_agents += stale_agents
 
     def take_back(self, connection: Connection, opening: dict[str, Any], *, anew: bool) -> None:
-        """End the agents of former lines, and take the lock again. Raises where somebody else has it, or has landed there.
+        """End the agents of lost channels and take the lock again.
 
-        With `anew` all is looked at after this, and whoever landed there meanwhile does no harm.
+        Raises an error if another call has the lock, or wrote to the target meanwhile. With `anew` such
+        writes are allowed, because the target is listed again.
         """
         assert self._operation is not None
         answer = connection.ask("end_formers", stale_agents=self._stale_agents)
@@ -90,7 +91,7 @@ class Holding:
             if THERE in answer.header["found"]:
                 message = "the agent of a lost line cannot be ended"
                 raise TryLaterError("former-agent", message, subject=connection.where)
-        # Those on another machine or of another boot stop at their next look at the lock, which they do not hold then.
+        # Agents on another host or of an earlier boot stop at their next lock check.
         self._stale_agents = []
         connection.ask_all(
             [("open", opening), self.lock_request(self._operation, back=not anew, walked=self.walked)]
@@ -100,7 +101,7 @@ class Holding:
 Reopen = Callable[[bytes], tuple[Connection, ChannelPool]]
 
 _Value = TypeVar("_Value")
-Stretch = tuple[Entry, int, int]  # of this file, from this offset on, so many bytes
+Stretch = tuple[Entry, int, int]  # file, offset, length in bytes
 
 AGENT_FACTS = Facts(
     kind="local",
@@ -145,9 +146,11 @@ class PosixStore(Store):
         patience: float = 0.0,
         confined: bool = False,
     ) -> None:
-        """`connection` was told what to look at: its answer says where that is. Raises what the agent could not do.
+        """`connection` was opened with `look_at`; its first reply describes the root or is raised as error.
 
-        `confined` refuses a root that symlinks place outside of the site's configured root. After a lost line `reopen` gives lines to the same place again, in one try; `patience` is `reconnect_seconds` of Store.
+        `reopen` opens new channels to the same root after a lost connection, in one try; `patience` is
+        `Store.reconnect_seconds`. `confined` refuses a root that symlinks place outside the site's configured
+        root.
         """
         self._facts = facts
         self._confined = confined
@@ -181,7 +184,7 @@ class PosixStore(Store):
 
     @property
     def wire_bytes(self) -> int:
-        """File bytes that crossed a network; none where the agent runs here."""
+        """See Store; 0 if the agent runs on this machine."""
         if self.facts.kind == "local":
             return 0
         if self._away:
@@ -204,7 +207,7 @@ class PosixStore(Store):
         return self._lines.logins + self._beside_logins
 
     def stat(self, path: bytes = b"") -> Entry | None:
-        """See Store; the root itself may be a symlink that the user named."""
+        """See Store; the root itself may be a symlink."""
         if not path:
             return self._look()[0]
         try:
@@ -258,7 +261,7 @@ class PosixStore(Store):
             return [None if one is None else check_identity(one) for one in found]
 
     def _look(self) -> tuple[Entry | None, Space]:
-        """The root and the room there, asked for together and good for a while: a long line makes each question dear."""
+        """Return the root's entry and the free space from one request, cached because of round-trip times."""
         now = time.monotonic()
         if self._seen is None or now - self._seen[0] > _SEEN_SECONDS:
             self._seen = self._look_in(self._ask_look())
@@ -294,7 +297,7 @@ class PosixStore(Store):
         return {"path": protocol.text_of(self.where), "make": make, "confined": self._confined}
 
     def _open_folder(self) -> bool:
-        """Open the root; False where it is a file. Raises `NotFoundError` also where a file stands above it."""
+        """Open the root; return False if it is a file. Raise `NotFoundError` also if a parent is a file."""
         try:
             self._open()
         except RefusedError as problem:
@@ -313,7 +316,7 @@ class PosixStore(Store):
         self._open(make=True)
 
     def list_ahead(self) -> None:
-        """Let the agent list while we do something else; nothing else may be asked before `list`."""
+        """See Store; the agent lists in the background."""
         if self._open_folder():
             self._connection.send(protocol.REQUEST, self._list_request(shallow=False))
             self._listing_ahead = True
@@ -363,7 +366,7 @@ class PosixStore(Store):
 
     @property
     def account(self) -> Any:
-        """The numeric id of the account that the agent runs as."""
+        """The numeric user id of the agent's process."""
         return self._connection.greeting.get("user")
 
     def substore(self, folder: bytes) -> tuple[PosixStore, bytes]:
@@ -419,13 +422,13 @@ class PosixStore(Store):
     def write_direct(
         self, line: Connection, units: Iterable[Unit], read_as: bytes | None, passed: Callable[[Unit], None]
     ) -> Generator[Committed, None, None]:
-        """As `write`, of what an agent at the source's site reads and sends here by itself; see DirectLanding."""
+        """Write what an agent at the source's site reads and sends directly; see DirectLanding."""
         self._purge()
         self._direct = DirectLanding(line, self.where, self._token, read_as=read_as, passed=passed)
         return self._direct.run(units)
 
     def write_by_gridftp(self, carriage: Carriage) -> GridftpLanding:
-        """As `write`, of what a GridFTP server takes or gives; see GridftpLanding."""
+        """Write or read large files through a GridFTP server; see GridftpLanding."""
         self._open()
         self._purge()
         self._by_gridftp = GridftpLanding(self._connection, self.where, carriage)
@@ -433,17 +436,17 @@ class PosixStore(Store):
 
     @property
     def line(self) -> Connection:
-        """The first line, for somebody who asks something of its own; with the root open."""
+        """The first connection, with the root open, for further requests."""
         self._open()
         return self._connection
 
     @property
     def round_trip(self) -> float:
-        """Seconds from a question to its answer, the shortest so far."""
+        """The shortest measured round-trip time in seconds."""
         return self._connection.round_trip
 
     def count_beside(self, size: int, logins: int) -> None:
-        """So many file bytes went to or from here beside the agent's lines, with so many logins."""
+        """Count file bytes and logins of transfers outside the agent's connections."""
         self._beside_bytes += size
         self._beside_logins += logins
 
@@ -457,7 +460,7 @@ class PosixStore(Store):
         return self._lines.expected
 
     def lines_up(self, seconds: float) -> int:
-        """How many lines there are, once all that `expect` asked for are up or failed, or so many seconds have passed."""
+        """Wait up to `seconds` for the channels that `expect` started; return how many are open."""
         return self._lines.wait(seconds)
 
     def begun(self, item: Item) -> int:
@@ -466,13 +469,13 @@ class PosixStore(Store):
         return landing.begun(item) if landing is not None else 0
 
     def _purge(self) -> None:
-        """Remove what an interrupted operation left under partial names."""
+        """Remove partial files of an interrupted operation."""
         for some in _batches(self._orphans):
             self._connection.ask("purge", paths=[protocol.text_of(path) for path in some])
         self._orphans = []
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store; the hashing happens at the site, some batches are asked ahead."""
+        """See Store; the agent hashes, and several batches are requested ahead."""
         return self._digested(entries, lambda some: {"paths": [protocol.text_of(e.path) for e in some]})
 
     def digest_ranges(
@@ -568,7 +571,7 @@ class PosixStore(Store):
             yield Committed(one.item, committed, proof, problem=problem)
 
     def appender(self) -> AgentAppender:
-        """See Store; what is to become longer must be locked."""
+        """See Store; the target must be locked."""
         self._open()
         self._appender = AgentAppender(self._connection)
         return self._appender
@@ -581,7 +584,7 @@ class PosixStore(Store):
         more: Mapping[str, Any] = MappingProxyType({}),
         weight: Callable[[_Value], int] = lambda _: 0,
     ) -> Iterator[tuple[_Value, Problem | None]]:
-        """What an agent does with each of them: a problem or none."""
+        """Send batched requests; yield each value with its problem, or None."""
         for one, _, problem in self._told(word, asked, told, more, weight):
             yield one, problem
 
@@ -593,7 +596,7 @@ class PosixStore(Store):
         more: Mapping[str, Any] = MappingProxyType({}),
         weight: Callable[[_Value], int] = lambda _: 0,
     ) -> Iterator[tuple[_Value, str, Problem | None]]:
-        """The same with where it is to be written, where that is told."""
+        """Do the same as `_answered`, and yield the partial name from the reply, if it has one."""
         self._open()
         for batch in self._ahead(
             word, _batches(asked, weight), lambda some: {**more, "items": [told(one) for one in some]}
@@ -608,7 +611,7 @@ class PosixStore(Store):
     def _ahead(
         self, word: str, coming: Iterator[tuple[_Value, ...]], details: Any
     ) -> Iterator[tuple[_Value, ...]]:
-        """Ask in batches, a few of them before the first is answered: a long line must not wait for each."""
+        """Send a few batches ahead, to hide round-trip times; yield the batch whose reply is next."""
         asked: deque[tuple[_Value, ...]] = deque()
         while True:
             for batch in islice(coming, _BATCHES_AHEAD - len(asked)):
@@ -631,7 +634,10 @@ class PosixStore(Store):
         return PosixLock(self)
 
     def unlock(self) -> None:
-        """Where nothing partial is left the journal goes, too. An agent that was interrupted unlocks when it ends."""
+        """Release the lock, and remove the journal if no partial file is left.
+
+        An interrupted agent releases the lock when it ends.
+        """
         if self._under_way:
             return
         self._holding.given_back()
@@ -643,7 +649,7 @@ class PosixStore(Store):
 
     @property
     def _under_way(self) -> bool:
-        """Whether something was interrupted, so that the agent cannot be asked anything else."""
+        """Whether an operation was interrupted, so that the agent cannot take another request."""
         landings, appender = (self._landing, self._direct, self._by_gridftp), self._appender
         lands = any(landing is not None and not landing.over for landing in landings)
         return lands or (appender is not None and appender.unanswered > 0)
@@ -681,7 +687,7 @@ class PosixStore(Store):
         return self._landing.begun_bytes if self._landing is not None else 0
 
     def can_reconnect(self, *, anew: bool) -> bool:
-        """See Store. Where this call never landed, nothing there would tell whether another one did since."""
+        """See Store. Other writers can be detected only if this call wrote to the target before."""
         return self._reopen is not None and (anew or not self._holding.held or self._committed)
 
     def disconnect(self) -> None:
@@ -719,14 +725,14 @@ class PosixStore(Store):
 
 
 class PosixLock(Lock):
-    """The lease, held by the agent."""
+    """A lease that the agent holds."""
 
     def __init__(self, store: PosixStore) -> None:
         self._store = store
         self._held = True
 
     def release(self) -> None:
-        """See Lock; an agent that is gone has released it or its lease runs out."""
+        """See Lock; if the agent ended, it released the lock or the lease expires."""
         if self._held:
             self._held = False
             try:
@@ -738,7 +744,7 @@ class PosixLock(Lock):
 def _batches(
     values: Iterable[_Value], weight: Callable[[_Value], int] = lambda _: 0
 ) -> Iterator[tuple[_Value, ...]]:
-    """Tuples of up to `_BATCH` values; one ends sooner where they together weigh `PACK_BYTES`."""
+    """Yield tuples of up to `_BATCH` values with a total weight of at most `PACK_BYTES`."""
     batch: list[_Value] = []
     weighed = 0
     for value in values:
@@ -752,7 +758,7 @@ def _batches(
 
 
 def check_size(entry: Entry, content: bytes) -> None:
-    """Raise `IncompleteError` for a file that is not of the size that was listed."""
+    """Raise `IncompleteError` if the size is not the listed one."""
     if len(content) != entry.size:
         raise IncompleteError(
             "source-changed", "the file changed while it was read", subject=printable(entry.path)
@@ -760,12 +766,12 @@ def check_size(entry: Entry, content: bytes) -> None:
 
 
 def is_executable(entry: Entry) -> bool:
-    """Whether its owner may execute the file, where that is known."""
+    """Return whether the mode is known and its owner may execute the file."""
     return entry.mode >= 0 and bool(entry.mode & 0o100)
 
 
 def listed(entry: Entry) -> dict[str, Any]:
-    """What an agent compares, before it touches a name, with what it finds."""
+    """Return the properties that an agent compares before it modifies an entry."""
     return {
         "path": protocol.text_of(entry.path),
         "kind": KIND_LETTERS[entry.kind],
@@ -775,7 +781,7 @@ def listed(entry: Entry) -> dict[str, Any]:
 
 
 def one_entry(answer: protocol.Frame, connection: Connection) -> Entry | None:
-    """The answer to `stat` and `lstat`: what was found, or None."""
+    """Parse a reply to `look` or `lstat`: an entry, or None."""
     with connection.understanding():
         found = bool(answer.header["found"])
     return next(entries_of(answer.body, connection.where), None) if found else None

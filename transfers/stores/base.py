@@ -1,4 +1,4 @@
-"""Define a store: what every one can do, what some can do as well, and the facts that say which."""
+"""Define the store interface: required operations, and optional ones that `Facts` declares."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ from transfers.agent.identity import Identity
 from transfers.agent.protocol import Frame
 from transfers.entry import Entry, Kind, Proof
 
-PACK_BYTES = 4 * 1024 * 1024  # a pack of small files closes when it holds this much
+PACK_BYTES = 4 * 1024 * 1024  # maximum size of a pack of small files
 PACK_ITEMS = 256
 SEGMENT_BYTES = 16 * 1024 * 1024
-# On the first of several connections, before the others are open: one round trip's worth.
+# Sent on the first of several connections before the others are open: about one round trip.
 FIRST_BYTES = 2 * 1024 * 1024
-WINDOW_BYTES = 16 * 1024 * 1024  # at most this much is sent and not yet committed, on one connection
-LINE_BYTES = 8 * 1024 * 1024  # and this much more with each further connection,
-MOST_BYTES = 64 * 1024 * 1024  # up to this: what an interruption can cost
+WINDOW_BYTES = 16 * 1024 * 1024  # maximum sent but not yet committed, on one connection
+LINE_BYTES = 8 * 1024 * 1024  # added to that limit for each further connection,
+MOST_BYTES = 64 * 1024 * 1024  # up to this maximum: the most that an interruption can lose
 
 
-_UNSAFE = frozenset({b"", b".", b".."})  # as components
+_UNSAFE = frozenset({b"", b".", b".."})  # path components
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a store can hold and how well it can prove it; few, declared once."""
+    """The capabilities and limits of a store."""
 
     kind: str
-    proof_read: Proof  # the best proof that reading from here can give
-    proof_write: Proof  # the best proof that writing here can give
-    ordered: bool = True  # lists in canonical order by itself
-    folders: bool = True  # holds empty folders
-    file_and_folder: bool = False  # holds a file and a folder of one name
-    links: bool = True  # holds symlinks
-    modes: bool = True  # holds permission bits
-    hard_links: bool = False  # lists which names are of one file, and can add names to it
-    attributes: bool = False  # can hold `user.*` attributes, where its filesystem does
-    mtimes: bool = True  # holds modification times
-    mtime_unit_ns: int = 1  # their resolution
-    locks: bool = True  # can hold a lease lock
-    swaps: bool = True  # a file is replaced in one step; False where for a moment neither the old nor the new one exists
-    name_bytes: int = 255  # longest single component; 0: no limit
-    path_bytes: int = 4096  # longest whole relative path
-    folds_case: bool = False  # names that differ only in case are one name
-    utf8_names: bool = False  # only UTF-8 names
-    segment_bytes: int = 4 * 1024 * 1024  # the best size of a large file's segments, at most SEGMENT_BYTES
-    least_segment_bytes: int = 1024 * 1024  # and their smallest
-    refuses: tuple[bytes, ...] = ()  # substrings no name here can have
-    # Components, in lower case, that no data can have here.
+    proof_read: Proof  # the best proof when reading from this store
+    proof_write: Proof  # the best proof when writing to this store
+    ordered: bool = True  # the server lists in canonical order
+    folders: bool = True  # can store empty folders
+    file_and_folder: bool = False  # can store a file and a folder with the same name
+    links: bool = True  # can store symlinks
+    modes: bool = True  # can store permission bits
+    hard_links: bool = False  # lists and creates hard links
+    attributes: bool = False  # can store `user.*` attributes, if the filesystem can
+    mtimes: bool = True  # can store modification times
+    mtime_unit_ns: int = 1  # resolution of modification times
+    locks: bool = True  # supports a lease lock
+    swaps: bool = True  # replaces a file atomically; if False, neither version exists for a moment
+    name_bytes: int = 255  # maximum length of a component; 0: no limit
+    path_bytes: int = 4096  # maximum length of a relative path
+    folds_case: bool = False  # names are case-insensitive
+    utf8_names: bool = False  # names must be UTF-8
+    segment_bytes: int = 4 * 1024 * 1024  # preferred segment size of large files, at most SEGMENT_BYTES
+    least_segment_bytes: int = 1024 * 1024  # minimum segment size
+    refuses: tuple[bytes, ...] = ()  # substrings that names must not contain
+    # Components, in lower case, that data must not use.
     reserved: frozenset[bytes] = frozenset()
-    holes: bool = False  # holes of sparse files take no space here
-    writable: bool = True  # False where it can only be read
+    holes: bool = False  # stores sparse files without allocating their holes
+    writable: bool = True  # False: read-only
     complete: bool = (
-        True  # a listing that ends normally has everything; where that is not sure, nothing is deleted by it
+        True  # a listing without an error is complete; if False, no file is deleted because of a listing
     )
-    known: bool = True  # False where the server was never probed, and these are assumptions
-    hashes: bool = True  # `digest` can read the files
-    globus: bool = False  # Globus sees the same files, where the site has a collection
-    only_globus: bool = False  # and only Globus writes them
-    # Optional operations of `Store`: callers look here before they use one.
-    machine: bool = False  # folders of a machine: `identify`, `resolved`, `check_trusted`
+    known: bool = True  # False: the server was not probed, and these facts are assumptions
+    hashes: bool = True  # supports `digest`
+    globus: bool = False  # a Globus collection of the site has the same files
+    only_globus: bool = False  # only Globus can write to it
+    # Optional operations of `Store`: check these before calling one.
+    machine: bool = False  # folders of a host: `identify`, `resolved`, `check_trusted`
     root_identity: bool = False  # `root_identity`
-    reports_packs: bool = False  # `packed_at` is known without a search
+    reports_packs: bool = False  # sets `packed_at` without a search
     keeps: bool = False  # `keep`
     adjusts: bool = False  # `adjust`
     appends: bool = False  # `appender`
@@ -80,7 +80,7 @@ class Facts:
     removes_trees: bool = False  # `check_no_locks`, `remove_own_files`, `remove_root`
 
     def of_view(self, **changes: Any) -> Facts:
-        """Return the facts of a view: what the store can hold, without the optional operations that views do not pass on."""
+        """Return the facts of a view of this store: without operations that views do not forward."""
         return replace(self, **{**_NOT_OF_VIEWS, **changes})
 
 
@@ -102,12 +102,14 @@ _NOT_OF_VIEWS = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One entry that is to be carried, by its number in the plan: receivers know numbers, not paths (S1).
+    """An entry to transfer, identified by its number in the plan: receivers use numbers, not paths (S1).
 
-    `replaces` is the entry of that name at the target, or None; `clear` says that it is of another kind and may be removed
-    to make room. With `exact` the item is committed only where the target still has that entry, or none; else it is a
-    problem, "target-changed". `permissions` are the bits it is to have exactly;
-    None leaves them to the site, but for the execute bit. `attributes` are all that it is to have; None leaves them.
+    Attributes:
+        replaces: The existing entry of that name at the target, or None.
+        clear: Whether `replaces` is of another kind and may be removed first.
+        exact: Commit only if the target still has `replaces` (or no entry); else report "target-changed".
+        permissions: The exact permission bits; None keeps the site's default, except for the execute bit.
+        attributes: The complete set of `user.*` attributes; None does not change them.
     """
 
     number: int
@@ -120,17 +122,17 @@ class Item:
 
     @property
     def carries(self) -> bool:
-        """Whether bytes travel: those of a file, but not for a further name of a file that is there already."""
+        """Whether contents are sent: for files, except hard links to a file that the target already has."""
         return self.entry.kind is Kind.FILE and not self.entry.same_as
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What travels in one piece: a pack of whole entries, or one segment of a large file.
+    """A unit of transfer: a pack of whole entries, or one segment of a large file.
 
-    In a pack, `items` are whole and `offset` is 0. In a segment there is one item, and `length` bytes of it
-    from `offset` are meant; segments of one file come in order, without gaps, and the last one ends it.
-    A segment that is a `piece` is only read, from anywhere and by itself, without a digest of the whole file.
+    A pack has whole items and `offset` 0. A segment has one item, and is the `length` bytes from `offset`;
+    the segments of a file are in order and without gaps, up to the end of the file.
+    A `piece` is a segment that is only read, independently of others, without a digest of the whole file.
     """
 
     items: tuple[Item, ...]
@@ -141,17 +143,14 @@ class Unit:
 
     @property
     def last(self) -> bool:
-        """Whether the file is complete with this unit (always, for a pack)."""
+        """Whether this unit completes the file (always true for a pack)."""
         ends = self.offset + self.length >= self.items[0].entry.size
         return not self.segment or (ends and not self.piece)
 
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """What is to be set of an entry of the target: `entry` is what was listed there, or was just committed.
-
-    None leaves it as it is.
-    """
+    """Metadata to set on `entry`, which was listed or just committed at the target; None means no change."""
 
     entry: Entry
     permissions: int | None = None
@@ -160,7 +159,7 @@ class Adjustment:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why one entry could not be read or written: a stable code, words, and whether sending it again may help."""
+    """The reason why an entry could not be read or written; `again` is true if sending it again may help."""
 
     code: str
     message: str
@@ -169,13 +168,15 @@ class Problem:
 
 @dataclass(slots=True)
 class Payload:
-    """A unit with its bytes, as a source read it.
+    """A unit and its contents, as read from the source. Lists have one element for each of `unit.items`.
 
-    `sizes[i]` bytes of `data` belong to `unit.items[i]`, in order (0 for folders, links and failures).
-    `digests[i]` is the sha256 in hexadecimal of the whole file, None for folders and links and for a segment that is not the last.
-    `proofs[i]` is the source's half: DIGEST where it hashed these very bytes, RECORDED where the digest is one on record for what
-    it read (the target hashes the bytes and compares), weaker where there is no digest for them.
-    `problems` maps positions to what went wrong; such an item carries no bytes and must not be committed.
+    Attributes:
+        data: The contents of all items, in order.
+        sizes: The number of bytes of each item in `data` (0 for folders, links and failures).
+        digests: The sha256 of the whole file in hexadecimal; None for folders, links and non-last segments.
+        proofs: The source's proof: DIGEST if it hashed these bytes, RECORDED if the digest was recorded
+            earlier (the target hashes and compares), weaker if there is no digest.
+        problems: Failures by position; such an item has no bytes and must not be committed.
     """
 
     unit: Unit
@@ -188,9 +189,9 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The result of one item at the target: it has its final name, durable, or `problem` says why not.
+    """The result for one item at the target: durable under its final name, or a `problem`.
 
-    `digest` is what the target itself computed or checked over what it received; `proof` is the target's half.
+    `digest` was computed or checked by the target over the received bytes; `proof` is the target's proof.
     """
 
     item: Item
@@ -202,9 +203,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Free space at a place, in bytes and inodes; None where it is not known.
+    """Free space in bytes and inodes; None if unknown.
 
-    `by` says whose quota it is ("user 1000") that leaves no more of `bytes` or of `inodes`.
+    `by` maps "bytes" and "inodes" to the quota that limits them ("user 1000").
     """
 
     free_bytes: int | None
@@ -213,7 +214,7 @@ class Space:
 
 
 class ListingIncompleteError(IncompleteError):
-    """The listing is correct as far as it goes, but some folders or names could not be read; nothing may be deleted."""
+    """The error of a listing that lacks unreadable folders or names; nothing may be deleted because of it."""
 
     def __init__(self, subject: str, problems: list[tuple[bytes, Problem]]) -> None:
         first, problem = problems[0]
@@ -226,28 +227,28 @@ class ListingIncompleteError(IncompleteError):
         self.unlisted = problems
 
 
-NOT_COPIED = "not-copied"  # the code of a problem: the server would not, nothing was changed, the bytes may go through us
+NOT_COPIED = "not-copied"  # problem code: the server refused and changed nothing; stream the bytes instead
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where copies come from: a store, and the name there where it is one file that may have another at the target."""
+    """The source of a server-side copy: a store, and the `name` of a single file."""
 
     store: Store
     name: bytes | None = None
 
     def entry(self, item: Item) -> Entry:
-        """What an item is at its source."""
+        """Return the entry of an item at its source."""
         return item.entry if self.name is None else item.entry._replace(path=self.name)
 
     def path_of(self, entry: Entry) -> bytes:
-        """Return the path at the source of an entry of the target."""
+        """Return the source path of an entry of the target."""
         return entry.path if self.name is None else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An item that somebody wrote under the partial name `partial`, and the sha256 in hexadecimal that it has to have."""
+    """An item that a third party wrote under the name `partial`, and its expected sha256 in hexadecimal."""
 
     item: Item
     partial: bytes
@@ -256,44 +257,44 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class RootIdentity:
-    """A folder as the filesystem knows it; `device` means something only until the host boots again."""
+    """The device and inode of a folder; `device` is valid only until the host boots again."""
 
     boot: str
     device: int
     inode: int
 
     def is_other(self, now: RootIdentity) -> bool:
-        """Return whether another folder has its name now. Device numbers of network filesystems differ from boot to boot."""
+        """Return whether `now` is another folder. A boot changes device numbers of network filesystems."""
         return self.inode != now.inode or (self.boot == now.boot and self.device != now.device)
 
 
 class Lock(ABC):
-    """A lease on a target; while it is held no other hibali writes there (S6)."""
+    """A lease on a target; while it is held, no other hibali process writes there (S6)."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give it back; safe to call twice."""
+        """Release the lock; safe to call twice."""
 
 
 class PagedListing(Iterator[Entry]):
-    """A listing that comes in pages, which can be skipped unread between two entries."""
+    """A listing in pages; a page can be skipped between two entries."""
 
     @property
     @abstractmethod
     def page(self) -> Page | None:
-        """The page whose first entry comes next; None inside of one, and at the end."""
+        """The page that starts with the next entry; None inside a page and at the end."""
 
     @abstractmethod
     def pass_over(self) -> None:
-        """Leave out the page that comes next; its order is still checked."""
+        """Skip the next page; its order is still checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Names of one folder that follow each other; `files` counts links, too, and `size` is their bytes.
+    """Consecutive names of one folder; `files` includes links, and `size` is their total size in bytes.
 
-    `digest` is over everything by which files are compared (path, kind, size, mtime, execute bit, link); it is
-    empty where a page cannot be compared.
+    `digest` covers all compared properties (path, kind, size, mtime, execute bit, link);
+    it is empty if the page cannot be compared.
     """
 
     names: int
@@ -305,7 +306,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What is to be added: `start` bytes are at the target under `entry.path`, and `entry.size` are to be; the source knows the file as `name`."""
+    """A file to append to: the target has `start` of the `entry.size` bytes; the source path is `name`."""
 
     name: bytes
     entry: Entry
@@ -313,119 +314,123 @@ class Tail:
 
 
 class Appender(ABC):
-    """Reads files from any byte on, and adds to their end; used by one thread, and nothing else is asked of the store meanwhile."""
+    """A reader and appender, for one thread. Call no other method of the store while it is in use."""
 
     @abstractmethod
     def read(self, name: bytes, start: int, stop: int) -> Frame:
-        """The bytes from `start` to `stop` with the digests before and after them, or a problem."""
+        """Return the bytes from `start` to `stop` with the digests up to both offsets, or a problem."""
 
     @abstractmethod
     def add(self, tail: Tail, start: int, frame: Frame) -> None:
-        """Send a piece; `answered` gives in the same order what became of each."""
+        """Send one piece; `answered` returns the results in the same order."""
 
     @abstractmethod
     def answered(self) -> Problem | None:
-        """The next answer."""
+        """Return the next result: None, or the problem."""
 
 
 class SmallFiles(ABC):
-    """The files of one place, each at most `PACK_BYTES`; they are never replaced and never removed."""
+    """Files of at most `PACK_BYTES` below one root; they are never replaced or removed."""
 
     @abstractmethod
     def list(self) -> Iterator[Entry]:
-        """Every regular file, in no order. Raises `NotFoundError` where the place itself is missing, and the errors of reaching it."""
+        """List all regular files, in any order. Raise `NotFoundError` if the root does not exist."""
 
     @abstractmethod
     def read(self, entries: Iterable[Entry]) -> Iterator[bytes]:
-        """Their contents in the order asked, several asked for at once; raises `IncompleteError` where one changed since it was listed."""
+        """Read contents concurrently, in the given order. Raise `IncompleteError` if a file changed."""
 
     @abstractmethod
     def writing(self) -> AbstractContextManager[None]:
-        """Keep other calls of hibali from writing there, where the place can hold a lock; raises `TryLaterError("locked")`."""
+        """Lock the root, if the store supports locks. Raise `TryLaterError("locked")`."""
 
     @abstractmethod
     def create(self, contents: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """Create each of them where no file exists, durable, inside `writing`.
+        """Create the files that do not exist, durably, inside `writing`.
 
-        Returns the content of existing files, by path, where it differs. Raises `IncompleteError`, `AccessError`, `RefusedError`.
+        Returns:
+            The contents, by path, of existing files that differ.
+
+        Raises:
+            IncompleteError, AccessError, RefusedError: A file could not be created.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close what was opened; safe to call twice."""
+        """Close the store; safe to call twice."""
 
 
 class Side(ABC):
-    """The part of a store that a plan is made from."""
+    """The operations of a store that planning needs."""
 
     @property
     @abstractmethod
     def facts(self) -> Facts:
-        """What it can hold and do."""
+        """The capabilities and limits."""
 
     @abstractmethod
     def list(self) -> Iterator[Entry]:
-        """All entries in canonical order, as `Store.list` gives them."""
+        """List all entries in canonical order; see `Store.list`."""
 
     @abstractmethod
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """The sha256 in hexadecimal of the content as it is now, read there, in the order asked."""
+        """Compute the sha256 (hexadecimal) of current contents at the site, in the given order."""
 
     @property
     def in_pages(self) -> bool:
-        """Whether `pages` gives the listing; never of a view, whose names are not those of the pages."""
+        """Whether `pages` is supported; false for views, because pages have the store's own names."""
         return False
 
     def pages(self) -> PagedListing | None:
-        """List in pages, where `in_pages`; None where there is no folder."""
+        """List in pages, if `in_pages`; return None if the root is not a folder."""
         raise RefusedError("not-supported", "this does not list in pages")
 
 
 class Source(Side):
-    """The half of a store that is read from."""
+    """The read operations of a store."""
 
     @abstractmethod
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """The bytes of each unit, as `Store.read` gives them."""
+        """Read each unit; see `Store.read`."""
 
     @property
     def several_lines(self) -> bool:
-        """Whether further connections are up or being opened."""
+        """Whether further connections are open or being opened."""
         return False
 
 
 class Store(Source):
-    """One root at one site, answering in bytes paths below that root.
+    """A root at a site. Paths are bytes, relative to the root.
 
-    Abstract methods are what every store has. The others have a default: one that changes nothing and says so, or one that
-    raises `RefusedError`; `facts` says which of those a store really has.
+    Abstract methods are required. Optional methods have a default that does nothing or raises `RefusedError`;
+    `facts` declares which of them a store supports.
 
-    Every method translates foreign exceptions into `hibali.errors`; no text holds a secret. A store object
-    belongs to one thread unless a method says otherwise; `read` and `write` may run side by side.
+    Methods translate foreign exceptions into `hibali.errors`; no message contains a secret. Use a store in
+    one thread unless a method says otherwise; `read` and `write` may run concurrently.
     """
 
-    where: bytes  # the root as its site knows it: an absolute path, or a key prefix
+    where: bytes  # the root at its site: an absolute path, or a key prefix
     packed_at: bytes | None = (
-        None  # the packed place that the root is in, as `where`; see `Facts.reports_packs`
+        None  # the packed folder that contains the root, as `where`; see `Facts.reports_packs`
     )
 
     @property
     @abstractmethod
     def wire_bytes(self) -> int:
-        """File bytes that crossed a network to or from here, in this store's life."""
+        """The number of file bytes sent or received over a network by this object."""
 
     @property
     def logins(self) -> int:
-        """How many logins were made for it."""
+        """The number of logins made."""
         return 0
 
     @property
     def limited_by(self) -> str | None:
-        """The setting that limited the speed, where that is known."""
+        """The setting that limited the speed, if known."""
         return None
 
     def _refuse(self, operation: str) -> NoReturn:
-        """Raise the error of an operation that this store does not have."""
+        """Raise `RefusedError` for an unsupported operation."""
         if not self.facts.writable:
             raise RefusedError(
                 "read-only-site",
@@ -441,297 +446,304 @@ class Store(Source):
 
     @abstractmethod
     def stat(self, path: bytes = b"") -> Entry | None:
-        """The entry at `path` (b"" is the root); None when absent.
+        """Return the entry at `path` (b"" is the root), or None if it does not exist.
 
-        Absent differs from unreachable (`TryLaterError`) and from denied (`AccessError`).
+        Raises:
+            TryLaterError: The server cannot be reached.
+            AccessError: Permission was denied.
         """
 
     def take_attributes(self) -> bool:
-        """Give `user.*` attributes with every entry from now on; False where the filesystem keeps none.
+        """Include `user.*` attributes in all entries from now on; return False if the filesystem has none.
 
-        Only where `facts.attributes`.
+        Requires `facts.attributes`.
         """
         return False
 
     @abstractmethod
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
-        """All entries below the root in canonical order, without the root itself, streaming.
+        """Yield all entries below the root in canonical order, without the root itself.
 
-        `shallow` stops at the first level, where a store without folders names prefixes as folders.
-        An iterator that ends normally is complete. Ends with `ListingIncompleteError` where something could
-        not be listed, and with `IncompleteError("listing-violation")` where the closing count is missing or
-        wrong or the order is violated (S3). Folders come where the store holds them. Names of hibali's own (partial names, lock,
-        journal, manifest) are left out. A missing root raises `NotFoundError`. A root that is a file
-        yields nothing (`stat` says that it is one).
+        `shallow` lists only the first level; a store without folders then lists prefixes as folders. hibali's
+        own names (partial files, lock, journal, manifest) are omitted. If the root is a file, nothing is
+        yielded. A listing without an error is complete.
+
+        Raises:
+            NotFoundError: The root does not exist.
+            ListingIncompleteError: At the end, if some folders or names could not be listed.
+            IncompleteError: "listing-violation": the closing count is missing or wrong, or the order is (S3).
         """
 
     def list_ahead(self) -> None:
-        """Begin with the listing that `list` is going to be asked for, where that saves time; nothing else is asked before that."""
+        """Start the listing for the next `list`, if that saves time; call no other method in between."""
 
     @abstractmethod
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """The bytes of each unit, in the order asked; asks ahead within `WINDOW_BYTES`, an object store in twice that.
+        """Read each unit, in the given order, up to `WINDOW_BYTES` ahead (object stores: twice that).
 
-        The segments of a file may begin beyond 0, where the rest is at the target already: the last one has the
-        digest of the whole file all the same, from the record or because the source reads what was left out, too.
+        The first segment of a file may start after 0, if the target has the bytes before it. The last segment
+        has the digest of the whole file anyway: recorded earlier, or because the source reads the omitted
+        bytes, too.
 
-        A source that changed since it was listed (size, mtime, ETag), vanished or cannot be read is a
-        `Problem` of its item, never wrong bytes under a right name.
+        A file that changed since it was listed (size, mtime, ETag), vanished or is unreadable gets a
+        `Problem`; wrong bytes are never returned under its name.
         """
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
-        """Write the payloads; one answer per whole item, in any order, at most `WINDOW_BYTES` unanswered.
+        """Write payloads; yield one result per whole item, in any order, with at most `WINDOW_BYTES` pending.
 
-        Nothing is seen under a final name before it is complete and its digest equals the source's.
-        Closing it ends what is under way: whoever gives back the lock closes it before.
-        `payloads` is consumed in another thread. Folders above an item are made as needed.
+        A file gets its final name only when it is complete and its digest equals the source's.
+        Closing the generator ends the transfer; close it before releasing the lock.
+        `payloads` is consumed in another thread. Missing parent folders are created.
         """
         del payloads
         self._refuse("be written to")
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """Remove what was listed, deepest first as given; an absent one is done already; a folder must be empty.
+        """Remove entries in the given order (deepest first); absent ones succeed, folders must be empty.
 
-        An entry that is no longer what was listed (kind, size, mtime) is a problem, not removed.
+        An entry that changed since it was listed (kind, size, mtime) is a problem and is not removed.
         """
         del entries
         self._refuse("remove files")
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
-        """Set permission bits and attributes of existing files and folders, deepest first as given; never setuid, setgid, sticky.
+        """Set permissions and attributes in the given order (deepest first); never setuid, setgid or sticky.
 
-        One that is no longer what was listed (kind, size, mtime) is a problem and left alone. Only where `facts.adjusts`.
+        An entry that changed since it was listed (kind, size, mtime) is a problem and is not modified.
+        Requires `facts.adjusts`.
         """
         del adjustments
         self._refuse("set permissions")
 
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """Keep what was listed under its own path below `place`, at this store's site and apart from this root.
+        """Back up entries under their paths below `place`, which is at this site and outside this root.
 
-        Afterwards it may still be here, too. An absent one is done already, one that changed since is a problem.
-        Only where `facts.keeps`. Raises `RefusedError` where `place` cannot be used.
+        An entry may still exist here afterwards. Absent entries succeed; a changed entry is a problem.
+        Raises `RefusedError` if `place` cannot be used. Requires `facts.keeps`.
         """
         del place, entries
         self._refuse("keep backups")
 
     def make_root(self) -> None:
-        """Make the root folder and those above it; nothing where the store has no folders."""
+        """Create the root folder and its parents; do nothing if the store has no folders."""
         self._refuse("make folders")
 
     def file_above(self) -> bool:
-        """Whether a part of the root's path is a file, so that the root neither exists nor can be made."""
+        """Return whether a parent of the root is a file, so that the root cannot be created."""
         return False
 
     def expect(self, size: int) -> None:
-        """Open what it takes to read or write so many bytes here, where that needs time."""
+        """Start to open the connections needed to read or write `size` bytes."""
 
     def begun(self, item: Item) -> int:
-        """How many bytes of this very file an earlier `write` left here, to resume behind; asked while `write` takes payloads."""
+        """Return how many bytes of this file an earlier `write` left, to resume; called during `write`."""
         del item
         return 0
 
     def lock(self, operation: str, *, make: bool = False) -> Lock:
-        """Take the lease, after `make_root` where it is to `make` it; raises `TryLaterError("locked")` that names the holder.
+        """Take the lease, after `make_root` if `make`. Raise `TryLaterError("locked")` with the holder.
 
-        Only where `facts.locks`.
+        Requires `facts.locks`.
         """
         del operation, make
         self._refuse("be locked")
 
     def space(self) -> Space:
-        """The free space there, as far as it is known."""
+        """Return the free space, as far as it is known."""
         return Space(None, None)
 
     @abstractmethod
     def close(self) -> None:
         """Close connections and processes; safe to call twice."""
 
-    # Where the root is
+    # Location of the root
 
     def identities(self) -> Sequence[Identity]:
-        """The root, described in each way that another store may describe it, too (transfers.overlap); empty where it cannot."""
+        """Return all identities of the root, to compare with those of other stores (transfers.overlap)."""
         return []
 
     def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
-        """The folders at these paths, which are written as in config.toml; None for one whose variable is not set there.
+        """Identify folders, given as in config.toml; None if the variable of a path is not set there.
 
-        Only where `facts.machine`.
+        Requires `facts.machine`.
         """
         del paths
         self._refuse("identify folders")
 
     def resolved(self, paths: Sequence[bytes] = ()) -> Sequence[bytes]:
-        """Where the root and these paths are without symlinks, as far as they exist. Only where `facts.machine`.
+        """Resolve the symlinks of the root and `paths`, as far as they exist. Requires `facts.machine`.
 
-        They are absolute, or begin with `~/` or `$NAME`; b"" for one whose variable is not set there.
+        `paths` are absolute, or begin with `~/` or `$NAME`. The result is b"" if the variable is not set
+        there.
         """
         del paths
         self._refuse("resolve symlinks")
 
     def check_trusted(self) -> None:
-        """Raise `RefusedError` where the path of the root leads through a symlink of another account below a configured root."""
+        """Raise `RefusedError` if the path has a symlink of another account below a configured root."""
 
     def root_identity(self) -> RootIdentity | None:
-        """The root that is open; None where there is none. Only where `facts.root_identity`."""
+        """Return the identity of the root, or None if it does not exist. Requires `facts.root_identity`."""
         self._refuse("identify its root")
 
-    # Copies by the server, and contents that do not pass through here
+    # Server-side copies, and contents that third parties write
 
     def copies(self, source: Store) -> bool:
-        """Whether `copy` is worth trying from `source`; the server has the last word, entry by entry."""
+        """Return whether to try `copy` from `source`; the server may still refuse single entries."""
         del source
         return False
 
     def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Committed, None, None]:
-        """Copy files whole; one answer for each, in any order, as `write` gives them. Only where `copies` says so.
+        """Let the server copy whole files; yield one result for each, in any order. Requires `copies`.
 
-        The source is copied only while it is what was listed. `Committed.proof` is that of the whole copy: RECORDED
-        where a digest is on record for the source and the server names the same sum for the copy, else weaker.
-        A problem of the code `NOT_COPIED` says that the server would not. Closing it ends what is under way.
+        A source is copied only if it is unchanged since it was listed. `Committed.proof` is RECORDED if the
+        source has a recorded digest and the server reports the same checksum for the copy, else weaker. The
+        problem code `NOT_COPIED` means that the server refused. Closing the generator ends the copies.
         """
         del origin, items
         self._refuse("copy files by itself")
 
     def prepare_external(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
-        """Make room for files that somebody else will write: the path below the root that each is to be written at.
+        """Prepare for files that a third party will write; yield the path below the root for each.
 
-        What is there is kept, from this call to the next, until it is committed or another write brings the same file.
-        The target must be locked. Only where `facts.external_writes`.
+        A partial file there is kept between calls until it is committed or another `write` transfers the same
+        file. The target must be locked. Requires `facts.external_writes`.
         """
         del items
         self._refuse("take files that others write")
 
     def commit_external(self, written: Iterable[Written]) -> Generator[Committed, None, None]:
-        """Hash them there; what is right gets its name, durable, and anything else of them is removed.
+        """Hash the files at the site; rename correct ones durably to their final names, remove the others.
 
-        A problem is to be sent `again` where nothing arrived, or something else than was read. The target must be locked.
-        Only where `facts.external_writes`.
+        A problem has `again` set if the file is missing or differs from the source. The target must be
+        locked. Requires `facts.external_writes`.
         """
         del written
         self._refuse("take files that others write")
 
-    # Parts of files, and small files by single requests
+    # Parts of files, and small files with one request each
 
     def digest_ranges(
         self, ranges: Iterable[tuple[Entry, int, int]]
     ) -> Iterator[tuple[tuple[Entry, int, int], str | None, Problem | None]]:
-        """The sha256 of so many bytes from an offset on, as they are now, in the order asked. Only where `facts.hashes_ranges`."""
+        """Compute the sha256 of (entry, offset, length) ranges, in order. Requires `facts.hashes_ranges`."""
         del ranges
         self._refuse("hash parts of files")
 
     def appender(self) -> Appender:
-        """A way to read files from any byte on and to add to their end. Only where `facts.appends`."""
+        """Return an `Appender`. Requires `facts.appends`."""
         self._refuse("append to files")
 
     def find_whole(self, path: bytes) -> Entry | None:
-        """The entry at `path` (b"" is the root), never remembered from an earlier request.
+        """Return the current entry at `path` (b"" is the root), uncached.
 
-        This and the next three find, write, read and remove one small file by a single request each and without a lock, where
-        `facts.whole_files`. They are for contents that only ever appear whole under a name of their own, as those of git-annex:
-        a lock and a journal for each take several times as long as the content.
+        The `*_whole` methods handle one small file with one request and without a lock; they require
+        `facts.whole_files`. They are for contents that are never modified under a name, like those of
+        git-annex: a lock and a journal would take several times as long as the content.
         """
         del path
         self._refuse("look for single files")
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
-        """Store `content` at `entry.path`, durable and hashed at both ends; missing folders are made.
+        """Store `content` at `entry.path`, durably and hashed at both ends; create missing folders.
 
         Returns:
-            False, and nothing was changed, where the name exists or the filesystem cannot do that without a lock.
+            False, with nothing changed, if the name exists or the filesystem needs a lock for this.
         """
         del entry, content
         self._refuse("store single files")
 
     def fetch_whole(self, entry: Entry) -> bytes:
-        """The content of a file of at most a pack's size. Raises `IncompleteError` where it is not of the size listed."""
+        """Read a file of at most `PACK_BYTES`. Raise `IncompleteError` if its size is not the listed one."""
         del entry
         self._refuse("fetch single files")
 
     def remove_whole(self, entry: Entry) -> Problem | None:
-        """Remove a file that still is what was listed; an absent one is done."""
+        """Remove a file if it is unchanged since it was listed; an absent file is a success."""
         del entry
         self._refuse("remove single files")
 
     def small_files(self) -> SmallFiles:
-        """The files below the root, in a better way than the one for whole trees; closing them closes the store.
+        """Return the files below the root, with operations cheaper than those for trees.
 
-        Only where `facts.small_files`.
+        Closing it closes this store. Requires `facts.small_files`.
         """
         self._refuse("handle small files by themselves")
 
     def substore(self, folder: bytes) -> tuple[Store, bytes]:
-        """A store of that folder (b"" is the root) over the connection there is, and the folder's path in it.
+        """Return a store for `folder` (b"": the root) on this connection, and the folder's path in it.
 
-        So others can write in the folder beside it. It is locked and written to as any other, and not closed. It is good until
-        anything else is asked of this store. Where the path is b"" the lock is that of the folder alone; else files are
-        written without any. Only where `facts.substores`.
+        Other processes can then write to sibling folders. Lock and write to it like any store, but do not
+        close it; it is valid until the next request to this store. If the returned path is b"", the lock
+        covers only the folder; else files are written without a lock. Requires `facts.substores`.
         """
         del folder
         self._refuse("open its folders one by one")
 
-    # Removing a whole tree, its root included; its lock is held
+    # Removing a whole tree including its root, with its lock held
 
     def check_no_locks(self, *, itself: bool) -> None:
-        """Raise `TryLaterError("locked")` where a call of this account holds a place above the root or below it.
+        """Raise `TryLaterError("locked")` if this account holds a lock above or below the root.
 
-        Below as far as the last listing showed. With `itself` a root that is a symlink by itself is a `RefusedError`.
-        Only where `facts.removes_trees`, as the next two.
+        Locks below are known from the last listing. With `itself`, raise `RefusedError` if the root is a
+        symlink. This and the next two methods require `facts.removes_trees`.
         """
         del itself
         self._refuse("remove trees")
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
-        """Remove what hibali keeps below the root as the last listing showed it, partial files too; what could not be removed."""
+        """Remove hibali's own files, also partial files, found by the last listing; return the failures."""
         self._refuse("remove trees")
 
     def remove_root(self) -> Problem | None:
-        """Remove what hibali keeps at the root, give the lock back, and remove the root; why it stays, where it does."""
+        """Remove hibali's files at the root, release the lock, remove the root; return why it failed."""
         self._refuse("remove trees")
 
     # Reconnecting after a lost connection (transfers.reconnect)
 
     @property
     def reconnects(self) -> int:
-        """How many lost connections it went on after."""
+        """The number of lost connections that were replaced."""
         return 0
 
     @property
     def connection_lost(self) -> bool:
-        """Whether its first connection is lost."""
+        """Whether the first connection is lost."""
         return False
 
     @property
     def reconnect_seconds(self) -> float:
-        """For how many seconds `reconnect` may be tried; 0 for not at all."""
+        """The time limit for `reconnect` in seconds; 0 disables it."""
         return 0.0
 
     @property
     def resumed_bytes(self) -> int:
-        """How many bytes of unfinished files were there when it began to write last."""
+        """The number of bytes in partial files when the last `write` started."""
         return 0
 
     def can_reconnect(self, *, anew: bool) -> bool:
-        """Whether it could know that nobody else wrote there meanwhile, or, where all is looked at `anew`, need not."""
+        """Return whether other writers can be excluded, or need not be because all is listed `anew`."""
         del anew
         return False
 
     def disconnect(self) -> None:
-        """Close all connections, lost or not; safe to call twice. Only where it `can_reconnect`."""
+        """Close all connections, lost or not; safe to call twice. Requires `can_reconnect`."""
         self._refuse("reconnect")
 
     def reconnect(self, *, anew: bool) -> None:
-        """Try once, with one login at most, which asks nothing; then what was held before is held again.
+        """Reconnect in one try with at most one login and no prompt; retake the lock if it was held.
 
-        Raises an error that is `transient` where a later try may succeed. Only where it `can_reconnect`.
+        Raises an error with `transient` set if a later try may succeed. Requires `can_reconnect`.
         """
         del anew
         self._refuse("reconnect")
 
 
 class StoreView(Store):
-    """A view of another store: it passes on where the store is and what it costs, and says by itself what it holds.
+    """A view of another store: it forwards location and traffic counts, and subclasses define the contents.
 
-    Optional operations are refused unless the view has them itself: see `Facts.of_view`.
+    Optional operations are refused unless the view implements them; see `Facts.of_view`.
     """
 
     def __init__(self, store: Store) -> None:
@@ -784,10 +796,10 @@ class StoreView(Store):
 
 
 def is_own_name(path: bytes) -> bool:
-    """Whether hibali itself keeps this name beside data: the lock, the journal and the digest manifest."""
+    """Return whether the path is one of hibali's own files: lock, journal, digest manifest, probe objects."""
     if b".hibali" not in path:
         return False
-    if b"/.hibali/probe/" in b"/" + path:  # what asks an object store what it checks
+    if b"/.hibali/probe/" in b"/" + path:  # objects of the probe of an object store
         return True
     return path == b".hibali" or any(
         path == own or path.endswith(b"/" + own)
@@ -796,7 +808,7 @@ def is_own_name(path: bytes) -> bool:
 
 
 def is_partial_name(path: bytes) -> bool:
-    """Whether the last component has the shape of a partial name: `.hibali-` and 32 hexadecimal digits."""
+    """Return whether the last component is a partial name: `.hibali-` and 32 hexadecimal digits."""
     name = path.rpartition(b"/")[2]
     return (
         len(name) == 40 and name.startswith(b".hibali-") and all(c in b"0123456789abcdef" for c in name[8:])
@@ -804,7 +816,7 @@ def is_partial_name(path: bytes) -> bool:
 
 
 def unsafe_component(path: bytes) -> str | None:
-    """Why a relative path can climb, escape or be ambiguous (S1), or None when it is safe."""
+    """Return why a relative path could leave the root or is ambiguous (S1), or None if it is safe."""
     if b"\0" not in path and _UNSAFE.isdisjoint(path.split(b"/")):
         return None
     if not path:
@@ -820,12 +832,12 @@ def unsafe_component(path: bytes) -> str | None:
 
 
 def space_in(header: dict[str, Any]) -> Space:
-    """An agent's answer to `space`; raises ValueError, KeyError or TypeError where it makes no sense."""
+    """Parse the free space in an agent's reply; raise ValueError, KeyError or TypeError if malformed."""
     return Space(_amount(header["bytes"]), _amount(header["inodes"]))
 
 
 def within_quotas(space: Space, rooms: list[Any]) -> Space:
-    """The least of the space and what each quota leaves; raises as `space_in`."""
+    """Return the minimum of the free space and the quotas' remainders; raise as `space_in`."""
     free_bytes, free_inodes, by = space.free_bytes, space.free_inodes, dict(space.by)
     for who, left_bytes, left_inodes in rooms:
         space_left, names_left = _amount(left_bytes), _amount(left_inodes)
@@ -843,7 +855,7 @@ def _amount(value: Any) -> int | None:
 
 
 def named_anew(store: Store, entry: Entry, name: bytes) -> Iterator[Committed] | None:
-    """Land a file of the locked store under a further name there, without its bytes travelling; None where it cannot do that."""
+    """Copy or hard-link a file within the locked store, without a transfer; None if unsupported."""
     if store.copies(store):
         return store.copy(Origin(store, entry.path), [Item(0, entry._replace(path=name))])
     if not store.facts.hard_links:
@@ -853,7 +865,7 @@ def named_anew(store: Store, entry: Entry, name: bytes) -> Iterator[Committed] |
 
 
 class CleanupResult(StrEnum):
-    """What becomes of it; PLANNED where a dry run would end it, FAILED where the server did not let us."""
+    """The result of a cleanup; PLANNED: a dry run would end the upload, FAILED: the server refused."""
 
     ENDED = "ended"
     PLANNED = "planned"
@@ -863,10 +875,12 @@ class CleanupResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """An upload that was begun and never completed.
+    """An upload that was started and never completed.
 
-    `age` in seconds by the server's clock, None where that is not known; `ours` whether this machine began it.
-    `because` says why it stays, and is empty where it does not.
+    Attributes:
+        age: Seconds by the server's clock; None if unknown.
+        ours: Whether this machine started it.
+        because: Why it is kept, or empty.
     """
 
     bucket: str

@@ -34,7 +34,7 @@ def connect(
     roots: Sequence[str] | None = None,
     on_event: Listener = ignore,
 ) -> tuple[Connection, int]:
-    """An agent of this machine, and how many logins it took (none); `look_at` and `roots` as Connection has them."""
+    """Start an agent on this machine; return its connection and 0 logins. Arguments: see Connection."""
     del on_event
     command = local_command(sys.executable)
     known = guarded_roots(site) if roots is None else roots
@@ -42,9 +42,9 @@ def connect(
 
 
 class LocalStore(PosixStore):
-    """A folder of this machine. Single small files are handled in this process: asking an agent takes longer than the file."""
+    """A folder on this machine. Single small files are handled in this process, faster than by the agent."""
 
-    roots = Roots()  # those of the site, below which no symlink of another account is followed
+    roots = Roots()  # of the site; below them symlinks of other accounts are not followed
     _kept_folder: tuple[OpenedFolder, Root] | None = None
 
     def find_whole(self, path: bytes) -> Entry | None:
@@ -75,13 +75,13 @@ class LocalStore(PosixStore):
         return None if found is None else problem_from(found)
 
     def close(self) -> None:
-        """Close the agent and the folder; safe to call twice."""
+        """See Store; also close the folder."""
         self._close_folder()
         super().close()
 
     @contextmanager
     def _below(self, *, writes: bool = False, removes: bool = False) -> Iterator[Root]:
-        """The folder, with nothing remembered of what is in it; errors as an agent tells them."""
+        """Yield the folder without cached contents; raise the same errors as an agent."""
         try:
             place, root = self._reopen_folder()
             if removes and not place.inside:
@@ -96,7 +96,7 @@ class LocalStore(PosixStore):
             raise error_from(str(code), words, printable(self.where)) from None
 
     def _reopen_folder(self) -> tuple[OpenedFolder, Root]:
-        """The folder that is at the path now: opened anew, component by component, only where it is another than before."""
+        """Return the folder at the path; open it again, component by component, only if it was replaced."""
         if self._kept_folder is not None:
             place, root = self._kept_folder
             there = os.stat(self.where)  # noqa: PTH116  # bytes, at every request
@@ -115,7 +115,7 @@ class LocalStore(PosixStore):
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore:
-    """The folder named; `~` and a leading `$NAME` are expanded as at any site."""
+    """Open the folder; `~` and a leading `$NAME` are expanded as at other sites."""
     site = location.site
     roots = location.roots if location.typed_local else None
 

@@ -14,7 +14,7 @@ from transfers.stores.base import Store
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
-    """The store at a location, connected; close it. Raises the errors of reaching a site."""
+    """Connect to the store at a location; the caller closes it. Raise connection errors."""
     module = load("transfers.stores", location.site.kind)
 
     def opened() -> Store:
@@ -36,7 +36,7 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
 
 
 def open_host(site: Site, *, on_event: Listener = ignore) -> RemoteHost:
-    """The machine at a site; close it. Raises `UsageError` where there is none (an object store)."""
+    """Connect to the host at a site; the caller closes it. Raise `UsageError` for object stores."""
     if not kind_of(site).has_machine:
         raise UsageError(
             "no-machine",

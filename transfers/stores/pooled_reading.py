@@ -1,4 +1,4 @@
-"""Read files by single requests, several at a time, at servers that give a file or a part of one (S3, WebDAV, HTTPS)."""
+"""Read files with concurrent requests for whole files or ranges (S3, WebDAV, HTTPS)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from transfers.stores.s3.requests import FAILED, IN_FLIGHT_BYTES, problem_of
 
 
 def changed(subject: str) -> IncompleteError:
-    """The error for a file whose size is no longer the listed one."""
+    """Return the error for a file that changed since it was listed."""
     return IncompleteError("source-changed", "it changed while it was read", subject=subject)
 
 
 class Got(NamedTuple):
-    """Bytes of an object, its ETag without quotes, and its size in whole."""
+    """Bytes of an object, its ETag without quotes, and its total size."""
 
     content: Bytes
     etag: str
@@ -32,14 +32,14 @@ class Got(NamedTuple):
 
 
 class Getter(Protocol):
-    """Gets a file by its whole key or path, or `length` > 0 bytes of it from `offset`; see `Bulk.get`."""
+    """A function that gets a file by its key or path, or `length` > 0 bytes from `offset`; see `Bulk.get`."""
 
     def __call__(self, key: bytes, /, *, etag: str | None, offset: int, length: int | None, most: int) -> Got:
-        """Raises `IncompleteError("source-changed")` where more than `most` bytes come."""
+        """Raise `IncompleteError("source-changed")` if the server sends more than `most` bytes."""
 
 
 _UNITS_AHEAD = 64
-_FAILURES = 3  # objects in a row at which the server itself may fail before it is the server that is at fault
+_FAILURES = 3  # consecutive server failures that are reported for the object, not for the server
 _ETAG_MD5 = re.compile(r"[0-9a-f]{32}")
 _CHANGED = Problem("source-changed", "it changed while it was read")
 
@@ -47,7 +47,7 @@ _Pieces = list["Future[Got | Problem] | None"]
 
 
 class _Frontier:
-    """One file up to where it was read without a gap, hashed where nobody knows its digest."""
+    """The streaming hash of a file, up to where it was read without a gap, unless its digest is recorded."""
 
     def __init__(self, etag: str, digest: str | None) -> None:
         self.etag = etag
@@ -63,7 +63,7 @@ class _Frontier:
             self._md5.update(content)
 
     def end(self) -> tuple[str, Proof]:
-        """The digest; one on record is compared by whoever lands the bytes, who hashes them anyhow."""
+        """Return digest and proof. The target compares a recorded digest with its own hash."""
         if self._known is not None:
             return self._known, Proof.RECORDED
         claimed = self._md5 is not None and self._md5.hexdigest() == self.etag
@@ -71,10 +71,10 @@ class _Frontier:
 
 
 class Reading:
-    """Files read ahead in order within a bounded window; one `read` at a time."""
+    """A reader of files, ahead within a bounded window, in order; one `read` at a time."""
 
     def __init__(self, get: Getter, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
-        """`key_of` gives the whole key of a path below the root."""
+        """`key_of` returns the full key of a path below the root."""
         self._getter = get
         self._pool = pool
         self._key_of = key_of
@@ -123,7 +123,7 @@ class Reading:
         except HibaliError as problem:
             self._failures += 1
             if problem.code == FAILED and self._failures <= _FAILURES:
-                # One whose bytes the server lost: it has been asked often enough, and the others may be whole.
+                # This object may be damaged at the server; retries failed, but others may be intact.
                 return Problem(problem.code, problem.message)
             return problem_of(problem, denied=True)
         self._failures = 0
@@ -155,7 +155,7 @@ class Reading:
     def _advance(
         self, unit: Unit, item: Item, got: Got | Problem
     ) -> tuple[Bytes, str | None, Proof] | Problem:
-        """One more piece of a file; once it failed, all of its pieces have."""
+        """Process the next piece of a file; after a failure all later pieces fail."""
         known = self._files.pop(item.number, None)
         if isinstance(known, Problem):
             got = known
@@ -181,7 +181,7 @@ class Reading:
     def digest(
         self, entries: Iterable[Entry], size_now: Callable[[Entry], int | None], piece: int
     ) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store.digest; `size_now` asks again for the size of one that is not as it was listed."""
+        """See Store.digest; `size_now` returns the current size of a changed file."""
         asked: deque[Entry] = deque()
 
         def units() -> Iterator[Unit]:
@@ -208,7 +208,7 @@ class Reading:
 
 
 def _units_of(number: int, entry: Entry, piece: int) -> Iterator[Unit]:
-    """One file by itself, in pieces where it is large, whatever it was when it was listed."""
+    """Yield the units of one file, without its listed ETag and digest."""
     item = Item(number, entry._replace(etag=None, digest=None))
     if entry.size <= piece:
         yield Unit((item,))
@@ -224,10 +224,10 @@ def _bytes_of(unit: Unit) -> int:
 
 
 class RequestStore(Store):
-    """A store that reads files by single requests; a digest reads the whole file, because that is all that such a server can be asked."""
+    """A store that reads files with single requests; `digest` must read the whole file from the server."""
 
     def __init__(self, get: Getter, key_of: Callable[[bytes], bytes], *, threads: int, name: str) -> None:
-        """`key_of` gives what `get` takes for a path below the root; so many requests are made at a time."""
+        """`key_of` converts a path to the argument of `get`; `threads` limits concurrent requests."""
         self._get = get
         self._key_of = key_of
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -248,7 +248,7 @@ class RequestStore(Store):
 
     @abstractmethod
     def _size_now(self, entry: Entry) -> int | None:
-        """The size of a file as it is now; None where there is no such file."""
+        """Return the current size of a file, or None if it does not exist."""
 
     def _reading(self) -> Reading:
         reading = Reading(self._get, self._pool, self._key_of)

@@ -1,9 +1,9 @@
-"""Hold a lease on a target at a server without an agent (S6): the rules, which are the same for all such stores.
+"""Hold a lease on a target at a server without an agent (S6): the rules that are common to such stores.
 
-The lock is a small file or object with a JSON record: who holds it, in which process, and how many seconds it lasts after its last
-renewal. A store supplies what its server can do: create that exclusively, read it with its age by the server's clock, put
-another record in its place only while it is the one that was read, and remove it. At sites with an agent, transfers.agent.lease has
-the same rules for the same file.
+The lock is a small file or object with a JSON record: the holder, its process, and the lease time in seconds
+after the last renewal. Each store implements the operations: create it exclusively, read it with its age by
+the server's clock, replace it only if it is unchanged since it was read, and remove it. At sites with an
+agent, transfers.agent.lease applies the same rules to the same file.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from hibali.text import printable
 from transfers.agent.lease import LEASE_SECONDS, is_gone, seconds_of, this_process
 from transfers.stores.base import Lock
 
-_ROUNDS = 5  # so often a lock is tried that was given back, or changed, between two requests
-_RENEWALS = 6  # in the life of a lease
-_SURE = 0.75  # of a lease without a renewal it is still surely ours, however long the next request takes
-_MOST_SEEDS = 800  # fit into one read of any server
+_ROUNDS = 5  # attempts for a lock that was released or changed between two requests
+_RENEWALS = 6  # per lease time
+_SURE = 0.75  # fraction of the lease time during which an unrenewed lease is certainly ours
+_MOST_SEEDS = 800  # fit into one read at any server
 
-_released: set[str] = set()  # the tokens of locks that this process took and holds no more
+_released: set[str] = set()  # tokens of locks that this process released
 
 
 def this_client() -> str:
-    """Who we are, for people: account, host and process."""
+    """Describe this client for people: account, host and process."""
     return f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}"
 
 
 def record_of(content: bytes) -> dict[str, Any]:
-    """The record of a lock; nothing where it cannot be understood."""
+    """Parse the record of a lock; return an empty one if it is malformed."""
     try:
         record = json.loads(content)
     except (ValueError, RecursionError):
@@ -47,21 +47,21 @@ def record_of(content: bytes) -> dict[str, Any]:
 
 
 class Held(NamedTuple):
-    """The record of a lock that exists, and the seconds since its last renewal by the server's clock, where it tells."""
+    """The record of an existing lock, and its age in seconds by the server's clock, if known."""
 
     holder: dict[str, Any]
     age: float | None
-    tag: str = ""  # what the server calls this version of it, where it does
+    tag: str = ""  # the server's version tag, if any
 
     @property
     def free(self) -> bool:
-        """Whether nobody can hold it: the lease ran out by the server's clock, the process is provably gone, or it was our own."""
+        """Whether the lock is stale: expired by the server's clock, process ended, or released by us."""
         ran_out = self.age is not None and self.age > seconds_of(self.holder)
         return ran_out or is_gone(self.holder) or self.holder.get("token") in _released
 
 
 def locked(holder: dict[str, Any], subject: str) -> TryLaterError:
-    """The error for a target that another call holds: the one that the lock names."""
+    """Return the error for a target that is locked by another call."""
     operation = printable(str(holder.get("operation") or "an operation")[:50])
     client = printable(str(holder.get("client") or "an unknown client")[:200])
     pid, host = (printable(str(holder.get(word) or "")[:200]) for word in ("pid", "host"))
@@ -77,14 +77,14 @@ def locked(holder: dict[str, Any], subject: str) -> TryLaterError:
 def lost_lease(
     subject: str, message: str = "the lock on the target was lost; nothing more is written"
 ) -> TryLaterError:
-    """The error for a lock that is not, or no longer, surely ours."""
+    """Return the error for a lock that may no longer be ours."""
     return TryLaterError(
         "lease-lost", message, subject=subject, hint="Run the same command again to resume.", transient=False
     )
 
 
 class NoLease(Lock):
-    """What `lock` gives where the server cannot hold one."""
+    """The lock of a server without lock support; it does nothing."""
 
     held = False
 
@@ -92,18 +92,19 @@ class NoLease(Lock):
         """See Lock."""
 
     def check(self, *, now: bool = False) -> None:
-        """Nothing is held, nothing can be lost."""
+        """Do nothing: no lease can be lost."""
 
 
 class Lease(Lock):
-    """Held from construction to `release`; a thread of its own renews it."""
+    """A lease, held from construction to `release`; a separate thread renews it."""
 
-    check_seconds = 1.0  # `check` asks the server at most this often, unless it is to ask now
+    check_seconds = 1.0  # minimum time between requests of `check` without `now`
 
     def __init__(self, subject: str, operation: str, seconds: int = LEASE_SECONDS) -> None:
-        """Take it; one whose lease ran out by the server's clock, or whose process is provably gone, is taken over.
+        """Take the lock; a stale one is taken over (see `Held.free`).
 
-        Stores set their own attributes before they call this. Raises `TryLaterError("locked")` that names the holder.
+        Subclasses set their attributes before they call this. Raises `TryLaterError("locked")` with the
+        holder.
         """
         self._subject = subject
         self._seconds = seconds
@@ -126,28 +127,28 @@ class Lease(Lock):
 
     @abstractmethod
     def _create(self) -> bool:
-        """Create the lock with our record; False where one exists, or its folder went meanwhile."""
+        """Create the lock with our record; return False if one exists or its folder was removed meanwhile."""
 
     @abstractmethod
     def _read(self) -> Held | None:
-        """Read the lock; None where there is none."""
+        """Read the lock; return None if it does not exist."""
 
     @abstractmethod
     def _replace(self, found: Held) -> bool:
-        """Take over the lock that was just found to be free; False where it is another one now, or is to be created."""
+        """Take over a stale lock; return False if it changed meanwhile, or if `_create` is needed."""
 
     @abstractmethod
     def _renew(self) -> bool:
-        """Have the server note that we live; False where the lock is another's now."""
+        """Renew the lock at the server; return False if another client has it now."""
 
     @abstractmethod
     def _remove(self) -> None:
-        """Remove the lock; it was ours a moment ago."""
+        """Remove the lock, which was just verified as ours."""
 
     def _take(self) -> None:
         holder: dict[str, Any] = {}
         for _ in range(_ROUNDS):
-            self._renewed = time.monotonic()  # not later than the server's own time of it
+            self._renewed = time.monotonic()  # not later than the server's timestamp
             if self._create():
                 return
             found = self._read()
@@ -161,18 +162,18 @@ class Lease(Lock):
         raise self._refusal(holder)
 
     def _refusal(self, holder: dict[str, Any]) -> HibaliError:
-        """The error where it cannot be taken."""
+        """Return the error for a lock that cannot be taken."""
         return locked(holder, self._subject)
 
     def _is_ours(self) -> bool:
-        """Ask whether the lock that exists is ours."""
+        """Query the server whether the lock is ours."""
         found = self._read()
         return found is not None and found.holder.get("token") == self._token
 
     def _keep_renewing(self) -> None:
         while not self._ended.wait(self._seconds / _RENEWALS):
             began = time.monotonic()
-            with contextlib.suppress(HibaliError):  # tried again, until the lease is no longer surely ours
+            with contextlib.suppress(HibaliError):  # retried until the lease may have expired
                 if not self._renew():
                     self._lost = True
                     return
@@ -184,13 +185,13 @@ class Lease(Lock):
 
     @property
     def held(self) -> bool:
-        """Whether nobody else works on the target."""
+        """Whether the lock is not released and not known to be lost."""
         return not (self._lost or self._ended.is_set())
 
     def check(self, *, now: bool = False) -> None:
-        """Raise `TryLaterError("lease-lost")` where the lease is not, or no longer, surely ours.
+        """Raise `TryLaterError("lease-lost")` if the lease may no longer be ours.
 
-        The server is asked `now`, or when it was last asked a while ago.
+        This queries the server if `now`, or if the last query is older than `check_seconds`.
         """
         if self.held and (now or time.monotonic() - self._checked >= self.check_seconds):
             self._checked = time.monotonic()
@@ -200,20 +201,20 @@ class Lease(Lock):
             raise lost_lease(self._subject)
 
     def release(self) -> None:
-        """See Lock. Left to run out where it may have become another's."""
+        """See Lock. The lock is left to expire if it may belong to another client."""
         if self._ended.is_set():
             return
         sure = self._sure
         self._ended.set()
         self._thread.join(self._seconds / 4)
-        _released.add(self._token)  # a server that cannot be reached now may be reached again by this call
+        _released.add(self._token)  # this call may reach the server again later
         with contextlib.suppress(HibaliError):
             if sure and self._is_ours():
                 self._remove()
 
 
 def seeds_in(journal: bytes | None) -> list[bytes]:
-    """The seeds of partial names that unfinished operations noted in a target's journal, the newest first."""
+    """Return the seeds of partial names in a target's journal (unfinished operations), newest first."""
     try:
         return [binascii.unhexlify(seed) for seed in json.loads(journal or b"")["seeds"]]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -221,6 +222,6 @@ def seeds_in(journal: bytes | None) -> list[bytes]:
 
 
 def journal_of(seeds: list[bytes]) -> bytes:
-    """The content of a journal with these seeds, the newest first; of very many the oldest are left out."""
+    """Return a journal with these seeds (newest first), without the oldest beyond `_MOST_SEEDS`."""
     noted = [seed.hex() for seed in seeds[:_MOST_SEEDS]]
     return json.dumps({"version": 1, "seeds": noted}).encode("ascii") + b"\n"

@@ -1,4 +1,4 @@
-"""Probe what a server supports once, and remember it for the next call."""
+"""Probe once what a server supports, and store the result for the next call."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ledger import now
 
-LONG_NAME = 300  # bytes: longer than what a filesystem behind a server may hold
+LONG_NAME = 300  # bytes: longer than filesystems of servers may allow
 
 
 class Seen(Protocol):
-    """A dataclass of what a server was seen to do."""
+    """A dataclass of the observed behavior of a server."""
 
     @property
     def refuses(self) -> tuple[str, ...]:
-        """Characters that no name there can have."""
+        """Characters that names must not contain."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 
 
 def recall(seen: type[_Seen], site: str, table: str, name: str, endpoint: str) -> _Seen | None:
-    """What was seen of the place `name` at this very endpoint before; None where nothing was."""
+    """Return the stored probe result of `name` (such as a bucket) at this endpoint, or None."""
     found = _read(_file(site)).get(table)
     one = found.get(name) if isinstance(found, dict) else None
     if (
@@ -49,7 +49,7 @@ def recall(seen: type[_Seen], site: str, table: str, name: str, endpoint: str) -
 
 
 def remember(seen: Seen, site: str, table: str, name: str, endpoint: str) -> None:
-    """Keep it for the next call; where that fails the server is probed again."""
+    """Store a probe result for the next call; if that fails, the server is probed again."""
     path = _file(site)
     record = _read(path)
     places = record.get(table)
@@ -72,9 +72,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def run_probe(probe: Callable[[], _Result], stopped: threading.Event) -> _Result:
-    """Run a probe in a thread of its own: an interruption waits for the answer and the cleaning, else a PUT could land behind it.
+    """Run a probe in a separate thread, so that an interruption waits for its cleanup.
 
-    `stopped` is set when nobody waits any more.
+    Otherwise a PUT could complete after the cleanup. `stopped` is set when the wait is over.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
         try:
@@ -84,7 +84,7 @@ def run_probe(probe: Callable[[], _Result], stopped: threading.Event) -> _Result
 
 
 def refused_characters(tried: Mapping[bytes, bytes], found: Collection[bytes]) -> tuple[str, ...]:
-    """The characters whose names, of those `tried`, were not found; one control character stands for nearly all of them."""
+    """Return characters of `tried` names that were not found; U+0001 represents other control characters."""
     lacking = [character.decode() for name, character in tried.items() if name not in found]
     if "\x01" in lacking:
         lacking = sorted({*lacking, *map(chr, range(1, 32))} - ({"\t", "\n", "\r"} - set(lacking)))

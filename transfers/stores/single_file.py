@@ -1,4 +1,4 @@
-"""Present one file, or some files under other names, as a store."""
+"""Present one file, or selected files under other names, as a store."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from transfers.stores.base import Facts, Payload, Problem, Side, Source, Store, 
 
 
 class SingleSource(Source):
-    """One file, to be read."""
+    """A source with one file."""
 
     def __init__(self, store: Store, name: bytes, shown: bytes) -> None:
-        """`store` is the folder that holds `name`; all others see the file as `shown`."""
+        """`name` is the file's path in `store`; `shown` is its path in this source."""
         self.store = store
         self.name = name
         self.shown = shown
@@ -33,14 +33,14 @@ class SingleSource(Source):
         return self.store.several_lines
 
     def entry(self) -> Entry:
-        """The file under its shown name; raises `NotFoundError`."""
+        """Return the file's entry under its shown name; raise `NotFoundError`."""
         found = self.store.stat(self.name)
         if found is None:
             raise NotFoundError("vanished", "the file is no longer there")
         return found._replace(path=self.shown)
 
     def list(self) -> Iterator[Entry]:
-        """Just that file."""
+        """Yield the file."""
         yield self.entry()
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
@@ -65,7 +65,7 @@ class SingleSource(Source):
 
 
 class SingleTarget(Side):
-    """A target that lists only one name, because a single file is all that goes there."""
+    """A target that lists only one name, for the transfer of a single file."""
 
     def __init__(self, store: Store, name: bytes) -> None:
         self._store = store
@@ -77,7 +77,7 @@ class SingleTarget(Side):
         return self._store.facts
 
     def list(self) -> Iterator[Entry]:
-        """That name, where it exists."""
+        """Yield the file, if it exists."""
         found = self._store.stat(self._name)
         if found is not None:
             yield found
@@ -88,20 +88,20 @@ class SingleTarget(Side):
 
 
 class ChosenStore(StoreView):
-    """Some files of another store, under other names; they are only read."""
+    """A read-only view of selected files of another store, under other names."""
 
     def __init__(self, store: Store, chosen: Mapping[bytes, Entry]) -> None:
-        """`chosen` has for each name here the file as `store` listed it."""
+        """`chosen` maps names in this view to entries that `store` listed."""
         super().__init__(store)
         self._chosen = dict(chosen)
 
     @property
     def facts(self) -> Facts:
-        """Those of the store, without what names tell of each other, and without folders of their own."""
+        """The store's facts, without folders, hard links and attributes."""
         return self.store.facts.of_view(folders=False, hard_links=False, attributes=False, ordered=True)
 
     def identities(self) -> Sequence[Identity]:
-        """See Store: the files are read one by one, whatever is around them."""
+        """Return none: the files are read individually, so overlap with the store's root does not matter."""
         return []
 
     def stat(self, path: bytes = b"") -> Entry | None:
@@ -118,7 +118,7 @@ class ChosenStore(StoreView):
                 yield self._chosen[path]._replace(path=path)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """See Store; units come back as they were asked for, under the names here."""
+        """See Store; returned units have the names of this view."""
         asked: deque[Unit] = deque()
 
         def real() -> Iterator[Unit]:

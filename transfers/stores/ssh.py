@@ -31,9 +31,10 @@ def connect(
     again: bool = False,
     since: float | None = None,
 ) -> tuple[Connection, int]:
-    """An agent at the site, and how many logins it took; bulk data goes in by `data_host` where there is one.
+    """Start an agent at the site; return its connection and the number of logins made.
 
-    `look_at` as Connection has it. `again` is one try to come back: one login at most, which asks nothing. `since` as Login has it.
+    `bulk` connects to `data_host`, if there is one. `look_at`: see Connection. `since`: see Login.
+    `again` reconnects in one try, with at most one login and no prompt.
     """
     settings = site.ssh
     if settings is None:
@@ -61,7 +62,7 @@ def _start_agent(
     except TryLaterError as problem:
         if not problem.transient or not login.shared or (again and login.logins):
             raise
-        # A kept login may have ended between two commands: once more, over a new one.
+        # A kept login may have ended between two commands: retry once with a new one.
         try:
             login.ensure()
             connection = Connection(login.argv(argv), site.name, login, look_at=look_at, roots=roots)
@@ -72,7 +73,7 @@ def _start_agent(
 
 
 def lost_after_login(problem: TryLaterError) -> TryLaterError:
-    """The error of a connection that ended although the login was accepted: the host was reached, and may come back."""
+    """Return the error for a connection lost after an accepted login: a retry may succeed."""
     if problem.code != "unreachable":
         return problem
     return TryLaterError(
@@ -84,7 +85,7 @@ def lost_after_login(problem: TryLaterError) -> TryLaterError:
 
 
 def _further_logins(site: Site, on_event: Listener) -> list[Login]:
-    """The site's logins by number."""
+    """Return the site's logins, by number."""
     settings = site.ssh
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
@@ -95,9 +96,9 @@ def _further_logins(site: Site, on_event: Listener) -> list[Login]:
 
 
 def _begin(site: Site, logins: list[Login]) -> None:
-    """Where none has to wait for another, all begin at once, and nobody waits for them.
+    """Start further logins in the background, if no login has to wait for another.
 
-    Under a limit of bytes a second they wait until it is known how far it is, and how many that takes.
+    With a bandwidth limit they start later: the needed number depends on the round-trip time.
     """
     if _at_once(site, logins) and not logins[0].waits_for_the_first:
         for login in logins[1:]:
@@ -105,19 +106,19 @@ def _begin(site: Site, logins: list[Login]) -> None:
 
 
 def _at_once(site: Site, logins: list[Login]) -> bool:
-    """Whether further logins begin with the first one, before it is known how much there is to carry."""
+    """Return whether to start further logins with the first one, before the transfer size is known."""
     unhindered = not site.limits.login_interval_seconds and not site.limits.bandwidth
     return len(logins) > 1 and logins[0].shared and unhindered
 
 
 def _log_in_quietly(login: Login) -> None:
-    """Whoever needs this login finds out itself that it failed."""
+    """Log in without raising errors; the user of this login detects the failure."""
     with contextlib.suppress(HibaliError):
         login.ensure()
 
 
 def _over_any(further: list[Login], site: Site, look_at: bytes, problem: TryLaterError) -> Connection:
-    """An agent over one of these logins; raises `problem` where none of them came up."""
+    """Start an agent over one of these logins; raise `problem` if all failed."""
     for login in further:
         if login.shared:
             with contextlib.suppress(HibaliError):
@@ -126,7 +127,7 @@ def _over_any(further: list[Login], site: Site, look_at: bytes, problem: TryLate
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore:
-    """The folder named; `~` and a leading `$NAME` mean what they mean there."""
+    """Open the folder; `~` and a leading `$NAME` are expanded at the site."""
     site = location.site
     ways = _Ways(site, on_event)
     connection, lines = ways.open(location.raw)
@@ -143,16 +144,16 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore
 
 
 class _Ways:
-    """The logins that one store makes at a site in its life, and the lines over them."""
+    """The logins of one store at a site, and the channels over them."""
 
     def __init__(self, site: Site, on_event: Listener) -> None:
         self._site = site
         self._on_event = on_event
-        self._logins = 0  # that were made, without those of `_further`
+        self._logins = 0  # made, without those of `_further`
         self._further = _further_logins(site, on_event)
 
     def open(self, look_at: bytes) -> tuple[Connection, ChannelPool]:
-        """The first line, and further ones to come."""
+        """Open the first connection; return it and the pool of further channels."""
         site, settings = self._site, self._site.ssh
         assert settings is not None
         since = time.time()
@@ -162,12 +163,12 @@ class _Ways:
                 site, bulk=True, look_at=look_at, on_event=self._on_event, since=since
             )
         except TryLaterError as problem:
-            # A further login may have taken the last connection that the site allows.
+            # A further login may have used the last connection that the site allows.
             connection = _over_any(self._further[1:], site, look_at, problem)
         return connection, self._lines(connection)
 
     def open_again(self, look_at: bytes) -> tuple[Connection, ChannelPool]:
-        """The same in one try after all lines were lost; a further login that failed meanwhile may be tried again, too."""
+        """Do the same in one try after all channels were lost; failed further logins are tried again."""
         self._logins += sum(login.logins for login in self._further)
         self._further = _further_logins(self._site, self._on_event)
         connection, logins = connect(
@@ -192,7 +193,7 @@ class _Ways:
                 )
             return line
 
-        # Where masters are forbidden each line is a login, and the first one has been used.
+        # Without shared logins (ControlMaster) each channel is a login, and the first one is in use.
         most = settings.channels if further[0].shared else settings.logins - 1
         return ChannelPool(
             open_line,

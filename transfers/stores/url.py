@@ -42,8 +42,8 @@ from transfers.stores.webdav.store import DavStore
 
 _SAFE = "/-_.~"
 _MOST_REDIRECTS = 3
-_MOST_WHOLE = 64 * 1024 * 1024  # of a server that has no ranges, so much is read in one piece
-# A server that sends nothing for so long does not answer any more; a whole piece takes what it takes.
+_MOST_WHOLE = 64 * 1024 * 1024  # largest file read whole from a server without ranges
+# Timeout of a server that sends nothing; a whole response may take longer.
 _SILENT_SECONDS = 60.0
 _ANSWER_SECONDS = ANSWER_SECONDS
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
@@ -52,7 +52,7 @@ _Result = TypeVar("_Result")
 
 
 class Page(NamedTuple):
-    """What HEAD tells of a URL. `tag` changes when the content does, as far as the server tells; size -1: not told."""
+    """The result of HEAD. `tag`: ETag, Last-Modified or empty; size -1: unknown."""
 
     folder: bool
     size: int
@@ -61,7 +61,7 @@ class Page(NamedTuple):
 
 
 class Web:
-    """One server below one URL; may be used by many threads. Every path is bytes, below `base`, not quoted."""
+    """A web server below a base URL; thread-safe. Paths are unquoted bytes below `base`."""
 
     def __init__(self, base: str, subject: str, login: Login | None = None) -> None:
         """`base` ends in a slash; `subject` names the site in errors."""
@@ -71,7 +71,7 @@ class Web:
         self._files: Any = None
 
     def look(self, path: bytes) -> Page | None:
-        """What is there, a folder where the server leads to a URL with a slash; None where nothing is."""
+        """Query a path: a folder if the server redirects to a URL with a final slash; None if absent."""
         told = self._tried(lambda: self._within("_info", self._url(path)), absent=True)
         if told is None:
             return None
@@ -81,7 +81,7 @@ class Web:
         return Page(folder, -1 if size is None else int(size), _time_of(stamp), tag)
 
     def links(self, path: bytes) -> dict[bytes, bool]:
-        """The names that the page of a folder links to right below it, and whether each is a folder."""
+        """Return the direct children that a folder's page links to, and whether each is a folder."""
         page = self._url(path + b"/" if path else b"")
         found: dict[bytes, bool] = {}
         for link in self._tried(lambda: self._within("_ls", page, detail=False), absent=False):
@@ -102,8 +102,8 @@ class Web:
         length: int | None = None,
         most: int = _MOST_WHOLE,
     ) -> Got:
-        """All bytes, or `length` of them from `offset`, and what is told of the file once they are here."""
-        del etag  # whoever asked compares: the server may not know conditions
+        """Read the whole file, or `length` bytes from `offset`; query tag and size afterwards."""
+        del etag  # the caller compares it: the server may not support conditional requests
         url = self._url(path)
         end = None if length is None else offset + length
         start = None if length is None else offset
@@ -123,7 +123,7 @@ class Web:
         return Got(content, page.tag, page.size)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         files, self._files = self._files, None
         if files is not None and files._session is not None:  # noqa: SLF001  # fsspec has no other way
             files.close_session(files.loop, files._session)  # noqa: SLF001
@@ -132,7 +132,7 @@ class Web:
         return self.base + quote_from_bytes(path, safe=_SAFE)
 
     def _within(self, method: str, *words: Any, seconds: float | None = None, **more: Any) -> Any:
-        """What a coroutine of fsspec's returns, which has to be done in time."""
+        """Run a coroutine method of fsspec with a timeout."""
         import asyncio
 
         import aiohttp
@@ -144,7 +144,7 @@ class Web:
         async def work() -> Any:
             try:
                 return await asyncio.wait_for(getattr(files, method)(*words, **more), limit)
-            except aiohttp.ServerTimeoutError:  # of silence
+            except aiohttp.ServerTimeoutError:  # the server sent nothing
                 raise
             except TimeoutError:
                 raise too_slow(self.subject, limit) from None
@@ -179,7 +179,7 @@ class Web:
         return self._files
 
     def _tried(self, ask: Callable[[], _Result], *, absent: bool) -> _Result | Any:
-        """Ask, again where that may help; what is absent is None where that is an answer."""
+        """Call `ask` with retries; with `absent`, return None if the path does not exist."""
 
         def once() -> _Result | None:
             try:
@@ -195,7 +195,7 @@ class Web:
         return with_retries(once, subject=self.subject)
 
     def _error_of(self, problem: BaseException) -> HibaliError:
-        """Nothing of the text is repeated: it may hold a login, or an attacker's words."""
+        """Translate an error without its text, which may contain a login or text of an attacker."""
         cause = problem.__cause__ if isinstance(problem, FileNotFoundError) and problem.__cause__ else problem
         if isinstance(cause, HibaliError):
             return cause
@@ -227,7 +227,7 @@ class Web:
 
 
 def _redirect_check(base: str, subject: str) -> Any:
-    """A trace of aiohttp's that stops before a redirect to where nobody configured is requested (S15)."""
+    """Return an aiohttp trace that rejects redirects to another host or scheme (S15)."""
     import aiohttp
 
     here = urlsplit(base)
@@ -245,7 +245,7 @@ def _redirect_check(base: str, subject: str) -> Any:
 
 
 def _response_class(subject: str) -> Any:
-    """Aiohttp's class of answers, of which no more is read than was asked for."""
+    """Return a response class of aiohttp that limits the bytes read to the requested ones."""
     import aiohttp
 
     class Response(aiohttp.ClientResponse):
@@ -259,7 +259,7 @@ def _response_class(subject: str) -> Any:
                         self.close()
                         if self.status < 400:
                             raise too_long(subject, most)
-                        break  # nobody reads what is said to an error
+                        break  # error pages are not used
                     pieces.append(piece)
                 self._body = b"".join(pieces)
             return self._body
@@ -314,12 +314,12 @@ _Stack = list[Iterator[Entry]]
 
 
 class UrlStore(RequestStore):
-    """A store over pages that link to what they hold; it is only read."""
+    """A read-only store that lists folders by the links of their pages."""
 
     facts = _FACTS
 
     def __init__(self, web: Web, root: bytes, *, slash: bool = False) -> None:
-        """`root` is a path below the site's URL without slashes around it."""
+        """`root` is a path below the site's URL, without leading or trailing slashes."""
         super().__init__(web.get, self._path, threads=_AT_ONCE, name="url")
         self.where = root
         self._web = web
@@ -330,7 +330,7 @@ class UrlStore(RequestStore):
         return [identity_of_url(self._web.base, self.where)]
 
     def _path(self, path: bytes) -> bytes:
-        """Below the site's URL; raises `RefusedError` for one that could climb or is ambiguous (S1)."""
+        """Return the path below the site's URL; raise `RefusedError` if it is unsafe or ambiguous (S1)."""
         reason = unsafe_component(path)
         if reason:
             raise RefusedError(
@@ -346,7 +346,7 @@ class UrlStore(RequestStore):
         return None if page is None else _entry(path, page)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
-        """See Store. A page may leave out what it likes, so what comes is never called complete (`Facts.complete`)."""
+        """See Store. Pages may omit files, so the listing is never complete (`Facts.complete`)."""
         root = self.stat()
         if root is None:
             raise NotFoundError("no-such-place", "there is nothing there", subject=self._web.subject)
@@ -366,7 +366,7 @@ class UrlStore(RequestStore):
             raise ListingIncompleteError(self._web.subject, problems)
 
     def _children(self, folder: bytes, problems: _Problems) -> Iterator[Entry]:
-        """What one page links to, sorted; a link that leads nowhere is nothing."""
+        """Yield the entries that one page links to, sorted; ignore dead links."""
         full = b"/".join(part for part in (self.where, folder) if part)
         try:
             links = self._web.links(full)
@@ -420,14 +420,14 @@ def _entry(path: bytes, page: Page) -> Entry:
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> UrlStore | DavStore:
-    """What lies below the site's URL; at a web server it can be read, and nothing else."""
+    """Open the path below the site's URL; web servers without WebDAV are read-only."""
     if kind.is_webdav(location.site):
         return kind.open_store(location, on_event=on_event)
     return UrlStore(_web(location.site), location.raw, slash=location.slash)
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
-    """Reach the site; fills `facts`. Raises the errors of reaching it."""
+    """Connect to the site and fill `facts`. Raise connection errors."""
     if kind.is_webdav(site):
         kind.check(site, facts, on_event=on_event)
         return

@@ -1,1 +1,1 @@
-"""Large files by GridFTP."""
+"""Transfers of large files over GridFTP."""

@@ -20,13 +20,13 @@ from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.base import Committed, Item, Origin, Source, Store
 
-_BATCH = 50_000  # entries that are told apart before the first of them goes
+_BATCH = 50_000  # entries that are split by size before the first is sent
 
 
 class GridftpMover(StreamMover):
-    """The Mover protocol (transfers.movers.base.Mover); what arrives corrupt is sent again as a stream does it.
+    """A Mover (transfers.movers.base.Mover) with the retries of StreamMover.
 
-    Small files go in packs over the agent's own lines, where no round trip is waited for (decision 23).
+    Small files are sent in packs over the agent's channels, without a round trip for each (decision 23).
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class GridftpMover(StreamMover):
         on_event: Listener = ignore,
         proxy: ProxySettings | None = None,
     ) -> None:
-        """From the first of these `ends`, where a single file is called `name`, to the second; the one elsewhere has the server."""
+        """`ends` are source and target; the remote one has the server. `name` is a single file's source."""
         super().__init__(0, on_event)
         self._server = server
         self._proxy = proxy or ProxySettings()
@@ -49,7 +49,7 @@ class GridftpMover(StreamMover):
 
     @property
     def word(self) -> str:  # type: ignore[override]
-        """See Mover: the stream, as long as nothing was large enough."""
+        """See Mover: `stream` until GridFTP transferred a file."""
         return "gridftp" if self._carried else StreamMover.word
 
     def _once(
@@ -77,7 +77,7 @@ class GridftpMover(StreamMover):
         return large, small
 
     def _is_told(self, item: Item) -> bool:
-        """Whether both its names can be put into a list: that at the source, and a partial one at the target."""
+        """Return whether a list file can contain the source path and the partial path at the target."""
         path = item.entry.path
         read = self._origin.where.rstrip(b"/") + b"/" + (path if self._name is None else self._name)
         written = self._landing.where.rstrip(b"/") + b"/" + partial_path(b"", path)
@@ -126,7 +126,7 @@ class GridftpMover(StreamMover):
             )
 
     def _ready_proxy(self) -> Path | None:
-        """The proxy to log in with, looked at first; None where ssh logs in, or nobody here can look. Raises `AccessError`."""
+        """Check and return the proxy; None if ssh logs in or no program can check it. Raise `AccessError`."""
         if not self._server.wants_proxy:
             return None
         try:
@@ -134,15 +134,15 @@ class GridftpMover(StreamMover):
         except NotFoundError:
             if self._proxy.make != "no":
                 raise
-            return None  # the copying program can do without the one that looks
+            return None  # globus-url-copy does not need the program that checks proxies
 
 
 def gridftp_mover(
     origin: Origin, target: Store, ends: tuple[Site, Site], rate: int, on_event: Listener
 ) -> GridftpMover | None:
-    """The mover, where one of these `ends`, source and target, has a server and the other is a folder here.
+    """Return the mover if one of `ends` (source, target) has a server and the other is a folder here.
 
-    A `rate` is only kept on lines of our own.
+    Only hibali's own channels support a limit of the `rate`, so return None with one.
     """
     here, host = ends if ends[0].kind == "local" else ends[::-1]
     server = host.gridftp
@@ -155,5 +155,5 @@ def gridftp_mover(
 
 
 def _plain(store: object) -> PosixStore | None:
-    """Files as they are, and an agent that looks after them."""
+    """Return the store if it has plain files and an agent."""
     return store if isinstance(store, PosixStore) else None

@@ -20,7 +20,7 @@ from transfers.stores.base import Item, Unit
 
 _PROXY = "Make one: grid-proxy-init (or myproxy-logon), and the same line again goes on."
 _LOGIN = "Log in there once by hand with ssh; the same line again goes on."
-_LAST = 2000  # an error chain of the Grid Community Toolkit is some ten lines
+_LAST = 2000  # an error chain of the Grid Community Toolkit has about ten lines
 
 _EXPIRED = re.compile(
     r"expired \d|proxy credential.{0,400}expired|certificate.{0,40}has expired", re.DOTALL | re.IGNORECASE
@@ -42,13 +42,13 @@ _AWAY = re.compile(
 
 
 class DeclinedError(Exception):
-    """The server was reached and did not do it; nothing says that it will another time."""
+    """The server was reached and refused; a retry is not expected to succeed."""
 
 
 def explain(said: bytes, where: str) -> HibaliError | DeclinedError:
-    """What became of it, from the end of its standard error, which may hold any bytes; `where` is the server's URL.
+    """Translate the end of standard error, which may contain any bytes; `where` is the server's URL.
 
-    Raises nothing: `AccessError` for a login that needs somebody, `TryLaterError` for a server that is away.
+    Returns (does not raise) `AccessError` for a failed login, `TryLaterError` for an unreachable server.
     """
     text = said.decode("utf-8", "replace")
     told = text.rpartition("\nerror:")[2] if "\nerror:" in text else text
@@ -83,7 +83,7 @@ def explain(said: bytes, where: str) -> HibaliError | DeclinedError:
 
 
 def _short(told: str) -> str:
-    """The lines that say something, without the reports of what goes on."""
+    """Return the error lines, without debug output."""
     lines = [line.strip() for line in told.splitlines()]
     lines = [line for line in lines if line and not line.startswith("debug:")]
     return printable("; ".join(lines))[-_LAST:] or "it gave no reason"
@@ -92,29 +92,28 @@ def _short(told: str) -> str:
 PROGRAM = "globus-url-copy"
 HERE = "file://"
 _MIB = 1024 * 1024
-_LEAST_BYTES = 4 * _MIB  # a smaller file travels better in a pack, even over no distance
-_LEAST_RATE = 300 * _MIB  # bytes a second; what waits for less than a round trip of it is not worth one
-_NEAR = 0.005  # seconds; up to here one stream fills the line, and the kernel finds the buffers
-_FAR_STREAMS = 4  # on each connection
-_FAST_LINE = 1_250_000_000  # bytes a second, 10 Gbit/s: what the buffers of all streams together are made for
+_LEAST_BYTES = 4 * _MIB  # smaller files are faster in a pack, even without latency
+_LEAST_RATE = 300 * _MIB  # bytes per second; a file below one round trip at this rate is not worth a command
+_NEAR = 0.005  # seconds; up to this round trip one stream fills the link with the kernel's buffers
+_FAR_STREAMS = 4  # streams per connection
+_FAST_LINE = 1_250_000_000  # bytes per second (10 Gbit/s), for the total size of all buffers
 _MOST_BUFFER = 16 * _MIB
 _LEAST_PIECE, _MOST_PIECE = 16 * _MIB, 64 * _MIB
-_WORTH_A_LOGIN = 64 * _MIB  # a login takes a second or two on a long line, and makes keys at both ends
-_PIECES_EACH = 4  # so many a connection, or they do not end together
+_WORTH_A_LOGIN = 64 * _MIB  # bytes; a login takes 1-2 seconds on a long link, and CPU time at both ends
+_PIECES_EACH = 4  # pieces per connection, so that connections end at similar times
 _STALLED_SECONDS = 120
 
-_MOST_LETTERS = 500  # it has room for 512 in each URL of a list, and does not look
+_MOST_LETTERS = 500  # its buffer for a URL in a list has 512 bytes, and it does not check the length
 
-# An FTP command ends with its line: such names never get into one.
+# A line break ends an FTP command, so names with these bytes are never sent.
 _NEVER = (b"\r", b"\n", b"\0")
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a size is moved over a distance.
+    """The parameters of a transfer.
 
-    So many `connections` with so many `streams` each; `buffer` bytes for each stream, 0 for what the kernel
-    finds out; pieces of `piece` bytes.
+    `streams` is per connection; `buffer` in bytes per stream, 0 for the kernel's default; `piece` in bytes.
     """
 
     connections: int
@@ -124,12 +123,12 @@ class Fit:
 
 
 def least_bytes(round_trip: float) -> int:
-    """How large a file has to be to be worth commands of its own; `round_trip` in seconds."""
+    """Return the minimum size of a file to be sent by GridFTP; `round_trip` in seconds."""
     return _LEAST_BYTES + int(_LEAST_RATE * min(round_trip, 1.0))
 
 
 def fit(size: int, round_trip: float, most: int) -> Fit:
-    """Chosen by size and distance alone: with `most` connections, for so many bytes over a `round_trip` of so many seconds."""
+    """Choose the parameters for `size` bytes, a `round_trip` in seconds and at most `most` connections."""
     connections = max(1, min(most, ceil(size / _WORTH_A_LOGIN)))
     piece = size // (connections * _PIECES_EACH) // _MIB * _MIB
     piece = max(_LEAST_PIECE, min(_MOST_PIECE, piece))
@@ -140,9 +139,9 @@ def fit(size: int, round_trip: float, most: int) -> Fit:
 
 
 def share_out(items: Sequence[tuple[Item, int]], chosen: Fit) -> list[list[Unit]]:
-    """The pieces of each connection, in the order in which they go; every item comes with where it begins.
+    """Return the pieces of each connection, in order; every item comes with its start offset.
 
-    They take turns, so that a file fills from its start.
+    Pieces are distributed round-robin, so that each file is written from its start.
     """
     begins = {item.number: start for item, start in items}
     pieces = list(
@@ -156,7 +155,7 @@ def share_out(items: Sequence[tuple[Item, int]], chosen: Fit) -> list[list[Unit]
 
 
 def mapped(path: bytes, paths: Mapping[str, str]) -> bytes:
-    """What the server calls an absolute path: by the longest of `paths` above it, else by its own name."""
+    """Map an absolute path to the server's path by the longest matching prefix in `paths`, if any."""
     best = b""
     found = path
     for ours, theirs in paths.items():
@@ -167,31 +166,31 @@ def mapped(path: bytes, paths: Mapping[str, str]) -> bytes:
 
 
 def can_be_told(base: str, path: bytes) -> bool:
-    """Whether the server at `base` takes this absolute path for what it is: no line ends in it, no home is at its start."""
+    """Return whether the server takes this absolute path literally: no line breaks, no `~` at the start."""
     plain = path.startswith(b"/") and not path.startswith(b"/~") and not any(one in path for one in _NEVER)
     return plain and fits_a_list(base, path)
 
 
 def fits_a_list(base: str, path: bytes) -> bool:
-    """Whether the URL is one that a list may hold."""
+    """Return whether the URL is short enough for a list file."""
     return len(url_of(base, path)) <= _MOST_LETTERS
 
 
 def url_of(base: str, path: bytes) -> str:
-    """A URL of an absolute path at `base`, such as `file://`, in plain letters whatever bytes it has."""
+    """Return the percent-encoded URL of an absolute path at `base`, such as `file://`."""
     return base + quote_from_bytes(path, safe="/")
 
 
 def list_line(source: str, target: str, unit: Unit) -> str:
-    """One line of a list: both URLs in quotes, and which part is meant."""
+    """Return a line of a list file: both URLs in quotes, offset and length."""
     return f'"{source}" "{target}" {unit.offset},{unit.length}\n'
 
 
 def words(list_file: str, chosen: Fit) -> list[str]:
-    """The command line of one connection.
+    """Return the command line of one connection.
 
-    The pieces of a list go one after the other over data channels that stay open (`-fast`). `-dbg` is how it tells
-    of each that it has ended.
+    The pieces of a list are sent in order over data channels that stay open (`-fast`). With `-dbg` the
+    program prints the end of each piece.
     """
     buffer = ["-tcp-bs", str(chosen.buffer)] if chosen.buffer else []
     streams = ["-p", str(chosen.streams)]
@@ -203,10 +202,10 @@ _DONE = b"226 "  # RFC 959: closing data connection, requested file action succe
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Between which files the bytes go: both functions tell an absolute path, here and at the site.
+    """The files of a transfer: `here` and `there` return absolute paths on this machine and at the site.
 
-    `paths` map those of the site to the server's. With `up` they go there. `proxy` is the
-    one to log in with, None for whatever the program finds.
+    `paths` map paths of the site to those of the server. `up` means an upload. `proxy` is for the login; None
+    uses the program's default.
     """
 
     url: str
@@ -217,14 +216,14 @@ class Direction:
     proxy: Path | None = None
 
     def line(self, unit: Unit) -> str:
-        """The line of a list that carries this piece."""
+        """Return the line of a list file for this piece."""
         here = url_of(HERE, self.here(unit))
         there = url_of(self.url, mapped(self.there(unit), self.paths))
         return list_line(here, there, unit) if self.up else list_line(there, here, unit)
 
 
 class Copying:
-    """It says of each piece in its turn that it is there, then that all has ended."""
+    """A run of the program, which reports written pieces in order, then its end."""
 
     def __init__(
         self,
@@ -234,7 +233,7 @@ class Copying:
         passed: Callable[[Copying], None],
         ended: Callable[[Copying], None],
     ) -> None:
-        """`passed` hears that further pieces are there, `ended` comes last; both from other threads. Raises `NotFoundError`."""
+        """Other threads call `passed` after further pieces, and `ended` last. Raise `NotFoundError`."""
         self.pieces = pieces
         self.done = 0
         self.exit_code = 0
@@ -257,13 +256,13 @@ class Copying:
         threading.Thread(target=self._wait, name="gridftp", daemon=True).start()
 
     def _take(self, chunk: bytes) -> None:
-        """What the server answers stands at the beginning of a line."""
+        """Count the server's replies, which are at the start of a line."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         seen = self._seen + sum(line.startswith(_DONE) for line in lines)
         if seen == self._seen:
             return
         self._seen = seen
-        # A server has sent all before we have written all.
+        # In a download, the server's reply precedes the end of our write.
         self._tell(seen if self._up else seen - 1)
 
     def _tell(self, count: int) -> None:
@@ -272,7 +271,7 @@ class Copying:
             self._passed(self)
 
     def take_passed(self) -> Sequence[Unit]:
-        """The pieces that came since this was asked last, which makes them `done`; one thread's own."""
+        """Return the pieces written since the last call, and count them as `done`; for one thread."""
         before, self.done = self.done, self._there
         return self.pieces[before : self.done]
 
@@ -287,9 +286,9 @@ class Copying:
 
     @property
     def errors(self) -> bytes:
-        """The end of what it said; complete once it has ended."""
+        """The end of standard error; complete after the program ended."""
         return self._process.errors
 
     def kill(self) -> None:
-        """End it now; `ended` is called all the same."""
+        """Kill the program; `ended` is still called."""
         self._process.kill()

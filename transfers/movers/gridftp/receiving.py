@@ -24,15 +24,15 @@ from transfers.stores.base import Committed, Item, Problem, Unit
 
 Hashed = tuple[Item, str | None, Problem | None]
 
-_AHEAD = 2  # so many files are hashed at the same time
+_AHEAD = 2  # files hashed concurrently
 
 
 def hash_listed(
     connection: Connection, items: Sequence[Item], name: bytes | None, stopped: Callable[[], bool]
 ) -> Iterator[Hashed]:
-    """The sha256 of each whole file, or why not, as they get ready; `name` is what the source calls a single one.
+    """Yield the sha256 or the problem of each file as it completes; `name` is a single file's source path.
 
-    Once `stopped`, no further one is begun. Nothing else is asked of the agent before this ends.
+    After `stopped`, no further file is started. Send the agent no other requests before this ends.
     """
     waiting: dict[int, Item] = {}
     for number, item in enumerate(items):
@@ -54,24 +54,25 @@ def _take(connection: Connection, waiting: dict[int, Item]) -> Hashed:
     frame = connection.receive()
     with connection.understanding():
         item = waiting.pop(int(frame.header["unit"]))
-        # it has no bytes and, where that went wrong, no digest
+        # the reply has no bytes and, after a failure, no digest
         told = payload_of(Unit((item,), item.entry.size, 0, segment=True), frame, connection)
     return item, told.digests[0], told.problems.get(0)
 
 
 DECLINED = "gridftp-declined"
-_AT_ONCE = 64  # files under way: the agent holds each of them open
+_AT_ONCE = 64  # concurrent files: the agent keeps each of them open
 
 _Event = (
     protocol.Frame | tuple[Copying, bool] | Hashed | BaseException | None
-)  # a copying, and whether it has ended
+)  # a Copying with whether it has ended
 
 
 @dataclass(frozen=True, slots=True)
 class Carriage:
-    """Between which ends, and by which server; with `up` it is the target's.
+    """The endpoints and the server of a transfer; with `up` it is the target's server.
 
-    `source` leads to the agent that reads at `read_at`, an absolute path, where a single file is called `name`.
+    `source` is the connection to the agent that reads below `read_at`, an absolute path; `name` is a single
+    file.
     """
 
     server: GridftpSettings
@@ -85,7 +86,7 @@ class Carriage:
 
 
 class GridftpLanding:
-    """One landing; used once. All but listening, copying and hashing is done by whoever takes the answers."""
+    """A receiver for one transfer. Threads listen, copy and hash; the caller's thread does the rest."""
 
     def __init__(self, control: Connection, root: bytes, carriage: Carriage) -> None:
         self._control = control
@@ -101,14 +102,14 @@ class GridftpLanding:
         self._copies: set[Copying] = set()
         self._hashing = False
         self._stopped = False
-        self.declined: str | None = None  # why the server did not do it
-        self.bytes = 0  # that the server took or gave
+        self.declined: str | None = None  # why the server refused
+        self.bytes = 0  # sent or received by the server
         self.logins = 0
         self.left = True
         self.over = False
 
     def run(self, items: Iterator[Item]) -> Generator[Committed, None, None]:
-        """Yield what became of each item. Raises what keeps the server from going on; what is there is gone on with."""
+        """Yield the result of each item. Raise the server's errors; a later call resumes partial files."""
         self._begin()
         threading.Thread(target=self._listen, name="answers", daemon=True).start()
         try:
@@ -134,7 +135,7 @@ class GridftpLanding:
             self._seed = bytes.fromhex(told.header["ticket"]["seed"])
 
     def _listen(self) -> None:
-        """Runs in its own thread until the END of all."""
+        """Receive frames in a separate thread until END."""
         try:
             while True:
                 frame = self._control.receive()
@@ -145,7 +146,7 @@ class GridftpLanding:
             self._events.put(problem)
 
     def _carry(self, items: Sequence[Item]) -> Iterator[Committed]:
-        """Some files at once, from readying them until each is answered."""
+        """Transfer a batch of files, from opening them until each has a result."""
         self._waiting = {item.number: item for item in items}
         starts = [(item, self._begun.bytes_of(item)) for item in items]
         for item, start in starts:
@@ -204,7 +205,7 @@ class GridftpLanding:
         return Direction(carriage.server.url, carriage.server.paths, carriage.up, here, there, carriage.proxy)
 
     def _hash(self, items: Sequence[Item]) -> None:
-        """Runs in its own thread: the source's agent is asked for nothing else meanwhile."""
+        """Hash in a separate thread; the source's agent gets no other requests meanwhile."""
         try:
             for hashed in hash_listed(
                 self._carriage.source, items, self._carriage.name, lambda: self._stopped
@@ -215,7 +216,7 @@ class GridftpLanding:
             self._events.put(problem)
 
     def _take(self, event: _Event) -> list[Committed]:
-        """One thing that happened anywhere; what it says of items."""
+        """Process one event of any thread; return results of items."""
         if isinstance(event, BaseException):
             raise event
         if event is None:
@@ -232,7 +233,7 @@ class GridftpLanding:
         return self._take_digest(*event)
 
     def _take_passed(self, copying: Copying) -> None:
-        """Further pieces are there."""
+        """Report newly written pieces to the agent."""
         for unit in copying.take_passed():
             number = unit.items[0].number
             self.bytes += unit.length
@@ -242,7 +243,7 @@ class GridftpLanding:
                 self._control.send(protocol.PLACED, place)
 
     def _take_end(self, copying: Copying) -> None:
-        """One connection is through, or failed; one that got on begins again with what is left to it."""
+        """Process the end of a connection; restart a failed one for the remaining pieces after progress."""
         self._copies.remove(copying)
         if copying.exit_code == 0 or self.declined is not None or not self._waiting:
             return

@@ -1,1 +1,1 @@
-"""Collections that Globus reaches."""
+"""Stores in Globus collections."""

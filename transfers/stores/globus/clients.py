@@ -1,8 +1,8 @@
 """Create Globus clients with renewed tokens, limits and secrets (S16).
 
-This is the one place that knows that: the app object of the SDK, its authorizers and its token storage are not made for
-threads. No app object is used; one authorizer for each service is held behind one lock here, and every thread has a
-`TransferClient` of its own around it (`GlobusAccess.transfer`).
+The SDK's app object, authorizers and token storage are not thread-safe. This module uses no app object, one
+authorizer for each service behind one lock, and a separate `TransferClient` for each thread
+(`GlobusAccess.transfer`).
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _PIECE = 64 * 1024
 
 
 def bound_answers(client: globus_sdk.BaseClient) -> None:
-    """Let a client of the SDK ask its own service alone, and read no answer without end."""
+    """Restrict a client of the SDK to its own service, and limit the size and time of responses."""
     adapter = _Adapter(client.base_url)
     for scheme in ("https://", "http://"):
         client.transport.session.mount(scheme, adapter)
 
 
 class _Adapter(HTTPAdapter):
-    """The one of requests, which sends each request by itself, those of redirects too."""
+    """An adapter of requests, which sends every request, also those of redirects."""
 
     def __init__(self, base: str) -> None:
         parts = urlsplit(base)
@@ -111,7 +111,7 @@ def _watch(manager: Any) -> None:
 
 
 def secret_of(client: GlobusClient, subject: str) -> str:
-    """The secret; `subject` names the site. Raises `AccessError` with what to type, at once and without a question."""
+    """Return the secret without prompts; `subject` names the site. Raise `AccessError` with a hint."""
     if client.secret_variable is not None:
         found = hidden_variable(client.secret_variable)
         if found:
@@ -135,7 +135,7 @@ def secret_of(client: GlobusClient, subject: str) -> str:
 
 
 def read_secret(text: bytes) -> str:
-    """The first line; raises ValueError that repeats nothing of the text."""
+    """Return the first line; raise ValueError without any of the text."""
     line = text.partition(b"\n")[0].strip()
     if not line:
         raise ValueError("its first line is empty")
@@ -172,9 +172,9 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def open_tokens(client_id: str) -> SQLiteTokenStorage:
-    """The tokens of one client; close it. Threads have to take turns, processes do by SQLite's own lock.
+    """Open the tokens of one client; the caller closes it. Safe between processes (SQLite), not threads.
 
-    Raises `RefusedError` where somebody else could read or write the file, `AccessError` where it cannot be read.
+    Raises `RefusedError` if others have access to the file, `AccessError` if it cannot be read.
     """
     path = private_folder(state_folder() / "globus") / "tokens.db"
     if not os.path.lexists(path):
@@ -195,7 +195,7 @@ def open_tokens(client_id: str) -> SQLiteTokenStorage:
 
 
 def _create(path: Path) -> None:
-    """Make it whole or not at all: the SDK takes a file that a killed process left without tables as it is."""
+    """Create the file atomically: the SDK accepts a file without tables that a killed process left."""
     partial = path.with_name(f".{secrets.token_hex(16)}.db")
     try:
         SQLiteTokenStorage(partial, connect_params=_CONNECT).close()
@@ -226,7 +226,7 @@ Renewing = (
 
 
 class _InTurn(GlobusAuthorizer):
-    """An authorizer for many threads."""
+    """A thread-safe authorizer."""
 
     def __init__(self, inner: Renewing, lock: threading.RLock) -> None:
         self.inner = inner
@@ -242,7 +242,7 @@ class _InTurn(GlobusAuthorizer):
 
 
 class GlobusAccess:
-    """What one client may do at Globus, for the sites it was opened for; close it, or use `with`."""
+    """The access of one client to Globus; close it, or use `with`."""
 
     def __init__(self, client: GlobusClient, site: Site) -> None:
         self._client = client
@@ -255,9 +255,9 @@ class GlobusAccess:
         self._consented: set[str] = set()
 
     def transfer(self) -> globus_sdk.TransferClient:
-        """A client of the Transfer API that is logged in, for one thread; it is closed with this object.
+        """Return a logged-in client of the Transfer API for one thread; it is closed with this object.
 
-        Its methods raise errors of the SDK: call them inside `answers.answered`. Raises `AccessError`.
+        Its methods raise errors of the SDK: call them inside `errors.answered`. Raises `AccessError`.
         """
         authorizer = self._authorizer(TRANSFER, TransferScopes.all)
         retries = RetryConfig()
@@ -271,13 +271,13 @@ class GlobusAccess:
         return made
 
     def https_header(self, collection: str) -> str:
-        """The value of `Authorization` for reading a collection over HTTPS, good for a minute at least. Raises `AccessError`."""
+        """Return the `Authorization` header for HTTPS, valid for at least a minute. Raise `AccessError`."""
         authorizer = self._authorizer(collection, GCSCollectionScopes(collection).https)
         with answered(self._site):
             return authorizer.get_authorization_header()
 
     def close(self) -> None:
-        """Let go of connections and of the file of tokens."""
+        """Close the connections and the token file."""
         with self._lock:
             for each in self._opened:
                 each.close()
@@ -327,9 +327,10 @@ class GlobusAccess:
     def _keep_refreshed(
         self, authorizer: RefreshTokenAuthorizer, before: str
     ) -> Callable[[globus_sdk.OAuthTokenResponse], None]:
-        """How new tokens are kept: an answer without a refresh token leaves the old one good (RFC 6749, section 6).
+        """Return a function that stores new tokens and keeps the old refresh token if the response has none.
 
-        The SDK's own storage and authorizer would forget it.
+        The old one stays valid then (RFC 6749, section 6), but the SDK's storage and authorizer would drop
+        it.
         """
 
         def keep(answer: globus_sdk.OAuthTokenResponse) -> None:
@@ -344,7 +345,7 @@ class GlobusAccess:
         return keep
 
     def _give_consent(self, context: RetryContext) -> RetryCheckResult:
-        """A client that acts as itself consents by asking for a token with that scope; people are asked at login."""
+        """Request a token with the missing scope: this is how a confidential client consents."""
         if context.response is None or context.response.status_code != 403:
             return RetryCheckResult.no_decision
         wanted = _required_scopes(context.response)
@@ -355,15 +356,18 @@ class GlobusAccess:
             inner = self._authorizers[TRANSFER].inner
             assert isinstance(inner, ClientCredentialsAuthorizer)
             inner.scopes = " ".join(merged_scopes([inner.scopes], wanted))
-            inner.handle_missing_authorization()  # the next header is that of a new token
+            inner.handle_missing_authorization()  # the next header has a new token
         return RetryCheckResult.do_retry
 
 
 def open_access(sites: Sequence[Site]) -> GlobusAccess:
-    """What may be done at Globus for these sites, with stored tokens or the client's own secret; never asks anybody.
+    """Open access to Globus for these sites with stored tokens or the client's secret, without prompts.
 
-    Raises `UsageError` where a site has no collection or no client, or two sites name two clients; `AccessError` with the
-    line to type where a login, a consent or a secret is missing. Nothing is asked of Globus before the first request.
+    No request is sent before the first use.
+
+    Raises:
+        UsageError: A site has no collection or client, or the sites have different clients.
+        AccessError: A login, a consent or a secret is missing; the hint has the command.
     """
     clients = {client_of(site) for site in sites}
     if len(clients) > 1:
@@ -377,7 +381,7 @@ def open_access(sites: Sequence[Site]) -> GlobusAccess:
 
 
 def client_of(site: Site) -> GlobusClient:
-    """The client that asks for the site's collection. Raises `UsageError`."""
+    """Return the client for the site's collection. Raise `UsageError`."""
     if site.globus is None:
         raise UsageError(
             "no-collection",
@@ -396,7 +400,7 @@ def client_of(site: Site) -> GlobusClient:
 
 
 def login_client(client: GlobusClient, site: Site) -> globus_sdk.AuthLoginClient:
-    """The client of Globus Auth; raises `AccessError` where a secret is missing."""
+    """Return the client of Globus Auth; raise `AccessError` if its secret is missing."""
     if not client.confidential:
         return native_client(client)
     secret = secret_of(client, site.name)
@@ -407,7 +411,7 @@ def login_client(client: GlobusClient, site: Site) -> globus_sdk.AuthLoginClient
 
 
 def native_client(client: GlobusClient) -> globus_sdk.NativeAppAuthClient:
-    """The client of Globus Auth that people log in with."""
+    """Return the client of Globus Auth for logins of people."""
     made = globus_sdk.NativeAppAuthClient(client.client_id, app_name=APP_NAME)
     check_url(made.base_url)
     bound_answers(made)
@@ -415,7 +419,7 @@ def native_client(client: GlobusClient) -> globus_sdk.NativeAppAuthClient:
 
 
 def check_url(url: str) -> None:
-    """Raise `UsageError` where tokens would travel in clear (S15); the SDK takes its addresses from the environment, too."""
+    """Raise `UsageError` for an unencrypted URL (S15): environment variables can set the SDK's URLs."""
     problem = endpoint_problem(url)
     if problem is not None:
         raise UsageError(
@@ -427,7 +431,7 @@ def check_url(url: str) -> None:
 
 
 def merged_scopes(*lists: Sequence[str]) -> list[str]:
-    """The scopes of all of them, each once, with the dependencies that any of them has."""
+    """Return the union of the scopes, with merged dependencies."""
     parsed = [scope for each in lists for text in each for scope in ScopeParser.parse(text)]
     return [str(scope) for scope in ScopeParser.merge_scopes(parsed, [])]
 

@@ -20,17 +20,17 @@ from hibali.errors import (
 )
 from hibali.text import printable
 
-CONFLICT = "globus-conflict"  # the code of an error: the very same is under way already
+CONFLICT = "globus-conflict"  # error code: an identical transfer is active
 _LOGIN_ENDED = frozenset({"invalid_grant", "unauthorized_client", "invalid_token"})
 
 
 @contextmanager
 def answered(site: Site, subject: str = "", *, others: Sequence[Site] = ()) -> Iterator[None]:
-    """Errors of the SDK raised inside become ours; `subject` is what was asked for, else the site.
+    """Translate errors of the SDK into ours; `subject` is the object of the request, by default the site.
 
-    `others` are sites that the same request is about: a missing consent is told of the one that lacks it.
+    `others` are further sites of the request: a missing consent is reported for the site that lacks it.
 
-    The SDK's own carry whole answers with them, so nothing of those is kept but the code and the sentence for people.
+    Errors of the SDK contain whole responses, so only their code and message are kept.
     """
     try:
         yield
@@ -39,7 +39,7 @@ def answered(site: Site, subject: str = "", *, others: Sequence[Site] = ()) -> I
 
 
 def explain(problem: GlobusAPIError | NetworkError, site: Site, subject: str) -> HibaliError:
-    """What a failed request means; pure."""
+    """Translate a failed request; pure."""
     client = site.globus.client if site.globus is not None else None
     assert client is not None
     if isinstance(problem, NetworkError):
@@ -52,7 +52,7 @@ def explain(problem: GlobusAPIError | NetworkError, site: Site, subject: str) ->
 
 
 def _lacking(problem: GlobusAPIError | NetworkError, sites: Sequence[Site]) -> Site:
-    """The site whose collection a missing consent names; the first one otherwise."""
+    """Return the site whose collection lacks a consent, or else the first site."""
     requirements = to_gare(problem) if isinstance(problem, GlobusAPIError) else None
     wanted = " ".join(requirements.authorization_parameters.required_scopes or ()) if requirements else ""
     return next(
@@ -61,7 +61,7 @@ def _lacking(problem: GlobusAPIError | NetworkError, sites: Sequence[Site]) -> S
 
 
 def login_needed(site: Site) -> AccessError:
-    """Nobody logged in, or they logged out."""
+    """Return the error for a missing login."""
     return AccessError(
         "login-needed",
         "nobody is logged in to Globus for this site",
@@ -71,7 +71,7 @@ def login_needed(site: Site) -> AccessError:
 
 
 def _of_auth(problem: AuthAPIError, site: Site, client: GlobusClient, subject: str) -> HibaliError:
-    """An answer of Globus Auth: of the token endpoint, an error of RFC 6749, section 5.2."""
+    """Translate an error of Globus Auth; errors of the token endpoint follow RFC 6749, section 5.2."""
     word = _oauth_word(problem)
     if _passes(problem):
         return _later(problem, subject)
@@ -143,7 +143,7 @@ def _of_transfer(problem: GlobusAPIError, site: Site, client: GlobusClient, subj
 
 
 def _of_folder(problem: GlobusAPIError, subject: str) -> IncompleteError:
-    """What an operation met in a collection."""
+    """Translate an error about a folder or file in a collection."""
     if not (problem.code or "").endswith(".SizeLimit"):
         return IncompleteError("in-the-way", _sentence(problem), subject=subject)
     return IncompleteError(
@@ -155,7 +155,7 @@ def _of_folder(problem: GlobusAPIError, subject: str) -> IncompleteError:
 
 
 def _passes(problem: GlobusAPIError) -> bool:
-    """Whether it may pass by itself: throttled, or a fault at their side (Transfer API: EndpointError, ExternalError)."""
+    """Return whether a retry may succeed: throttled, or a server error (EndpointError, ExternalError)."""
     return problem.http_status == 429 or problem.http_status >= 500
 
 
@@ -178,15 +178,15 @@ def _oauth_word(problem: AuthAPIError) -> str:
     return word if isinstance(word, str) and word.replace("_", "").isalpha() else ""
 
 
-_DETAILS = 300  # characters of what an endpoint says
+_DETAILS = 300  # maximum characters of an endpoint's message
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One word of Globus: our code and words for it.
+    """Our code and message for a fault code of Globus.
 
-    `hopeless` says that trying again does not help while nobody does anything about it, `of_item` that it is about a name and
-    not about the whole task.
+    `hopeless`: retries do not help until someone fixes the cause. `of_item`: the fault concerns one file, not
+    the whole task.
     """
 
     code: str
@@ -245,19 +245,19 @@ _NO_FAULTS = frozenset({"", "OK", "Queued", "STARTED", "PROGRESS", "SUCCEEDED", 
 
 
 def is_fault(code: str) -> bool:
-    """Whether a task's `nice_status` says that something is wrong."""
+    """Return whether a task's `nice_status` is a fault."""
     return code not in _NO_FAULTS
 
 
 def fault_of(code: str) -> Fault:
-    """What a word means; one that nobody listed here is told as it is, and tried again as Globus does."""
+    """Return the fault of a code; an unknown code is reported as it is, and Globus retries."""
     if code in _ITEM:
         return Fault(*_ITEM[code], hopeless=True, of_item=True)
     return _WHOLE.get(code) or Fault("globus-fault", f"Globus reports {printable(code)[:60] or 'a failure'}")
 
 
 def error_of(code: str, subject: str, details: str = "", *, hint: str = "") -> HibaliError:
-    """What stops a call whose task came to this end."""
+    """Return the error for a task that ended with this code."""
     fault = fault_of(code)
     message = with_details(fault.words, details)
     hint = fault.hint or hint or "Run the same command again to resume."
@@ -269,6 +269,6 @@ def error_of(code: str, subject: str, details: str = "", *, hint: str = "") -> H
 
 
 def with_details(words: str, details: str) -> str:
-    """The same with what the endpoint itself said, on one line and not too long."""
+    """Append the endpoint's message, on one line and truncated."""
     said = " ".join(printable(details.replace("\n", " ")).split())[:_DETAILS]
     return f"{words}: {said}" if said else words

@@ -10,11 +10,11 @@ from transfers.stores.globus.store import GlobusStore
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> GlobusStore:
-    """The folder of a collection. Raises `UsageError`, `AccessError` where nobody is logged in."""
+    """Open a folder of a collection. Raise `UsageError`, or `AccessError` without a login."""
     return GlobusStore(location.site, location.path, on_event=on_event)
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
-    """Ask for the collection; fills `facts`. Raises the errors of reaching it."""
+    """Query the collection and fill `facts`. Raise connection errors."""
     del on_event
     look_at(site, facts)

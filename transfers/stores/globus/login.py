@@ -27,23 +27,23 @@ from transfers.stores.globus.clients import (
 from transfers.stores.globus.errors import answered
 from transfers.stores.globus.requests import list_a_little
 
-_ROUNDS = 3  # the login, the consent that the collection asks for, and what an institute asks for beside it
+_ROUNDS = 3  # login, the collection's consent, an institution's further requirement
 Ask = Callable[[str, str], str]
 
 
 @dataclass(slots=True)
 class Login:
-    """How it ended; `change` is what this call did, `facts` what the collection then said of itself."""
+    """The result: `change` is what this call did; `facts` describe the collection."""
 
     change: Literal["logged in", "same", "client", "logged out"]
     facts: dict[str, str | int | bool] = field(default_factory=dict)
 
 
 def log_in(site: Site, ask: Ask) -> Login:
-    """Log in where that is needed, with the consents that the site's collection asks for, and look whether it answers.
+    """Log in if needed, with the consents that the site's collection requires, and check that it responds.
 
-    `ask` is given a URL and why it has to be opened, and returns the code that is shown there. A client that acts as itself
-    needs no login: it is looked whether it is taken. Raises `AccessError`, and what reaching the collection raises.
+    `ask` gets a URL and the reason to open it, and returns the code shown there. A confidential client needs
+    no login, and is only checked. Raises `AccessError` and connection errors.
     """
     found = Login("client" if client_of(site).confidential else "same")
     nothing = GlobusAuthorizationParameters()
@@ -64,9 +64,9 @@ def log_in(site: Site, ask: Ask) -> Login:
 
 
 def log_out(site: Site) -> Login:
-    """Revoke the tokens of the site's client, then forget them; they are kept where Globus cannot be told.
+    """Revoke the tokens of the site's client, then remove them; keep them if Globus cannot be reached.
 
-    Other sites of the same client are logged out, too. Raises `TryLaterError`.
+    This also logs out other sites with the same client. Raises `TryLaterError`.
     """
     client = client_of(site)
     tokens = open_tokens(client.client_id)
@@ -99,7 +99,7 @@ def _has_token(site: Site, server: str) -> bool:
 
 
 def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationParameters, str] | None:
-    """None where the collection answers; else what a login has to have, and why. With `last` that is an error."""
+    """Return None if the collection responds, or else the login's parameters and reason; raise if `last`."""
     with open_access([site]) as access, answered(site):
         try:
             list_a_little(access.transfer(), site, found.facts)
@@ -124,7 +124,7 @@ def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationP
 
 
 def _run_flow(site: Site, wanted: GlobusAuthorizationParameters, why: str, ask: Ask) -> None:
-    """One turn at Globus's page: a URL, a code, and tokens kept. Raises `AccessError` for a code that is not taken."""
+    """Run one login: show a URL, read the code, store the tokens. Raise `AccessError` for a rejected code."""
     client = client_of(site)
     native = native_client(client)
     try:
@@ -161,7 +161,7 @@ def _scopes_of(site: Site) -> list[str]:
 
 
 def _remember_data_access(site: Site) -> None:
-    """Note that the collection asks for a consent to its data, so that the next login asks for it at once."""
+    """Record that the collection requires a data consent, so that the next login requests it."""
     note = _note_of_data_access(site)
     private_folder(note.parent)
     note.touch(mode=0o600)
@@ -179,7 +179,7 @@ def _session_parameters(wanted: GlobusAuthorizationParameters) -> dict[str, Any]
         "session_required_mfa",
         "session_required_policies",
         "session_required_single_domain",
-        "prompt",  # "none" is for pages without a person
+        "prompt",  # "none" is for non-interactive pages
     )
     given = {name: getattr(wanted, name) for name in names}
     return {name: value for name, value in given.items() if value is not None and value != "none"}

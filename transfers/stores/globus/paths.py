@@ -14,20 +14,20 @@ from transfers.overlap import identity_of_keys
 
 @dataclass(frozen=True, slots=True)
 class TaskTimeouts:
-    """With tasks: after how many seconds one that stands still is given up (None: when Globus does), and what an interruption does."""
+    """The limits of tasks: seconds without progress (None: Globus decides); whether interruptions cancel."""
 
     give_up_after: float | None = None
     cancel_on_interrupt: bool = False
 
 
-LINE_ENDS = (b"\n", b"\r")  # no path of a submission may have one
+LINE_ENDS = (b"\n", b"\r")  # not allowed in paths of a submission
 
 
 def path_in_collection(site: Site, path: str) -> str | None:
-    """Where the collection has what stands at `path` of the site's filesystem; None where it is outside of it.
+    """Map a path of the site's filesystem to its collection; return None if the collection lacks it.
 
-    `path` is absolute and without `..`, or begins with `~`, which is the collection's own idea of home for a site that is
-    reached by Globus alone. The longest of the site's `paths` counts; without any, both sides see the same paths.
+    `path` is absolute and without `..`, or starts with `~`: the collection's home folder, for sites that only
+    Globus reaches. The longest match in the site's `paths` applies; without `paths`, the paths are identical.
     """
     assert site.globus is not None
     if path == "~" or path.startswith("~/"):
@@ -43,12 +43,12 @@ def path_in_collection(site: Site, path: str) -> str | None:
 
 
 def identity_of_collection(collection: str, path: str) -> Identity:
-    """See transfers.overlap; `path` is in the collection."""
+    """Return the identity of a path in the collection (see transfers.overlap)."""
     return identity_of_keys(f"globus {collection.lower()}", path.encode("utf-8", "surrogateescape"))
 
 
 def identity_at(site: Site, where: bytes) -> list[Identity]:
-    """The same for `where` of a site's own filesystem, where the site has a collection that shows it."""
+    """Return the identity of a path in the site's filesystem, if the site's collection contains it."""
     if site.globus is None:
         return []
     path = path_in_collection(site, where.decode("utf-8", "surrogateescape"))
@@ -56,12 +56,12 @@ def identity_at(site: Site, where: bytes) -> list[Identity]:
 
 
 def below(root: str, path: bytes) -> str:
-    """The path in the collection of a name below `root`; raises UnicodeDecodeError for one that Globus cannot be told."""
+    """Return the collection's path of a name below `root`; raise UnicodeDecodeError if it is not UTF-8."""
     return root.rstrip("/") + "/" + path.decode("utf-8") if path else root
 
 
 def can_be_told(path: bytes) -> bool:
-    """Whether Globus can be told this name: its API speaks UTF-8, and takes no line ends."""
+    """Return whether Globus supports this name: UTF-8 without line breaks."""
     if any(end in path for end in LINE_ENDS):
         return False
     try:
@@ -71,14 +71,14 @@ def can_be_told(path: bytes) -> bool:
     return True
 
 
-CHECKSUM = 3  # the sync level that moves only what has another checksum
+CHECKSUM = 3  # the sync level that transfers only files with different checksums
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionPair:
-    """Two collections by their ids, and the folders in them that all names are below.
+    """The ids of two collections, and the root folders in them.
 
-    `deadline_seconds`: how long Globus may work at a task between them.
+    `deadline_seconds` is the time limit for each task between them.
     """
 
     source: str
@@ -88,13 +88,13 @@ class CollectionPair:
     deadline_seconds: float = GLOBUS_DEADLINE_SECONDS
 
     def words(self) -> list[str]:
-        """What tells a call's tasks from those of others."""
+        """Return the values that identify the tasks between these folders."""
         return [self.source, self.source_root, self.target, self.target_root]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One file of a task: its paths in both collections, and its sha256 in hexadecimal where it is on record."""
+    """A file of a task: its paths in both collections, and its recorded sha256 in hexadecimal, if any."""
 
     source: str
     target: str
@@ -110,10 +110,10 @@ def transfer_body(
     deadline: str,
     sync_level: int | None = None,
 ) -> dict[str, Any]:
-    """A transfer of single files: what goes is what the plan holds, so no filter rule could leave anything out.
+    """Build a transfer document of single files: exactly those of the plan, without filter rules.
 
-    Checksums are asked for by name, because an account's own default may be otherwise. Files of the source that are missing
-    or denied do not hold up the others, and a full quota ends it instead of being tried for days.
+    Checksum verification is explicit, because an account's default may differ. Missing or denied source files
+    do not stop the others, and an exceeded quota ends the task instead of retries for days.
     """
     body: dict[str, Any] = {
         "DATA_TYPE": "transfer",
@@ -151,7 +151,7 @@ def _item(piece: Piece) -> dict[str, Any]:
 def delete_body(
     collection: str, paths: Iterable[str], *, submission: str, label: str, deadline: str
 ) -> dict[str, Any]:
-    """Deletion of these names; what is gone already is done. A folder goes only in a body of its own, when it is empty."""
+    """Build a deletion document for these names; absent ones succeed. Folders need a separate document."""
     return {
         "DATA_TYPE": "delete",
         "submission_id": submission,
@@ -169,10 +169,10 @@ def delete_body(
 
 
 def label_of(operation: str, key: str) -> str:
-    """What the task is called in Globus's own list; its end tells whose it is. Letters, digits, spaces and `-` only."""
+    """Return the task's label in Globus; `key` identifies its owner. Only letters, digits, spaces and `-`."""
     return f"hibali {operation} {key[:16]}"
 
 
 def deadline_after(seconds: float, now: datetime | None = None) -> str:
-    """The time, in ISO 8601, when Globus ends a task that it has not finished by then; `now` is the present by default."""
+    """Return the time (ISO 8601) when Globus ends an unfinished task; `now` defaults to the current time."""
     return f"{(now or datetime.now(UTC)) + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S+00:00}"

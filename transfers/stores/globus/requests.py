@@ -17,38 +17,38 @@ from transfers.stores.globus.paths import path_in_collection
 Result = TypeVar("Result")
 Answer = dict[str, Any]
 
-MOST_EVENTS = 1000  # the newest ones; more are never asked for
+MOST_EVENTS = 1000  # the newest ones; more are never requested
 _PAGE = 1000
 
 
 class Globus:
-    """One client, logged in, for one thread; `site` is named in errors, and its line to log in."""
+    """A logged-in client for one thread; errors name `site` and its login command."""
 
     def __init__(
         self, client: Any, site: Site, *, others: Sequence[Site] = (), on_event: Listener = ignore
     ) -> None:
-        """`client` is a `TransferClient` of the SDK; `others` are sites that the same tasks are about."""
+        """`client` is a `TransferClient` of the SDK; `others` are further sites of the same tasks."""
         self._others = others
         self._client = client
         self.site = site
         self._on_event = on_event
 
     def submission(self) -> str:
-        """A new id under which something can be submitted once."""
+        """Return a new submission id, which makes one submission idempotent."""
         return str(self._ask(self._client.get_submission_id)["value"])
 
     def submit(self, body: Answer) -> str:
-        """The id of the task that this is, submitted now or before: the submission's id decides, so a lost answer does no harm."""
+        """Submit and return the task id; idempotent by submission id, so safe to repeat."""
         if body["DATA_TYPE"] == "delete":
             return str(self._ask(lambda: self._client.submit_delete(body))["task_id"])
         return str(self._ask(lambda: self._client.submit_transfer(body))["task_id"])
 
     def task(self, task: str) -> Answer:
-        """How it stands. Nobody gives up a task because a few questions are not answered."""
+        """Return the task's document, with extra retries: a few failed polls must not abandon a task."""
         return self._ask(lambda: self._client.get_task(task), attempts=8)
 
     def active(self, label: str) -> str | None:
-        """The task of this very label that is not over, if there is one."""
+        """Return the active task with this label, or None."""
         asked = {"filter": "status:ACTIVE,INACTIVE/type:TRANSFER,DELETE", "limit": 100}
         found = self._ask(lambda: self._client.task_list(query_params=asked))
         for task in found["DATA"]:
@@ -57,39 +57,39 @@ class Globus:
         return None
 
     def events(self, task: str) -> list[Answer]:
-        """Its newest events, the newest first, at most `MOST_EVENTS`."""
+        """Return at most `MOST_EVENTS` events, newest first."""
         found = self._ask(lambda: self._client.task_event_list(task, limit=MOST_EVENTS, offset=0))
         return list(found["DATA"])[:MOST_EVENTS]
 
     def pause_words(self, task: str) -> str:
-        """What those say who paused it, or its collections."""
+        """Return the messages of those who paused the task or its collections."""
         found = self._ask(lambda: self._client.task_pause_info(task))
         said = [rule.get("message") for rule in found.get("pause_rules") or []]
         said += [found.get(key) for key in ("message", "source_pause_message", "destination_pause_message")]
         return "; ".join(dict.fromkeys(str(words) for words in said if words))
 
     def skipped(self, task: str) -> list[Answer]:
-        """The files of the source that it left out, and why."""
+        """Return the source files that the task skipped, and the reasons."""
         return self._pages(lambda asked: self._client.task_skipped_errors(task, query_params=asked))
 
     def moved(self, task: str) -> list[Answer]:
-        """The files that it did move."""
+        """Return the files that the task transferred."""
         return self._pages(lambda asked: self._client.task_successful_transfers(task, query_params=asked))
 
     def cancel(self, task: str) -> None:
-        """Have it end; one that has ended is left as it is."""
+        """Cancel the task, unless it ended."""
         self._ask(lambda: self._client.cancel_task(task))
 
     def endpoint(self, collection: str) -> Answer:
-        """What Globus knows of a collection."""
+        """Return the document of a collection."""
         return self._ask(lambda: self._client.get_endpoint(collection))
 
     def stat(self, collection: str, path: str) -> Answer:
-        """One name. Raises `NotFoundError`."""
+        """Return the document of one path. Raise `NotFoundError`."""
         return self._ask(lambda: self._client.operation_stat(collection, path), subject=path)
 
     def page(self, collection: str, path: str, *, offset: int, limit: int) -> Answer:
-        """Some names of a folder, hidden ones too."""
+        """Return one page of a folder, with hidden names."""
         return self._ask(
             lambda: self._client.operation_ls(
                 collection, path, show_hidden=True, limit=limit, offset=offset, orderby="name"
@@ -98,7 +98,7 @@ class Globus:
         )
 
     def make_folder(self, collection: str, path: str) -> None:
-        """Make it; the one above it is there."""
+        """Create a folder; its parent must exist."""
         self._ask(lambda: self._client.operation_mkdir(collection, path), subject=path)
 
     def _pages(self, ask: Callable[[Answer], Any]) -> list[Answer]:
@@ -123,7 +123,7 @@ class Globus:
 
 
 def look_at(site: Site, facts: dict[str, str | int | bool]) -> None:
-    """Fill `facts` with what the collection says of itself. Raises `AccessError`, `NotFoundError`, `TryLaterError`."""
+    """Fill `facts` from the collection. Raise `AccessError`, `NotFoundError`, `TryLaterError`."""
     confidential = client_of(site).confidential
     with open_access([site]) as access:
         facts["globus login"] = "as the client itself" if confidential else "of a person"
@@ -132,7 +132,7 @@ def look_at(site: Site, facts: dict[str, str | int | bool]) -> None:
 
 
 def list_a_little(client: TransferClient, site: Site, facts: dict[str, str | int | bool]) -> None:
-    """Ask what the collection is and for one name in it, which needs the consent that data needs; raises what the SDK raises."""
+    """Query the collection and list one name, which requires the data consent. Raise errors of the SDK."""
     assert site.globus is not None
     found = client.get_endpoint(site.globus.collection)
     facts["globus collection"] = str(found["display_name"])

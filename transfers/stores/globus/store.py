@@ -1,4 +1,4 @@
-"""Store files in a Globus collection: list by operations, read over HTTPS, write by tasks."""
+"""Store files in a Globus collection: list with Transfer operations, read over HTTPS, write with tasks."""
 
 from __future__ import annotations
 
@@ -45,20 +45,21 @@ from transfers.stores.s3.credentials import check_endpoint
 from transfers.stores.url import Web
 from transfers.stores.webdav.requests import Login
 
-MOST_NAMES = 100_000  # Globus lists no folder with more
+MOST_NAMES = 100_000  # maximum for listing a folder in Globus
 _PAGE = 10_000
 
 Page = Callable[[bytes, int, int], dict[str, Any]]
-_TOO_MANY = "folder-too-large"  # also what Globus's own answer is translated to
+_TOO_MANY = "folder-too-large"  # also the translation of Globus's own error
 _NAMED = frozenset({"denied", "not-found", _TOO_MANY})
 _Stack = list[Iterator[Entry]]
 _Troubles = list[tuple[bytes, Problem]]
 
 
 def list_below(ask: Page, subject: str, *, shallow: bool = False) -> Iterator[Entry]:
-    """All entries below the root; `ask` gives a page of a folder, from an offset, of at most so many names.
+    """Yield all entries below the root; `ask` returns a page of a folder, given an offset and a maximum.
 
-    Raises `ListingIncompleteError` at its end for folders that could not be listed whole, and what asking raises for the root.
+    Raises `ListingIncompleteError` at the end if folders could not be listed, and errors of `ask` for the
+    root.
     """
     problems: _Troubles = []
     stack: _Stack = [iter(_children(ask, b""))]
@@ -105,7 +106,7 @@ def _child(folder: bytes, document: dict[str, Any]) -> Entry | None:
 
 
 def entry_of(path: bytes, document: dict[str, Any]) -> Entry:
-    """One name as Globus describes it; times are whole seconds, and what its links lead to is not followed."""
+    """Convert a document of Globus to an entry; times are whole seconds, and links are not followed."""
     when = _time_of(str(document.get("last_modified") or ""))
     link = document.get("link_target")
     if link is not None:
@@ -116,7 +117,7 @@ def entry_of(path: bytes, document: dict[str, Any]) -> Entry:
 
 
 def _time_of(text: str) -> int:
-    """Nanoseconds since 1970 for `2026-11-23 01:00:00+00:00`; 0 for what is none."""
+    """Convert `2026-11-23 01:00:00+00:00` to nanoseconds since 1970; return 0 if it is invalid."""
     try:
         when = datetime.fromisoformat(text)
         aware = when if when.tzinfo else when.replace(tzinfo=UTC)
@@ -126,7 +127,7 @@ def _time_of(text: str) -> int:
 
 
 TASK_NAMES = 5_000
-_STANDSTILL = 600.0  # seconds; what cannot be deleted now is left, and planned again
+_STANDSTILL = 600.0  # seconds; the next plan repeats deletions that failed
 _CHANGED = Problem("target-changed", "it changed after it was listed and was left alone")
 _NOT_EMPTY = Problem("folder-not-empty", "the folder holds what was not listed, and was left alone")
 
@@ -134,7 +135,7 @@ Listed = Callable[[bytes], dict[bytes, Entry]]
 
 
 class CollectionRemover:
-    """Deletions below one folder of one collection. Everything is looked at again right before it goes."""
+    """Deletions below one folder of a collection. Each entry is checked again just before its deletion."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class CollectionRemover:
         *,
         deadline_seconds: float = GLOBUS_DEADLINE_SECONDS,
     ) -> None:
-        """`listed` gives what a folder holds now, by path; raises `NotFoundError` for one that is gone."""
+        """`listed` returns a folder's current entries by path, or raises `NotFoundError`."""
         self._globus = globus
         self._collection = collection
         self._root = root
@@ -157,7 +158,7 @@ class CollectionRemover:
         self._deadline_seconds = deadline_seconds
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store: files first, then the folders that are empty by then, as the deepest come first."""
+        """See Store: remove files first, then the folders that are empty by then."""
         coming = iter(entries)
         while some := list(islice(coming, TASK_NAMES)):
             files = [entry for entry in some if entry.kind is not Kind.FOLDER]
@@ -184,7 +185,7 @@ class CollectionRemover:
             yield entry, problem if entry.path in left else None
 
     def _folders(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """Globus deletes a folder with all in it, so each is looked into, the deepest first."""
+        """Remove folders after listing each, deepest first: Globus deletes a folder with its contents."""
         ready: list[Entry] = []
         going: set[bytes] = set()
         for entry in entries:
@@ -213,7 +214,7 @@ class CollectionRemover:
         return found
 
     def _delete(self, entries: Sequence[Entry], *, recursive: bool) -> Problem | None:
-        """What went wrong, for all of them; a task that stands still is given up."""
+        """Delete entries with one task; return its problem. A task without progress is cancelled."""
         if not entries:
             return None
         paths = [below(self._root, entry.path) for entry in entries]
@@ -236,7 +237,7 @@ class CollectionRemover:
 
 
 def _is_same(found: Entry, listed: Entry) -> bool:
-    """Whether a name still is what was listed; a time that was not known then says nothing."""
+    """Return whether an entry is unchanged since it was listed; an unknown time is not compared."""
     same = (found.kind, found.size) == (listed.kind, listed.size)
     return same and (not listed.mtime_ns or found.mtime_ns == listed.mtime_ns)
 
@@ -269,7 +270,7 @@ class GlobusStore(RequestStore):
     """A store over the operations of Globus Transfer."""
 
     def __init__(self, site: Site, where: str, *, on_event: Listener = ignore) -> None:
-        """`where` is a path of the site. Raises `UsageError`, `AccessError` where nobody is logged in."""
+        """`where` is a path of the site. Raise `UsageError`, or `AccessError` without a login."""
         from transfers.stores.globus.clients import open_access
 
         assert site.globus is not None
@@ -296,7 +297,7 @@ class GlobusStore(RequestStore):
         return [identity_of_collection(self._collection, self.root)]
 
     def _path(self, path: bytes) -> str:
-        """In the collection; raises `RefusedError` for one that could climb, or that Globus cannot be told (S1)."""
+        """Return the path in the collection; raise `RefusedError` if it is unsafe or not UTF-8 (S1)."""
         reason = unsafe_component(path) if path else None
         try:
             found = below(self.root, path)
@@ -315,7 +316,7 @@ class GlobusStore(RequestStore):
         except NotFoundError:
             return None
         except IncompleteError as problem:
-            if problem.code == "in-the-way":  # a file stands above it
+            if problem.code == "in-the-way":  # a parent is a file
                 return None
             raise
 
@@ -331,7 +332,7 @@ class GlobusStore(RequestStore):
         return self._globus.page(self._collection, self._path(folder), offset=offset, limit=limit)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """See Store: over HTTPS; folders and links are known without it."""
+        """See Store: read over HTTPS; folders and links need no request."""
         asked: list[Unit] = []
 
         def tagged() -> Iterator[Unit]:
@@ -347,7 +348,7 @@ class GlobusStore(RequestStore):
             yield payload
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store: every file is read whole over HTTPS, where the site's settings allow that."""
+        """See Store: read every file over HTTPS, if the site's settings allow it."""
         if not self._facts.hashes:
             why = Problem(
                 "cannot-hash", "without `https` in the site's globus table nothing can be read there"
@@ -368,7 +369,7 @@ class GlobusStore(RequestStore):
         length: int | None = None,
         most: int = MOST_ANSWER,
     ) -> Got:
-        """Bytes of a file, as `Reading` asks for them; whoever names a tag is told whether the file still is what was listed."""
+        """Return bytes of a file for `Reading`; with an `etag`, also query its current tag and size."""
         self._path(path)
         got = self._https().get(path, offset=offset, length=length, most=most)
         if etag is None:
@@ -379,7 +380,7 @@ class GlobusStore(RequestStore):
         return Got(got.content, _tag(found), found.size)
 
     def _https(self) -> Web:
-        """The collection's own server, asked with a token of its own. Raises `UsageError` where it has none."""
+        """Return the collection's HTTPS server with its own token. Raise `UsageError` if it has none."""
         if self._web is None:
             if not self._facts.hashes:
                 raise UsageError(
@@ -408,7 +409,7 @@ class GlobusStore(RequestStore):
         return self._web
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
-        """See Store: folders are made; files come by tasks of Globus, and not this way."""
+        """See Store: create folders; only Globus tasks write files."""
         for payload in payloads:
             for position, item in enumerate(payload.unit.items):
                 if payload.unit.last:
@@ -427,7 +428,7 @@ class GlobusStore(RequestStore):
         return None
 
     def _make(self, path: bytes) -> None:
-        """One folder, which may stand there already."""
+        """Create one folder, unless it exists."""
         try:
             self._globus.make_folder(self._collection, self._path(path))
         except HibaliError as problem:
@@ -459,7 +460,7 @@ class GlobusStore(RequestStore):
         return {_joined(folder, entry.path): entry for entry in below_it}
 
     def make_root(self) -> None:
-        """See Store; those above it are made, too."""
+        """See Store; parents are created, too."""
         missing: list[str] = []
         path = self.root.rstrip("/")
         while path not in {"", "/~"} and not self._stands(path):
@@ -484,12 +485,12 @@ class GlobusStore(RequestStore):
 
 
 def _facts(*, https: bool) -> Facts:
-    """What is written is read back where that is allowed; what is only read is hashed here as it comes."""
+    """Return the facts; with HTTPS, written files are read back and read files are hashed here."""
     return replace(_FACTS, hashes=True, proof_write=Proof.DIGEST, proof_read=Proof.SIZE) if https else _FACTS
 
 
 def _tag(entry: Entry) -> str:
-    """What tells one content of a file from another, as far as Globus does."""
+    """Return a version tag from size and time, the only such data of Globus."""
     return f"{entry.size}-{entry.mtime_ns}"
 
 

@@ -31,7 +31,7 @@ from transfers.stores.globus.requests import MOST_EVENTS, Answer, Globus
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One file of a task, as the source listed it, and the path below the target's root that it is written at."""
+    """A file of a task, as listed at the source; `written` is its path below the target's root."""
 
     path: bytes
     size: int
@@ -43,7 +43,7 @@ class Sent:
 
 @dataclass(slots=True)
 class BegunTask:
-    """A submission with all that belongs to it; `task` is known once Globus has answered."""
+    """A recorded submission; `task` is the task id, once Globus has returned it."""
 
     path: Path
     submission: str
@@ -52,23 +52,23 @@ class BegunTask:
     task: str | None = None
 
     def answered(self, task: str) -> None:
-        """Globus knows it as this task."""
+        """Record the task id that Globus returned."""
         self.task = task
         with Journal(self.path) as journal:
             journal.append({"kind": "submitted", "at": now(), "task": task}, durable=True)
 
     def forget(self) -> None:
-        """All of it is answered for."""
+        """Remove the record, when all files have a result."""
         self.path.unlink(missing_ok=True)
 
 
 def key_of(ends: CollectionPair) -> str:
-    """What tasks from one folder to another are known by."""
+    """Return the key of tasks between two folders."""
     return hashlib.sha256(line_of_json({"ends": ends.words()}).encode("ascii")).hexdigest()[:32]
 
 
 def begin_task(ends: CollectionPair, submission: str, label: str, files: Iterable[Sent]) -> BegunTask:
-    """On disk when this returns, before anything is submitted. Raises `RefusedError`, `IncompleteError`."""
+    """Record a task durably before it is submitted. Raise `RefusedError`, `IncompleteError`."""
     sent = list(files)
     path = _folder(ends) / f"{submission}.jsonl"
     with Journal(path) as journal:
@@ -80,7 +80,7 @@ def begin_task(ends: CollectionPair, submission: str, label: str, files: Iterabl
 
 
 def begun_tasks(ends: CollectionPair) -> Iterator[BegunTask]:
-    """Those that earlier calls left, the oldest first; one that was not written in whole was never submitted."""
+    """Yield the recorded tasks of earlier calls, oldest first; remove incomplete records, never submitted."""
     found = [(path, _read(path)) for path in _folder(ends).glob("*.jsonl")]
     for path, task in sorted(found, key=lambda pair: pair[0].stat().st_mtime_ns):
         if task is None:
@@ -116,14 +116,14 @@ def _read(path: Path) -> BegunTask | None:
     return found if ready else None
 
 
-HOPELESS_SECONDS = 60.0  # a task that only tries again what cannot succeed is given so long
+HOPELESS_SECONDS = 60.0  # limit for a task whose retries cannot succeed
 _LONGEST_PAUSE = 10.0
-_SAID = 20  # faults of one kind are told so often
+_SAID = 20  # maximum reports of one kind of fault
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a task ended: `code` is Globus's word for what ended it, empty for success; `details` what was said of it."""
+    """The end of a task: `code` is Globus's error code, empty for success; `details` is its message."""
 
     task: str
     code: str = ""
@@ -134,7 +134,7 @@ class End:
 
 
 class Standstill:
-    """For how long a task has not got on while something is wrong with it; a pure decision."""
+    """A measure of the time that a faulty task made no progress; pure."""
 
     def __init__(self, give_up_after: float | None) -> None:
         self._patience = give_up_after
@@ -142,7 +142,7 @@ class Standstill:
         self._since = 0.0
 
     def is_too_long(self, now: float, task: Answer) -> bool:
-        """Whether it has stood still for too long. Without a fault a task may take its time."""
+        """Return whether the limit is exceeded. A task without a fault has no limit."""
         mark = [task.get(key) for key in ("bytes_transferred", "files_transferred", "subtasks_succeeded")]
         code = code_of(task)
         if mark != self._mark or not code:
@@ -157,7 +157,7 @@ class Standstill:
 
 
 def code_of(task: Answer) -> str:
-    """What is wrong with a task that is under way, in Globus's word; empty for nothing."""
+    """Return the fault code of an active task; empty without a fault."""
     if task.get("is_paused"):
         return "PAUSED"
     status = str(task.get("nice_status") or "")
@@ -167,7 +167,7 @@ def code_of(task: Answer) -> str:
 
 
 class Following:
-    """One task. Its faults are told once each."""
+    """A poller of one task, which reports each fault once."""
 
     def __init__(self, globus: Globus, task: str, on_event: Listener, *, give_up_after: float | None) -> None:
         self._globus = globus
@@ -180,9 +180,9 @@ class Following:
         self._paused = False
 
     def until_over(self, *, on_interruption: Callable[[], None]) -> End:
-        """How it ended; a task that stands still for too long is cancelled.
+        """Poll the task until it ends; cancel it after too long without progress.
 
-        `on_interruption` is called before an interruption goes on.
+        `on_interruption` is called before KeyboardInterrupt is raised again.
         """
         pauses = growing_intervals(0.2, _LONGEST_PAUSE)
         try:
@@ -227,7 +227,7 @@ class Following:
             self._on_event(Noted(f"Globus task {self._task}: {words}{more}"))
 
     def _give_up(self, code: str) -> End:
-        """Cancelled, and over: what it had under way is not written any more."""
+        """Cancel the task and wait until it ended, so that it writes no more files."""
         details = self._last_details(code)
         self._globus.cancel(self._task)
         pauses = growing_intervals(0.1, _LONGEST_PAUSE)
@@ -255,11 +255,11 @@ class Following:
         return ""
 
 
-_CONFLICT = "globus-conflict"  # see answers; this module is loaded without the SDK
+_CONFLICT = "globus-conflict"  # see errors.CONFLICT
 
 
 class Tasks:
-    """Transfers from one folder of a collection to another."""
+    """The tasks from a folder of one collection to a folder of another."""
 
     def __init__(
         self, globus: Globus, ends: CollectionPair, operation: str, patience: TaskTimeouts, on_event: Listener
@@ -272,19 +272,19 @@ class Tasks:
         self.bytes = 0
 
     def begin(self, files: Sequence[Sent]) -> BegunTask:
-        """Submit them as one task. Raises `TryLaterError("globus-conflict")` where others are at the same."""
+        """Submit one task. Raise `TryLaterError("globus-conflict")` if an identical one is active."""
         task = begin_task(self._ends, self._globus.submission(), self._label, files)
         try:
             self._submit(task)
         except HibaliError as problem:
-            # Where it was refused for what it is there is no such task; anything else may hide that an answer was lost.
+            # A refused task does not exist; after other errors it may, if only the response was lost.
             if isinstance(problem, RefusedError) or problem.code == _CONFLICT:
                 task.forget()
             raise
         return task
 
     def earlier(self, known: Collection[str]) -> Iterator[BegunTask]:
-        """But for submissions that are `known`, what earlier calls of the same ends began and did not see the end of, each once it is over."""
+        """Follow the tasks that earlier calls left, except `known`; yield each at its end."""
         for task in begun_tasks(self._ends):
             if task.submission in known:
                 continue
@@ -294,17 +294,17 @@ class Tasks:
                     self._submit(task)
                 self.follow(task)
             except (NotFoundError, RefusedError):
-                task.forget()  # Globus knows nothing of it any more
+                task.forget()  # Globus no longer has this task
             else:
                 yield task
 
     def follow(self, task: BegunTask) -> End:
-        """How it ended."""
+        """Follow the task to its end."""
         assert task.task is not None
         return self._follow(task.task)
 
     def check(self, files: Sequence[Sent]) -> tuple[End, set[bytes]]:
-        """A second pass over the same files by their checksums, and the paths of those that it had to move."""
+        """Compare checksums in a second task; return its end and the paths that it had to transfer again."""
         pieces = [self._piece(file) for file in files]
         body = transfer_body(
             self._ends,
@@ -322,13 +322,13 @@ class Tasks:
         return end, {file.path for file, piece in zip(files, pieces, strict=True) if piece.target in moved}
 
     def written(self, task: BegunTask) -> set[bytes]:
-        """The paths of the files that Globus says it has written."""
+        """Return the paths of the files that Globus reports as written."""
         assert task.task is not None
         moved = {str(one["destination_path"]) for one in self._globus.moved(task.task)}
         return {file.path for file in task.files if self._piece(file).target in moved}
 
     def skipped(self, task: BegunTask) -> dict[bytes, tuple[str, str]]:
-        """The paths of the files that the source would not give, with Globus's word for why and what was said."""
+        """Return the skipped source files: path to Globus's error code and message."""
         assert task.task is not None
         by_source = {self._piece(file).source: file.path for file in task.files}
         found = {}
@@ -342,7 +342,7 @@ class Tasks:
         return Piece(file.source, below(self._ends.target_root, file.written), file.digest)
 
     def _submit(self, task: BegunTask) -> None:
-        """The same files under the same id, however often it takes: of a body that it knows Globus takes no new deadline."""
+        """Submit the task; repeating the same submission id is safe. Globus ignores a new deadline then."""
         body = transfer_body(
             self._ends,
             [self._piece(file) for file in task.files],
@@ -367,7 +367,7 @@ class Tasks:
         )
 
     def _wait_for_other(self, problem: HibaliError) -> None:
-        """Whoever of ours is at the very same, from another machine or without its ledger, is let finish."""
+        """Wait for an identical task of this account from another machine or without a ledger record."""
         other = self._globus.active(self._label)
         if other is None:
             raise TryLaterError(
@@ -391,7 +391,7 @@ class Tasks:
         return end
 
     def leaving(self, task: str) -> Callable[[], None]:
-        """What is done with a task when the call is interrupted, in words."""
+        """Return a function that handles an interruption: cancel the task, or report that it continues."""
 
         def leave() -> None:
             if self._patience.cancel_on_interrupt:
