@@ -144,7 +144,7 @@ def in_order(found: Iterable[Listed], subject: str) -> Iterator[Listed]:
 
 
 def _spilled(run: list[Listed]) -> IO[bytes]:
-    stream = tempfile.TemporaryFile()  # noqa: SIM115  # the merging caller closes it
+    stream = tempfile.TemporaryFile()  # noqa: SIM115  # closed by who merges
     for listed in run:
         line = json.dumps([listed.path.decode("latin-1"), *listed[1:]], separators=(",", ":"))
         stream.write(line.encode("ascii") + b"\n")

@@ -322,7 +322,7 @@ class Requests:
             timeout=(_CONNECT_SECONDS, patience),
             max_pool_connections=CONNECTIONS,
         )
-        pools = self._session._pool_classes_by_scheme  # noqa: SLF001  # botocore does not expose urllib3's setting
+        pools = self._session._pool_classes_by_scheme  # noqa: SLF001  # urllib3's setting, which botocore gives no name
         pools.update({scheme: watched(kind) for scheme, kind in pools.items()})
         self._signer = _signer_class()
 

@@ -112,8 +112,8 @@ class S3SmallFiles(SmallFiles):
         put = self._put_new if self._honours.conditional_create else self._put_absent
         stands = list(self._pool.map(put, contents, contents.values()))
         if contents and not self._honours.locks:
-            # Fischer's mutual exclusion, for servers without compare-and-set: the last writer after the wait wins.
-            # Swift rejects a PUT if the key exists, but accepts both of two concurrent PUTs.
+            # Fischer's mutual exclusion, for servers without compare-and-set: the last writer after the wait
+            # wins. Swift rejects a PUT if the key exists, but accepts both of two concurrent PUTs.
             pause(_SETTLED_SECONDS)
             stands = [True] * len(contents)
         doubtful = [path for path, there in zip(contents, stands, strict=True) if there]

@@ -284,7 +284,7 @@ class _Whole:
 
 
 class Writing:
-    """One `write` call, used once: `committed` objects, `bytes` sent, `continued` if old parts were reused."""
+    """One `write` call, used once: `committed` objects, `bytes` sent, `continued` if parts were reused."""
 
     def __init__(self, place: WriteTarget) -> None:
         self._place = place
