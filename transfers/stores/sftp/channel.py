@@ -64,15 +64,15 @@ class Reader:
         return found
 
     def number(self) -> int:
-        """A number of 32 bits."""
+        """Return a 32-bit number."""
         return int.from_bytes(self.take(4), "big")
 
     def large(self) -> int:
-        """A number of 64 bits."""
+        """Return a 64-bit number."""
         return int.from_bytes(self.take(8), "big")
 
     def text(self) -> bytes:
-        """Bytes with their length before them."""
+        """Return a length-prefixed string."""
         return self.take(self.number())
 
     def attributes(self) -> Attributes:
@@ -101,17 +101,17 @@ class Reader:
 
 
 def number(value: int) -> bytes:
-    """A number of 32 bits."""
+    """Encode a 32-bit number."""
     return value.to_bytes(4, "big")
 
 
 def large(value: int) -> bytes:
-    """A number of 64 bits."""
+    """Encode a 64-bit number."""
     return value.to_bytes(8, "big")
 
 
 def text(value: bytes) -> bytes:
-    """Bytes with their length before them."""
+    """Encode a length-prefixed string."""
     return number(len(value)) + value
 
 

@@ -19,7 +19,7 @@ _SECOND = 1_000_000_000
 
 
 def facts_of(*, read_back: bool) -> Facts:
-    """Return the facts: times are whole seconds; files are hashed with `read_back`, else only size is known."""
+    """Return the facts: times are whole seconds; only with `read_back` are files hashed at both ends."""
     return Facts(
         kind="sftp",
         proof_read=Proof.DIGEST,

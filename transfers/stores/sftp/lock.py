@@ -76,7 +76,6 @@ class Own:
     def refresh(self, path: bytes, content: bytes) -> bool:
         """Rewrite a file's content, which updates its time by the server's clock.
 
-
         Returns False if the content differs. Uses one handle, so a concurrently renamed file is not
         changed. Raises `StatusError`.
         """

@@ -134,7 +134,7 @@ class Guard:
         """Resolve an absolute path. Raise `RefusedError` for a symlink of another account below a root.
 
         With `writes`, also refuse such a symlink outside all roots; with `confined`, refuse a path that
-        leads out of the configured root.
+        leads out of the innermost configured root that it names.
         """
         self._prepare()
         assert self._roots is not None

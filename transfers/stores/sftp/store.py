@@ -235,7 +235,7 @@ class SftpStore(Store):
         self._reached = True
 
     def _check_path(self) -> None:
-        """Raise `RefusedError` or `IncompleteError` if the path resolves elsewhere now; call before a change."""
+        """Raise `RefusedError` or `IncompleteError` if the path resolves elsewhere now, before a change."""
         if self._guard is not None and self._reached:
             self._guard.check_same(self.where, self._real)
 
