@@ -40,7 +40,7 @@ class Keeping:
     def __init__(
         self, requests: Requests, pool: Executor, key_of: Callable[[bytes], bytes], prefix: bytes
     ) -> None:
-        """Store the parts; `key_of` returns a path's full key, copies go below `prefix` (no final slash)."""
+        """Set the fields; `key_of` returns a path's full key, copies go below `prefix` (no final slash)."""
         self._requests = requests
         self._pool = pool
         self._key_of = key_of

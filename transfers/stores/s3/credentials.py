@@ -73,7 +73,7 @@ class CredentialSource:
         )
 
     def _from_environment(self) -> Credentials | None:
-        """Read botocore's first source, the environment; loading a botocore session is much slower."""
+        """Read botocore's first source, the environment, without the cost of loading a botocore session."""
         access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
         ends = os.environ.get("AWS_CREDENTIAL_EXPIRATION")
         if not (access and secret and is_environment_alone(self._settings)) or ends:
@@ -128,8 +128,9 @@ def parse_process_credentials(text: bytes) -> Credentials:
 
 
 def is_environment_alone(settings: S3Settings) -> bool:
-    """Return whether no profile and no shared files exist (AWS SDKs reference, "Shared config and
-    credentials files").
+    """Return whether no profile and no shared file exists.
+
+    Source: AWS SDKs reference, "Shared config and credentials files".
     """
     if settings.profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE"):
         return False
@@ -138,9 +139,7 @@ def is_environment_alone(settings: S3Settings) -> bool:
 
 
 def profile_session(settings: S3Settings, subject: str) -> Any:
-    """Return a botocore session of environment, profile and shared files. Raise `AccessError` for an
-    unknown profile.
-    """
+    """Return a botocore session for the site's profile. Raise `AccessError` for an unknown profile."""
     import botocore.session
 
     def make() -> Any:

@@ -266,7 +266,7 @@ class Upload:
         proves: bool,
         existing: Mapping[int, Part],
     ) -> None:
-        """Store the parts; `checksum` adds one that the server checks, `existing` are not sent again."""
+        """Set the fields; `checksum` adds one that the server checks, `existing` are not sent again."""
         self._requests = requests
         self._key = key
         self._checksum = checksum

@@ -303,7 +303,7 @@ class Requests:
         *,
         patience: float | None = None,
     ) -> None:
-        """Store the parts; `subject` names site and bucket in errors, `patience` is a read timeout (s)."""
+        """Set the fields; `subject` names site and bucket in errors, `patience` is a read timeout (s)."""
         from botocore.httpsession import URLLib3Session
         from botocore.utils import get_environ_proxies
 
@@ -368,7 +368,7 @@ class Requests:
         return self.tried(once)
 
     def tried(self, attempt: Callable[[], Result]) -> Result:
-        """Call `attempt` with retries; a server found unreachable counts as such for all threads."""
+        """Call `attempt` with retries, but only once while the server is unreachable for any thread."""
         try:
             found = with_retries(
                 attempt,

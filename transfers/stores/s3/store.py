@@ -64,7 +64,7 @@ class S3SmallFiles(SmallFiles):
         probe: Callable[[], Honours],
         let_go: Callable[[], None],
     ) -> None:
-        """Store the parts; `prefix` is empty or ends in "/", `let_go` closes the store."""
+        """Set the fields; `prefix` is empty or ends in "/", `let_go` closes the store."""
         self._requests = requests
         self._pool = pool
         self._prefix = prefix
@@ -175,7 +175,7 @@ class S3Store(RequestStore):
         on_event: Listener = ignore,
         lease: int = LEASE_SECONDS,
     ) -> None:
-        """Store the parts; `root` has no outer slashes; `slash` prefers a folder to a file of that name."""
+        """Set the fields; `root` has no outer slashes; `slash` prefers a folder to a file of that name."""
         self._bulk = Bulk(requests)
         super().__init__(self._bulk.get, self._key, threads=CONNECTIONS, name="s3")
         self.where = root

@@ -38,7 +38,7 @@ class ExpectedObjects:
     """A check of the keys of exact items just before they are written."""
 
     def __init__(self, requests: Requests, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
-        """Store the parts; `key_of` returns the full key of a path below the root."""
+        """Set the fields; `key_of` returns the full key of a path below the root."""
         self._requests = requests
         self._pool = pool
         self._key_of = key_of

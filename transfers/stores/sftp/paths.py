@@ -124,7 +124,7 @@ class Guard:
     """The configured roots of one site; the roots and the folders above them are trusted."""
 
     def __init__(self, client: Client, roots: Iterable[str]) -> None:
-        """Store the parts; `roots` have the format of `Location.path`."""
+        """Set the fields; `roots` have the format of `Location.path`."""
         self._client = client
         self._written = tuple(roots)
         self._roots: list[bytes] | None = None

@@ -202,7 +202,7 @@ class Files:
     """Reads of regular files below a root; thread-safe."""
 
     def __init__(self, client: Client, beneath: Beneath, stopped: threading.Event | None = None) -> None:
-        """Store the parts; `stopped` ends the hashing of large files early."""
+        """Set the fields; `stopped` ends the hashing of large files early."""
         self._client = client
         self._beneath = beneath
         self._stopped = stopped or threading.Event()

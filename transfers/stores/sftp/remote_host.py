@@ -44,7 +44,7 @@ class SftpHost:
     """One login at one site (transfers.remote.host.RemoteHost)."""
 
     def __init__(self, client: Client, login: Login, command: Sequence[str], guard: Guard) -> None:
-        """Store the parts; `command` is the user's ssh command before the host, `guard` checks symlinks."""
+        """Set the fields; `command` is the user's ssh command before the host, `guard` checks symlinks."""
         self._client = client
         self._guard = guard
         self._read_in: set[bytes] = set()  # folders that were checked before a read in them
@@ -57,7 +57,7 @@ class SftpHost:
         return expand(self._client, path.encode("utf-8", "surrogateescape"))
 
     def facts(self) -> dict[str, str]:
-        """See RemoteHost: only what file attributes tell."""
+        """See RemoteHost: only what file attributes contain."""
         if self._facts is None:
             home = self._client.real_path(b".")
             facts = {"host": self._login.host, "home": printable(home), "python": "", "boot": ""}

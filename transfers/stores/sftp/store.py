@@ -202,7 +202,7 @@ class SftpStore(Store):
         guard: Guard | None = None,
         confined: bool = False,
     ) -> None:
-        """Store the parts; `path` is absolute, `guard` checks symlinks, `confined` as in PosixStore."""
+        """Set the fields; `path` is absolute, `guard` checks symlinks, `confined` as in PosixStore."""
         self._facts = facts
         self.where = path
         self._guard = guard

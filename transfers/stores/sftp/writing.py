@@ -442,7 +442,7 @@ class Landing:
                 one.name = b""
 
     def _check_expected(self, partials: list[Partial]) -> None:
-        """Refuse to replace what a saved plan did not see; SFTP tells kind, size and second only."""
+        """Refuse to replace what a saved plan did not see, by kind, size and second (SFTP has no more)."""
         client = self._client
         asked = [client.ask_stat(self._beneath.full(one.item.entry.path)) for one in partials]
         for one, pending in zip(partials, asked, strict=True):

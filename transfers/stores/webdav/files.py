@@ -44,7 +44,7 @@ _WORD = re.compile(r"1 ([0-9a-f]{64}) (\d{1,20}) (-?\d{1,28}) (-1|\d{1,4}) (\S{1
 
 
 class Found(NamedTuple):
-    """A name's properties from the server. `tag` changes with the content, as far as known; size -1: unknown."""
+    """A name's properties from the server. `tag` changes with the content where known; size -1: unknown."""
 
     folder: bool
     size: int
@@ -284,7 +284,7 @@ class Files:
         length: int | None = None,
         most: int = MOST_ANSWER,
     ) -> Got:
-        """Read a file (at most `most` bytes) or `length` bytes from `offset`; return also tag and full size."""
+        """Read a file (at most `most` bytes) or `length` bytes from `offset`; return its tag and size too."""
         del etag  # the caller compares: a tag is weak in its first second, which If-Match rejects
         content = bytearray()
         heads: list[Answer] = []

@@ -172,9 +172,7 @@ class DavLock(Lease):
         return self._wire.ask("LOCK", self._path, headers=headers, accept=_REFUSED).status < 300
 
     def _remove(self) -> None:
-        """Remove lock and folder in one request if the folder holds nothing else, so that no client sees
-        only one of them.
-        """
+        """Remove lock and folder in one request if nothing else is in it, so no client sees one alone."""
         mine = holding(self._wire, self._path, self._lock)
         names = [name for name, _ in self._files.children(self._folder).names]
         if names == [b"lock"] and self._delete(self._folder, mine, folder=True):

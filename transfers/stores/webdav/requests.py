@@ -68,9 +68,7 @@ BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def error_of(status: int, subject: str) -> HibaliError:
-    """Return the error for a status (RFC 9110, RFC 4918), without text of the answer, which may hold
-    anything.
-    """
+    """Return the error for a status (RFC 9110, RFC 4918); it repeats no text of the answer."""
     said = f"status {status}"
     if status in {401, 403, 407}:
         return AccessError(
@@ -125,7 +123,7 @@ class Wire:
     def __init__(
         self, url: str, subject: str, login: Login | None = None, on_event: Listener = ignore
     ) -> None:
-        """Store the parts; `url` is http or https, `subject` names the site in errors."""
+        """Set the fields; `url` is http or https, `subject` names the site in errors."""
         parts = urlsplit(url)
         self.subject = subject
         self.origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

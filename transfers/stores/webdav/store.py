@@ -42,7 +42,7 @@ class Listing:
     """One walk of a tree; `problems`, `orphans` and `places` are complete after the iteration."""
 
     def __init__(self, files: Files, pool: Executor, root: bytes, own: Own, *, shallow: bool = False) -> None:
-        """Store the parts; `root` is a folder, and entries are relative to it."""
+        """Set the fields; `root` is a folder, and entries are relative to it."""
         self._files = files
         self._pool = pool
         self._root = root
@@ -155,7 +155,7 @@ class DavStore(RequestStore):
         on_event: Listener = ignore,
         lease: int = LEASE_SECONDS,
     ) -> None:
-        """Store the parts; `root` is a path below the site's URL without outer slashes."""
+        """Set the fields; `root` is a path below the site's URL without outer slashes."""
         self._files = Files(wire)
         super().__init__(self._files.get, self._path, threads=CONNECTIONS, name="webdav")
         self.where = root

@@ -447,7 +447,7 @@ class FileRemover:
     def __init__(
         self, files: Files, pool: Executor, honours: Honours, path_of: Callable[[bytes], bytes]
     ) -> None:
-        """Store the parts; `path_of` returns the full path of one below the root."""
+        """Set the fields; `path_of` returns the full path of one below the root."""
         self._files = files
         self._pool = pool
         self._honours = honours
