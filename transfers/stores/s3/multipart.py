@@ -89,10 +89,7 @@ class BegunUpload:
 
 
 class Uploads:
-    """The append-only upload record of one root; thread-safe.
-
-    Errors in it only cause bytes to be sent again.
-    """
+    """The append-only upload record of one root; thread-safe. Errors in it only cause resent bytes."""
 
     def __init__(self, site: str, endpoint: str, bucket: str, root: bytes) -> None:
         words = b"\n".join((endpoint.encode(), bucket.encode(), root))

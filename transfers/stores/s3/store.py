@@ -134,10 +134,7 @@ class S3SmallFiles(SmallFiles):
         return existing.status != 404
 
     def _other(self, path: bytes, content: bytes | None) -> bytes | None:
-        """Return the stored content if it differs from `content`, else None.
-
-        A repeated PUT whose first answer was lost finds its own content.
-        """
+        """Return stored content that differs from `content`; a repeated PUT may find its own, so None."""
         found = self._get(self._prefix + path, PACK_BYTES)
         if found.status == 404:  # another client's PUT was rejected too, or has not finished
             raise TryLaterError("locked", "somebody else is writing this", subject=self._subject(path))

@@ -246,10 +246,7 @@ class Channel:
             raise self.broken(str(problem)) from None
 
     def ask(self, kind: int, content: bytes, data: bytes | memoryview = b"", *, weight: int = 0) -> Pending:
-        """Send a request without waiting for its answer; wait only if too much is in flight.
-
-        `data` ends the packet; `weight` is the size of the expected answer in bytes.
-        """
+        """Send a request; wait only while too much is in flight. `data` ends the packet."""
         pending = Pending(self, max(weight, len(data)))
         with self._room:
             while self._failure is None and (

@@ -58,7 +58,7 @@ class Honours:
     ranges: bool = False  # supports Range requests
     if_match: bool = False  # DELETE with If-Match rejects a wrong tag
     if_tag: bool = False  # the If header of MOVE, for the replaced file, rejects a wrong tag
-    utf8_names: bool = True  # only UTF-8 names
+    utf8_names: bool = True  # accepts only UTF-8 names
     folds_case: bool = False
     name_bytes: int = 0  # 255 if the server rejected a longer component
     refuses: tuple[str, ...] = ()  # characters that names cannot contain

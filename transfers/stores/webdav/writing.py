@@ -97,10 +97,7 @@ class WebdavTarget:
         self.make_folders(item.entry.path + b"/")
 
     def finish(self, item: Item, name: bytes, digest: str) -> Found:
-        """Read the partial file `name` back, set its time, and move it to its final name.
-
-        Raises `Refused`, `HibaliError`.
-        """
+        """Read a partial file back, set its time and commit it. Raise `Refused`, `HibaliError`."""
         entry = item.entry
         if self.honours.times == "proppatch":
             self.files.set_property(name, MODIFIED, date_of(entry.mtime_ns))
@@ -125,10 +122,7 @@ class WebdavTarget:
         return there.tag
 
     def _move(self, item: Item, name: bytes, digest: str) -> None:
-        """Move a partial file to its final name, after a check of what exists there.
-
-        MOVE deletes an existing target first, a folder with its contents (RFC 4918, 9.9.3).
-        """
+        """Commit after a check: MOVE first deletes the target, even a full folder (RFC 4918, 9.9.3)."""
         to = self.path_of(item.entry.path)
         looked = item.exact or item.replaces is not None
         for _ in range(_ROUNDS):
