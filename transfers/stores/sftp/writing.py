@@ -51,7 +51,7 @@ class Partials:
         self.left = False
 
     def name_for(self, path: bytes, what: bytes = b"", *, seed: bytes | None = None) -> bytes:
-        """Return the partial name beside `path`; `what` tells several apart, `seed` is another operation's."""
+        """Return the partial name beside `path`; `what` makes it distinct, `seed` is another operation's."""
         folder = path.rpartition(b"/")[0]
         name = protocol.partial_name(seed or self._seed, what + path)
         return folder + b"/" + name if folder else name
