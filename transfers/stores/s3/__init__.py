@@ -1,1 +1,1 @@
-"""Object stores that speak S3."""
+"""Stores for object storage servers that speak S3."""

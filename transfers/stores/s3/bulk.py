@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
 
-# Each layer that tries again multiplies what those above it do.
+# Retries in several layers multiply.
 _RETRIES: RetryConfig = {"max_retries": 0}
 _RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
-_NOWHERE = "http://127.0.0.1:1"  # a port that no account but root can listen on
+_NOWHERE = "http://127.0.0.1:1"  # a port that only root can listen on
 _LARGE_BYTES = 1024 * 1024
 _Result = TypeVar("_Result")
 
 
 class Bulk:
-    """Puts and gets of one bucket; may be used by many threads. Signs every payload's sha256."""
+    """The puts and gets of one bucket; thread-safe. Signs every payload's sha256."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -46,10 +46,10 @@ class Bulk:
     def put(
         self, key: bytes, content: Bytes, metadata: dict[str, str], *, sha256: str, checksum: bool
     ) -> str:
-        """Put an object whole, with `checksum` one that the server checks; its ETag. Raises what `error_of` says, `TryLaterError`.
+        """Put a whole object and return its ETag. Raise the errors of `error_of`, or `TryLaterError`.
 
-        `sha256` is the content's. obstore would hash it once more for the signature, which takes longer than its
-        quicker requests save where the content is large.
+        `checksum` adds one that the server checks. `sha256` is the content's: obstore would hash it again for
+        the signature, which for large content costs more than its faster requests save.
         """
         if not is_plain(key) or len(content) > _LARGE_BYTES:
             headers = {f"x-amz-meta-{name}": value for name, value in metadata.items()}
@@ -73,9 +73,9 @@ class Bulk:
         length: int | None = None,
         most: int = MOST_ANSWER,
     ) -> Got:
-        """Read an object of at most `most` bytes, or `length` > 0 bytes of it from `offset`; with `etag` only while it is that one.
+        """Read an object of at most `most` bytes, or `length` > 0 bytes from `offset`.
 
-        Raises `IncompleteError("source-changed")` where more comes.
+        With `etag`, only that version. Raises `IncompleteError("source-changed")` if the server sends more.
         """
         if not is_plain(key) or (length is not None and self._odd_ranges) or self._requests.proxies:
             return self._get_odd(key, etag, offset, length, most)
@@ -84,7 +84,7 @@ class Bulk:
         except HibaliError as problem:
             if problem.code != NOT_PARTIAL:
                 raise
-        # Some servers (rclone) answer a range with status 200, which obstore does not take.
+        # Some servers (rclone) answer a range with status 200, which obstore rejects.
         self._odd_ranges = True
         return self._get_odd(key, etag, offset, length, most)
 
@@ -100,7 +100,7 @@ class Bulk:
             found = obstore.get(store, key.decode(), options=options)  # type: ignore[arg-type]  # built by hand
             meta = found.meta
             wanted = most if length is None else length
-            # One piece where the server sends what was asked for, and no second one where it never ends.
+            # One piece if the server sends what was requested; an endless answer gets no second one.
             content = next(iter(found.stream(min_chunk_size=wanted + 1)), b"")
             if len(content) > wanted:
                 raise changed(self._requests.subject)
@@ -128,7 +128,7 @@ class Bulk:
         return Got(answer.body, answer.etag, int(found.group(2)))
 
     def _tried(self, attempt: Callable[[], _Result]) -> _Result:
-        """As the single requests are tried: what may have been done (a lost PUT) can be done again."""
+        """Retry like single requests; a lost PUT can be repeated safely."""
 
         def once() -> _Result:
             try:
@@ -155,13 +155,13 @@ class Bulk:
         client: ClientConfig = {
             "allow_http": not endpoint.secure,
             "connect_timeout": "10s",
-            "timeout": "24h",  # a large piece over a slow line takes what it takes;
-            "read_timeout": "120s",  # a server that sends nothing for so long does not answer any more
+            "timeout": "24h",  # a large piece over a slow link may take long;
+            "read_timeout": "120s",  # a server that sends nothing for this long has failed
             "pool_max_idle_per_host": str(CONNECTIONS),
         }
         if not self._requests.proxies:
-            # obstore follows redirects to wherever they lead, and has no setting for that: every other host is behind a proxy
-            # that is not there. Behind a real proxy objects are read by single requests.
+            # obstore follows redirects to any host and has no setting for it, so all other hosts get a proxy
+            # that does not exist. Behind a real proxy, single requests read the objects.
             client["proxy_url"] = _NOWHERE
             client["proxy_excludes"] = (urlsplit(endpoint.url).hostname or "").strip("[]")
         if endpoint.authorities:
@@ -183,7 +183,7 @@ class Bulk:
         )
 
     def _credentials(self) -> Any:
-        """The same keys, as obstore asks for them."""
+        """Return the same keys in obstore's format."""
         found = self._requests.source.current()
         assert found is not None
         return {

@@ -27,7 +27,7 @@ _CHANGED = Problem("target-changed", "it changed after it was listed and was lef
 
 
 def copy_source(bucket: str, key: bytes, etag: str | None) -> dict[str, str]:
-    """The headers that name what is to be copied, while its ETag is that one."""
+    """Return the headers that name the copy's source, conditional on its ETag."""
     headers = {"x-amz-copy-source": f"/{bucket}/{quote_from_bytes(key, safe='/-_.~')}"}
     if etag:
         headers["x-amz-copy-source-if-match"] = f'"{etag}"'
@@ -35,12 +35,12 @@ def copy_source(bucket: str, key: bytes, etag: str | None) -> dict[str, str]:
 
 
 class Keeping:
-    """Copies below another prefix of the same bucket."""
+    """Backup copies below another prefix of the same bucket."""
 
     def __init__(
         self, requests: Requests, pool: Executor, key_of: Callable[[bytes], bytes], prefix: bytes
     ) -> None:
-        """`key_of` gives the whole key of a path below the root; `prefix` is where copies go, without a slash behind it."""
+        """Set the fields; `key_of` returns a path's full key, copies go below `prefix` (no final slash)."""
         self._requests = requests
         self._pool = pool
         self._key_of = key_of
@@ -49,7 +49,7 @@ class Keeping:
     def keep(
         self, entries: Iterable[Entry], check: Callable[[], None]
     ) -> Iterator[tuple[Entry, Problem | None]]:
-        """One answer an entry; `check` raises where the target is no longer ours."""
+        """Yield one answer for each entry; `check` raises if the lock was lost."""
         coming = iter(entries)
         while batch := list(islice(coming, _BATCH)):
             check()
@@ -72,13 +72,13 @@ class Keeping:
             made = name_of(parse(answer.body, self._requests.subject))
         except HibaliError as problem:
             return problem_of(problem, denied=True)
-        # An answer of status 200 may say that it failed.
+        # An answer with status 200 may carry an error.
         return (
             None if made.endswith("CopyObjectResult") else Problem("not-kept", "the server did not copy it")
         )
 
     def _is_copy(self, kept: Answer, entry: Entry) -> bool:
-        """Whether an earlier call copied this very object; a copy of one that came in parts has another ETag."""
+        """Return whether an earlier call copied this object; a copy of a multipart one has another ETag."""
         if kept.etag == entry.etag:
             return True
         head = self._requests.ask("HEAD", self._key_of(entry.path), accept=(404,))
@@ -87,7 +87,7 @@ class Keeping:
 
 
 PATIENCE_SECONDS = 900  # a server may copy gigabytes before it answers
-_PART_BYTES = 512 * 1024 * 1024  # where the source's own parts are not known
+_PART_BYTES = 512 * 1024 * 1024  # if the source's part size is unknown
 _GONE_ON = frozenset({"source-changed", "no-space", "cannot-make-room", "unsafe-name"})
 _ENDS_ALL = frozenset({"unreachable", "bad-certificate"})
 _CONTENT_HEADERS = (
@@ -103,7 +103,7 @@ _CORRUPT = Problem(NOT_COPIED, "the copy's checksum is not the one on record for
 
 @dataclass(frozen=True, slots=True)
 class From:
-    """The source: requests about its bucket with its own credentials, and the whole key of an item there."""
+    """The source: requests with its own credentials, and the full key of an item."""
 
     requests: Requests
     key_of: Callable[[Item], bytes]
@@ -111,7 +111,7 @@ class From:
 
 @dataclass(slots=True)
 class Copying:
-    """One `copy`: used once; `committed` has what stands now. Requests to the `place` have to wait for long answers."""
+    """One `copy` call, used once; `committed` has the results. `place` must wait for slow answers."""
 
     place: WriteTarget
     source: From
@@ -119,7 +119,7 @@ class Copying:
     committed: ManifestLines = field(default_factory=ManifestLines)
 
     def run(self, items: Iterable[Item]) -> Generator[Committed, None, None]:
-        """See Copier.copy. What is larger than one request may copy is copied in parts, one object after the other."""
+        """See Copier.copy. Copies objects above the limit of one request in parts, one after the other."""
         under_way: deque[Future[Committed]] = deque()
         holder, pool = self.place.holder, self.place.pool
         try:
@@ -140,7 +140,7 @@ class Copying:
             wait(under_way)
 
     def _guarded(self, item: Item, copy: Callable[[Item, bytes], tuple[Known, Proof] | Problem]) -> Committed:
-        """Whatever the server would not do is one item's problem; what ends all is raised."""
+        """Return a rejected copy as the item's problem; raise what ends the whole operation."""
         try:
             done = self._checked(item, copy)
         except HibaliError as error:
@@ -170,7 +170,7 @@ class Copying:
         return done
 
     def _whole(self, item: Item, key: bytes) -> tuple[Known, Proof] | Problem:
-        """CopyObject; metadata goes along. A server that can is asked for the copy's own sha256."""
+        """Copy with CopyObject, including metadata; request the copy's sha256 if the server supports it."""
         headers = {**self._from(item), "x-amz-checksum-algorithm": "SHA256"}
         requests = self.place.requests
         told = copied(requests.ask("PUT", key, headers=headers), requests.subject)
@@ -179,13 +179,13 @@ class Copying:
     def _judged(
         self, entry: Entry, key: bytes, etag: str, checksum: str = ""
     ) -> tuple[Known, Proof] | Problem:
-        """What the server's word for the copy is worth. An ETag other than the source's may not be the object's (rclone)."""
+        """Return the proof that the answer allows. An ETag other than the source's may be wrong (rclone)."""
         if etag != entry.etag:
             head = self.place.requests.ask("HEAD", key)
             if head.headers.get("content-length") != str(entry.size):
                 return Problem(NOT_COPIED, "the copy is not as large as the source")
             etag = head.etag
-        summed = checksum if "-" not in checksum else ""  # that of the parts' sums tells nothing of the whole
+        summed = checksum if "-" not in checksum else ""  # a checksum of checksums is not the whole's
         if entry.digest and summed and summed != checksum_of(entry.digest):
             return _CORRUPT
         same = etag == entry.etag or bool(summed and entry.digest)
@@ -197,7 +197,7 @@ class Copying:
         return copy_source(self.source.requests.bucket, self.source.key_of(item), item.entry.etag)
 
     def _in_parts(self, item: Item, key: bytes) -> tuple[Known, Proof] | Problem:
-        """UploadPartCopy in the source's own parts, so that the ETag comes out the same; gone on with by a later call."""
+        """Copy with UploadPartCopy in the source's part sizes, which keeps the ETag; resumable."""
         entry, place = item.entry, self.place
         size = self._part_bytes(item)
         source = {"copy": self._from(item), "size": entry.size, "etag": entry.etag, "part": size}
@@ -236,7 +236,7 @@ class Copying:
         return begun
 
     def _part_bytes(self, item: Item) -> int:
-        """How large the source's parts are, where it was made of parts and the server tells; else a size of ours."""
+        """Return the source's part size if it is multipart and the server reports it, else a default."""
         size, etag = item.entry.size, item.entry.etag or ""
         count = etag.rpartition("-")[2] if "-" in etag else ""
         head = self.source.requests.ask(
@@ -257,7 +257,7 @@ class Copying:
             self.place.uploads.add(begun, number, part)
 
     def _let_go(self, begun: BegunUpload, error: BaseException) -> None:
-        """Kept for whoever goes on with it where the call was stopped; else ended, as the bytes go another way."""
+        """Keep a stopped upload for a resuming call; abort it if the bytes are sent another way."""
         if not isinstance(error, HibaliError) or error.code in _ENDS_ALL:
             self.place.uploads.leave(begun)
             return
@@ -270,5 +270,5 @@ class Copying:
 
 
 def patient(place: WriteTarget) -> WriteTarget:
-    """The same place with requests that wait for long answers; close them."""
+    """Return the same target with requests that wait for slow answers; the caller closes them."""
     return replace(place, requests=place.requests.patient(PATIENCE_SECONDS))

@@ -17,12 +17,12 @@ from hibali.config.model import S3Settings
 from hibali.errors import AccessError, HibaliError, UsageError
 from hibali.subprocesses import credentials_from
 
-_EARLY = timedelta(minutes=5)  # new credentials are fetched this long before the old ones end
+_EARLY = timedelta(minutes=5)  # fetch new credentials this long before the old ones expire
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Keys that sign requests; never shown."""
+    """The keys that sign requests; never printed."""
 
     access_key: str
     secret_key: str
@@ -34,10 +34,10 @@ class Credentials:
 
 
 class CredentialSource:
-    """The keys of one site, fetched when first needed and again before they expire. May be asked by many threads."""
+    """The keys of one site, fetched at first use and before they expire; thread-safe."""
 
     def __init__(self, settings: S3Settings, subject: str) -> None:
-        """`subject` names the site in errors."""
+        """Store the settings; `subject` names the site in errors."""
         self._settings = settings
         self._subject = subject
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class CredentialSource:
         self._chain: Any = None
 
     def current(self) -> Credentials | None:
-        """Keys that are good for some minutes; None for anonymous access. Raises `AccessError`."""
+        """Return keys valid for some minutes, None for anonymous access. Raise `AccessError`."""
         if self._settings.anonymous:
             return None
         with self._lock:
@@ -62,7 +62,7 @@ class CredentialSource:
             return self._known
 
     def _from_command(self) -> Credentials:
-        """AWS process credentials (AWS SDKs reference, "Process credential provider")."""
+        """Run the command for AWS process credentials (AWS SDKs reference, "Process credential provider")."""
         return credentials_from(
             self._settings.credentials_command,
             parse_process_credentials,
@@ -73,7 +73,7 @@ class CredentialSource:
         )
 
     def _from_environment(self) -> Credentials | None:
-        """Botocore's first place, for when there is no other to look at: its session takes as long to load as all the rest."""
+        """Read botocore's first source, the environment, without the cost of loading a botocore session."""
         access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
         ends = os.environ.get("AWS_CREDENTIAL_EXPIRATION")
         if not (access and secret and is_environment_alone(self._settings)) or ends:
@@ -84,7 +84,7 @@ class CredentialSource:
     def _find_chain(self) -> Any:
         session = profile_session(self._settings, self._subject)
         resolver = session.get_component("credential_provider")
-        for name in ("container-role", "iam-role"):  # metadata services, which nobody asked for (S15)
+        for name in ("container-role", "iam-role"):  # metadata services, not configured (S15)
             resolver.remove(name)
         found = _guarded(session.get_credentials, self._subject)
         if found is None:
@@ -102,7 +102,7 @@ class CredentialSource:
 
 
 def parse_process_credentials(text: bytes) -> Credentials:
-    """Version 1 of the format; raises ValueError that repeats nothing of the text."""
+    """Parse version 1 of the format; raise ValueError without any of the text."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
@@ -128,7 +128,10 @@ def parse_process_credentials(text: bytes) -> Credentials:
 
 
 def is_environment_alone(settings: S3Settings) -> bool:
-    """Whether no profile is named and there are no shared files (AWS SDKs reference, "Shared config and credentials files")."""
+    """Return whether no profile and no shared file exists.
+
+    Source: AWS SDKs reference, "Shared config and credentials files".
+    """
     if settings.profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE"):
         return False
     files = {"AWS_CONFIG_FILE": "~/.aws/config", "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials"}
@@ -136,7 +139,7 @@ def is_environment_alone(settings: S3Settings) -> bool:
 
 
 def profile_session(settings: S3Settings, subject: str) -> Any:
-    """Botocore's view of environment, profile and shared files. Raises `AccessError` for an unknown profile."""
+    """Return a botocore session for the site's profile. Raise `AccessError` for an unknown profile."""
     import botocore.session
 
     def make() -> Any:
@@ -179,7 +182,7 @@ _DEFAULT_REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Scheme and host without a slash at the end, the region that signatures name, and a CA bundle's PEM file or none."""
+    """Scheme and host without a final slash, the region for signatures, and an optional CA bundle (PEM)."""
 
     url: str
     region: str
@@ -187,13 +190,13 @@ class Endpoint:
     authorities: str | None = None
 
     def address(self, bucket: str, key: bytes = b"") -> str:
-        """The URL of a bucket or of an object in it, path style."""
+        """Return the URL of a bucket or of an object in it, path style."""
         path = f"{self.url}/{quote(bucket, safe='')}"
         return f"{path}/{quote(key, safe='/~')}" if key else path
 
 
 def find_endpoint(settings: S3Settings, subject: str) -> Endpoint:
-    """The site's endpoint, checked: https, or http to this very machine (S15). Raises `UsageError`."""
+    """Return the site's endpoint; it must be https, or http to this machine (S15). Raise `UsageError`."""
     region, authorities = _configured(settings, subject)
     url = f"https://s3.{region}.amazonaws.com" if settings.endpoint == "aws" else settings.endpoint
     secure = check_endpoint(url, subject)
@@ -203,7 +206,7 @@ def find_endpoint(settings: S3Settings, subject: str) -> Endpoint:
 
 
 def _configured(settings: S3Settings, subject: str) -> tuple[str, str | None]:
-    """The region and the CA bundle."""
+    """Return the region and the CA bundle."""
     if is_environment_alone(settings):
         region, authorities = os.environ.get("AWS_DEFAULT_REGION"), os.environ.get("AWS_CA_BUNDLE")
     else:
@@ -213,7 +216,7 @@ def _configured(settings: S3Settings, subject: str) -> tuple[str, str | None]:
 
 
 def check_endpoint(url: str, subject: str) -> bool:
-    """Whether it is https; raises `UsageError` where credentials would travel in clear or the URL holds more than a host."""
+    """Return whether the URL is https. Raise `UsageError` for cleartext credentials or more than a host."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -231,7 +234,7 @@ def check_endpoint(url: str, subject: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine by definition (RFC 6761, RFC 1122)."""
+    """Return whether a host name or address is this machine by definition (RFC 6761, RFC 1122)."""
     if host == "localhost":
         return True
     try:

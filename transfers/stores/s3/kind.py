@@ -18,9 +18,9 @@ from transfers.stores.s3.store import S3Store
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
-    """Reach the site and try what its server does; fills `facts`. Raises the errors of reaching it.
+    """Connect to the site, probe the server and fill `facts`. Raise connection errors.
 
-    Small objects are written below the site's prefix and removed again.
+    Writes small objects below the site's prefix and removes them.
     """
     requests = _requests(site, site.s3.bucket or "" if site.s3 else "", on_event)
     facts["endpoint"] = requests.endpoint.url
@@ -45,7 +45,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> S3Store:
-    """The bucket and prefix named; what its server honours is tried once, when a site is checked or first written to."""
+    """Return the store of a bucket and prefix; sites are probed once, at a check or the first write."""
     requests = _requests(location.site, location.bucket or "", on_event)
     return S3Store(
         requests,
@@ -60,7 +60,7 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> S3Store:
 def clean(
     site: Site, *, older_than: float, everybody: bool, dry: bool, on_event: Listener = ignore
 ) -> Iterator[Leftover]:
-    """See transfers.check.clean_site. Where the site names no bucket, those that this machine wrote to are looked at."""
+    """See transfers.check.clean_site. If the site names no bucket, clean those this machine wrote to."""
     bucket = site.s3.bucket if site.s3 else None
     prefix = site.s3.prefix.strip("/").encode() if site.s3 else b""
     if bucket is None and everybody:

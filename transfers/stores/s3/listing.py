@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 
-_RUN = 150_000  # so many names are sorted in memory at once: some 50 MB
+_RUN = 150_000  # names that are sorted in memory at once: about 50 MB
 _COLUMNS = (b"Key", b"Size", b"ETag", b"LastModified")
 _PAGE = 1000  # the protocol's own limit
 _MOST_PAGE = 16 * 1024 * 1024  # 1000 keys of 1024 bytes, each written as %XX, have a third of this
 
 
 class Listed(NamedTuple):
-    """One key as a listing tells it, relative to the root; `modified` as the server writes it. A folder's ends in a slash."""
+    """A listed key relative to the root; `modified` as sent. A folder's key ends in a slash."""
 
     path: bytes
     size: int
@@ -45,15 +45,15 @@ class Listed(NamedTuple):
 def pages(
     requests: Requests, prefix: bytes, *, shallow: bool = False, at_most: int = _PAGE
 ) -> Iterator[list[Listed]]:
-    """ListObjectsV2: keys below `prefix` (relative to it), with `shallow` only to the first slash.
+    """List keys below `prefix`, relative to it (ListObjectsV2); with `shallow` only to the first slash.
 
-    Raises `IncompleteError("listing-violation")` where a page contradicts itself (S3).
+    Raises `IncompleteError("listing-violation")` if a page contradicts itself (S3).
     """
     query = {"list-type": "2", "encoding-type": "url", "max-keys": str(at_most), "prefix": prefix.decode()}
     if shallow:
         query["delimiter"] = "/"
     seen: set[str] = set()
-    # The server works on the next page while this one is looked at.
+    # The server prepares the next page while the caller uses this one.
     with ThreadPoolExecutor(1, thread_name_prefix="page") as ahead:
         coming = ahead.submit(requests.ask, "GET", query=dict(query), most=_MOST_PAGE)
         while True:
@@ -80,7 +80,7 @@ def pages(
             yield found
             if not more:
                 return
-            if at_most != _PAGE:  # few were wanted, and whoever has them asks for no more
+            if at_most != _PAGE:  # the caller wants only a few keys
                 coming = ahead.submit(
                     requests.ask, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
                 )
@@ -119,10 +119,10 @@ def _entries(root: Element, prefix: bytes, subject: str, *, encoded: bool) -> It
 
 
 def in_order(found: Iterable[Listed], subject: str) -> Iterator[Listed]:
-    """The same in canonical order: sorted runs, kept on disk where there are several, then merged.
+    """Yield the keys in canonical order: sort runs, spill several to disk, and merge them.
 
     Servers differ (SeaweedFS lists `a/b a/c a-x a.b a0`). Raises `IncompleteError("listing-violation")`
-    where a name comes twice.
+    if a name occurs twice.
     """
     coming = iter(found)
     runs: list[IO[bytes]] = []
@@ -171,12 +171,12 @@ def refuse_unsafe(listed: Listed, subject: str) -> None:
 
 
 def is_folder_marker(listed: Listed) -> bool:
-    """An empty object that other tools leave for a folder; `b""` is the one of the root itself."""
+    """Return whether this is another tool's empty object for a folder; `b""` is the root's own."""
     return listed.size == 0 and (not listed.path or listed.path.endswith(b"/"))
 
 
 def violation(subject: str, reason: str) -> IncompleteError:
-    """The listing contradicts itself."""
+    """Return the error for a listing that contradicts itself."""
     return IncompleteError(
         "listing-violation",
         f"the listing cannot be trusted: {reason}",
@@ -185,11 +185,11 @@ def violation(subject: str, reason: str) -> IncompleteError:
     )
 
 
-_SLACK = 10_000  # so many lines may be out of date before the file is written anew
+_SLACK = 10_000  # rewrite the file when it has more outdated lines than this
 
 
 class Cache:
-    """One append-only file for one root; whatever is wrong with it costs questions, never truth. Threads may share it."""
+    """The append-only metadata cache of one root; thread-safe. Errors in it only cost extra requests."""
 
     def __init__(self, site: str, endpoint: str, bucket: str, root: bytes) -> None:
         words = b"\n".join((endpoint.encode(), bucket.encode(), root))
@@ -200,14 +200,14 @@ class Cache:
         self._lock = threading.Lock()
 
     def find(self, listed: Listed) -> Known | None:
-        """What a look at this very object said before."""
+        """Return the cached metadata of this version of the object."""
         modified, known = self._load().get(listed.path, ("", None))
         if known is None or (known.etag, known.size, modified) != (listed.etag, listed.size, listed.modified):
             return None
         return known
 
     def add(self, listed: Listed, known: Known) -> None:
-        """Keep what a look at this object said."""
+        """Cache the metadata of this object."""
         self._load()[listed.path] = (listed.modified, known)
         self._append({**record_of(listed.path, known), "modified": listed.modified})
 

@@ -19,11 +19,11 @@ class S3Lock(Lease):
         self._requests = requests
         self._key = key
         self._puts = 0
-        self._etag = ""  # of our own lock, as it was put or read last
+        self._etag = ""  # of our own lock, from the last PUT or GET
         super().__init__(requests.subject, operation, seconds)
 
     def _create(self) -> bool:
-        # An answer that was lost on the way looks like another's lock.
+        # After a lost answer, our own lock looks like another client's.
         return self._put({"If-None-Match": "*"}) or self._is_ours()
 
     def _read(self) -> Held | None:
@@ -34,21 +34,21 @@ class S3Lock(Lease):
         found = self._read()
         if found is None or found.holder.get("token") != self._token:
             return False
-        self._etag = found.tag  # never that of another's lock, which `_renew` would write over
+        self._etag = found.tag  # never the ETag of another client's lock: `_renew` would overwrite it
         return True
 
     def _replace(self, found: Held) -> bool:
         return self._put({"If-Match": f'"{found.tag}"'})
 
     def _renew(self) -> bool:
-        # `check` may have read the lock just before it was put last, or an answer was lost.
+        # `check` may have read the lock just before the last PUT, or an answer was lost.
         return self._put_again() or (self._is_ours() and self._put_again())
 
     def _put_again(self) -> bool:
         return self._put({"If-Match": f'"{self._etag}"'})
 
     def _put(self, headers: dict[str, str]) -> bool:
-        # No two writes are alike: an ETag that a renewal left as it was would let another take over a living lock.
+        # Each write differs: an unchanged ETag would let another client take over a live lock.
         self._puts += 1
         body = line_of_json({**self._record, "beat": self._puts}).encode("ascii") + b"\n"
         answer = self._requests.ask("PUT", self._key, body=body, headers=headers, accept=_TAKEN)
@@ -61,7 +61,7 @@ class S3Lock(Lease):
 
 
 def find_lock(requests: Requests, key: bytes) -> Held | None:
-    """The lock of that key; None where there is none, or nobody may look."""
+    """Return the lock at a key; None if there is none or access is denied."""
     answer = requests.ask("GET", key, accept=(403, 404))
     return _held(answer) if answer.status < 300 else None
 

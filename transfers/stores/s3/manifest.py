@@ -25,7 +25,7 @@ from transfers.stores.s3.requests import Requests
 NAME = b".hibali/manifest.jsonl"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MODE = re.compile(r"[0-7]{1,4}")
-# A line as `record_of` writes it of nearly every file; any other is read as JSON.
+# The layout that `record_of` writes for nearly every file; other lines are parsed as JSON.
 _PLAIN_LINE = re.compile(
     rb'^\{"key":"([ !#-\[\]-~]{1,4096})","ETag":"([ !#-\[\]-~]{0,256})","size":([0-9]{1,18}),"sha256":"([0-9a-f]{64})",'
     rb'"mtime_ns":(-?[1-9][0-9]{0,27}),"mode":"([0-7]{1,4})"\}\n',
@@ -38,7 +38,7 @@ _SECONDS = re.compile(r"(-?)([0-9]{1,19})(?:\.([0-9]{1,9}))?")
 
 
 class Known(NamedTuple):
-    """What is on record of an object of this ETag and size. `mtime_ns` 0, `mode` -1 and `sha256` None: not recorded."""
+    """The record of an object with this ETag and size; `mtime_ns` 0, `mode` -1 or `sha256` None: unknown."""
 
     etag: str
     size: int
@@ -48,7 +48,7 @@ class Known(NamedTuple):
 
 
 def lines_in(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The lines that make sense, as `line_of` writes them, by their keys. Nobody vouches for the others, so they are passed over."""
+    """Yield valid lines, in the format of `line_of`, with their keys; skip all other lines."""
     start = 0
     for found in _PLAIN_LINE.finditer(content):
         if found.start() > start:
@@ -72,7 +72,7 @@ def _other_lines(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def known_in(line: bytes) -> Known:
-    """What one of these lines says."""
+    """Parse one of these lines."""
     found = _PLAIN_LINE.fullmatch(line)
     if found is None:
         return known_of(json.loads(line))
@@ -81,7 +81,7 @@ def known_in(line: bytes) -> Known:
 
 
 def known_of(record: Any) -> Known:
-    """The fields of one line; raises ValueError, KeyError or TypeError where they are not what they should be."""
+    """Return the fields of one line. Raise ValueError, KeyError or TypeError if they are invalid."""
     etag, size = record["ETag"], record["size"]
     sha256, mtime_ns, mode = record.get("sha256"), record.get("mtime_ns", 0), record.get("mode")
     if not isinstance(etag, str) or type(size) is not int or type(mtime_ns) is not int:
@@ -96,7 +96,7 @@ def known_of(record: Any) -> Known:
 
 
 def record_of(path: bytes, known: Known) -> dict[str, Any]:
-    """One line; what is not known is left out."""
+    """Return one line as a document, without unknown fields."""
     record: dict[str, Any] = {**path_fields(path, "key"), "ETag": known.etag, "size": known.size}
     if known.sha256:
         record["sha256"] = known.sha256
@@ -108,12 +108,12 @@ def record_of(path: bytes, known: Known) -> dict[str, Any]:
 
 
 def line_of(path: bytes, known: Known) -> bytes:
-    """The line of one file, as it stands in a manifest."""
+    """Return the manifest line of one file."""
     return line_of_json(record_of(path, known)).encode("ascii") + b"\n"
 
 
 def to_metadata(known: Known) -> dict[str, str]:
-    """User metadata of an object (no underscores: proxies drop such headers)."""
+    """Return an object's user metadata (no underscores: proxies drop such headers)."""
     found = {"mtime-ns": str(known.mtime_ns)} if known.mtime_ns else {}
     if known.sha256:
         found["sha256"] = known.sha256
@@ -123,7 +123,7 @@ def to_metadata(known: Known) -> dict[str, str]:
 
 
 def from_metadata(headers: Mapping[str, str], etag: str, size: int) -> Known:
-    """What the user metadata of an object says; also the `mtime` that rclone writes (seconds with a fraction)."""
+    """Parse an object's user metadata, including rclone's `mtime` (seconds with a fraction)."""
     sha256 = headers.get("x-amz-meta-sha256", "")
     mode = headers.get("x-amz-meta-mode", "")
     stamp = headers.get("x-amz-meta-mtime-ns", "")
@@ -142,13 +142,13 @@ def from_metadata(headers: Mapping[str, str], etag: str, size: int) -> Known:
     )
 
 
-_RUN_BYTES = 16 * 1024 * 1024  # so much is sorted in memory at once
-_OVERHEAD = 200  # bytes that a line costs beside its own
+_RUN_BYTES = 16 * 1024 * 1024  # bytes that are sorted in memory at once
+_OVERHEAD = 200  # bytes of memory for each line beside its content
 _BLOCK_BYTES = 64 * 1024
 _LENGTHS = struct.Struct(">II")
 _DISK = 1  # for Blocks: nothing stays in memory
 
-Keyed = tuple[bytes, bytes]  # a key and its line; no line at all says that what had this key is gone
+Keyed = tuple[bytes, bytes]  # a key and its line; an empty line means that the key was removed
 
 
 class _Run(NamedTuple):
@@ -158,10 +158,10 @@ class _Run(NamedTuple):
 
 
 class ManifestLines:
-    """Added in any order by any thread, read in the order of the keys; of one key the line that came last."""
+    """Manifest lines, added in any order by any thread, read sorted by key; the last line of a key wins."""
 
     def __init__(self, in_memory: int = _RUN_BYTES) -> None:
-        """Beyond about `in_memory` bytes they go to disk."""
+        """Keep about `in_memory` bytes in memory and the rest on disk."""
         self._in_memory = in_memory
         self._now: dict[bytes, bytes] = {}
         self._size = 0
@@ -169,11 +169,11 @@ class ManifestLines:
         self._lock = threading.Lock()
 
     def add(self, key: bytes, line: bytes) -> None:
-        """Take one in the place of what had its key."""
+        """Add a line; it replaces an earlier one with the same key."""
         self.extend([(key, line)])
 
     def extend(self, lines: Iterable[Keyed]) -> None:
-        """Take many; other threads wait meanwhile."""
+        """Add many lines; other threads wait meanwhile."""
         with self._lock:
             for key, line in lines:
                 self._now[key] = line
@@ -197,20 +197,20 @@ class ManifestLines:
         self._size = 0
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any lines."""
         return bool(self._now or self._runs)
 
     def __iter__(self) -> Iterator[Keyed]:
-        """By any number of readers in turn; nothing may be added meanwhile."""
+        """Iterate over the lines, sorted; several times if wanted, but nothing may be added meanwhile."""
         now = sorted(self._now.items())
         runs = [_read(run.blocks) for run in self._runs]
         ends = [(run.first, run.last) for run in self._runs] + [(key, key) for key, _ in now[:1]]
         if all(one[1] < other[0] for one, other in pairwise(ends)):
-            return chain(*runs, now)  # as of a manifest that is in order itself
+            return chain(*runs, now)  # such as a manifest that is already sorted
         return newest(*runs, now)
 
     def close(self) -> None:
-        """Forget them all."""
+        """Free the lines."""
         for run in self._runs:
             run.blocks.close()
         self._runs.clear()
@@ -229,7 +229,7 @@ def _read(blocks: Blocks) -> Iterator[Keyed]:
 
 
 def newest(*streams: Iterable[Keyed]) -> Iterator[Keyed]:
-    """Several that are each in order, as one; of one key the line of the last stream that has it."""
+    """Merge sorted streams; for equal keys, the last stream wins."""
     held: Keyed | None = None
     for keyed in heapq.merge(*streams, key=itemgetter(0)):
         if held is not None and held[0] != keyed[0]:
@@ -240,13 +240,13 @@ def newest(*streams: Iterable[Keyed]) -> Iterator[Keyed]:
 
 
 def differs(old: ManifestLines, changes: Iterable[Keyed]) -> bool:
-    """Whether any of the changes says something else than the old lines do."""
+    """Return whether any change differs from the old lines."""
     there = Cursor(old)
     return any(there.line(key) != line for key, line in changes)
 
 
 class Cursor:
-    """Looks keys up in sorted lines, each one at or behind the one before."""
+    """A reader that finds keys in sorted lines; keys must be requested in ascending order."""
 
     def __init__(self, lines: Iterable[Keyed]) -> None:
         self._coming = iter(lines)
@@ -258,13 +258,13 @@ class Cursor:
         self._key, self._line = next(self._coming, (None, b""))
 
     def line(self, key: bytes) -> bytes:
-        """The line of that key; nothing where there is none."""
+        """Return the line of a key, empty if there is none."""
         while self._key is not None and self._key < key:
             self._step()
         return self._line if self._key == key else b""
 
     def find(self, key: bytes, etag: str, size: int) -> Known | None:
-        """What the line of that key says, which counts only while ETag and size match."""
+        """Return the record of a key if ETag and size match."""
         line = self.line(key)
         known = known_in(line) if line else None
         return known if known is not None and (known.etag, known.size) == (etag, size) else None
@@ -275,15 +275,15 @@ _ROUNDS = 5
 _NONE = frozenset({403, 404})
 _CHANGED = frozenset({404, 412})
 _RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
-_SOURCE = {"manifest": True}  # tells an upload of ours from one of a user's file
+_SOURCE = {"manifest": True}  # distinguishes a manifest upload from a user's file
 
 
 class _ChangedError(Exception):
-    """It is not the object any more whose first pieces were read."""
+    """The object changed while it was read."""
 
 
 def read_manifest(requests: Requests, key: bytes) -> tuple[ManifestLines, str | None]:
-    """Its lines, which the caller closes, and its ETag; None where there is no such object, or none that stays the same."""
+    """Return the manifest's lines (the caller closes them) and ETag; None if missing or changing."""
     for _ in range(_ROUNDS):
         lines = ManifestLines()
         try:
@@ -313,14 +313,14 @@ def _read_into(lines: ManifestLines, requests: Requests, key: bytes) -> str | No
         lines.extend(lines_in(held[:stop]))
         if last:
             return etag
-        held = held[stop:][: LINE_LIMIT + 1]  # nobody's line is longer
+        held = held[stop:][: LINE_LIMIT + 1]  # no valid line is longer
 
 
 def _piece(requests: Requests, key: bytes, offset: int, etag: str) -> Answer:
     headers = {"Range": f"bytes={offset}-{offset + _PIECE_BYTES - 1}"}
     if not offset:
         answer = requests.ask("GET", key, headers=headers, accept={*_NONE, 416})
-        # of an empty object no range can be had
+        # an empty object has no ranges
         return answer if answer.status != 416 else requests.ask("GET", key, accept=_NONE)
     answer = requests.ask("GET", key, headers={**headers, "If-Match": f'"{etag}"'}, accept=_CHANGED)
     if answer.status >= 300 or answer.etag != etag:
@@ -331,9 +331,9 @@ def _piece(requests: Requests, key: bytes, offset: int, etag: str) -> Answer:
 def write_manifest(
     requests: Requests, uploads: Uploads, key: bytes, lines: Iterable[Keyed], etag: str | None
 ) -> bool:
-    """Replace the one with that ETag, or where None make one; with no lines remove it. False where others changed it.
+    """Replace the manifest with that ETag (None: create it); without lines, remove it.
 
-    Until all of it has arrived, the old one stands.
+    Returns False if another client changed it. The old one stays until the new one is complete.
     """
     pieces = _pieces(lines)
     first = next(pieces, b"")
@@ -345,13 +345,13 @@ def write_manifest(
         return _write_parts(requests, uploads, key, _chain(first, second, pieces), etag)
     answer = requests.ask("PUT", key, body=first, headers=_condition(etag), accept=(404, 409, 412, 501))
     if answer.status == 501 or (answer.status == 412 and _stands(requests, key, etag)):
-        # it knows no such condition, or compares something else than ETags (Ceph)
+        # the condition is unsupported, or compares something other than ETags (Ceph)
         answer = requests.ask("PUT", key, body=first)
     return answer.status < 300
 
 
 def merged(old: ManifestLines, changes: Iterable[Keyed]) -> Iterator[Keyed]:
-    """The lines after the changes."""
+    """Yield the lines with the changes applied."""
     return (keyed for keyed in newest(old, changes) if keyed[1])
 
 
@@ -398,7 +398,7 @@ def _write_parts(
 
 
 def _complete(requests: Requests, upload: Upload, key: bytes, etag: str | None) -> None:
-    """Looked at once more before, for some servers know no conditions here (Ceph) or none at all."""
+    """Check the ETag, then complete; some servers support no conditions, here (Ceph) or at all."""
     if not _stands(requests, key, etag):
         raise IncompleteError("source-changed", "another one stands there", subject=requests.subject)
     try:
@@ -415,6 +415,6 @@ def _condition(etag: str | None) -> dict[str, str]:
 
 
 def _stands(requests: Requests, key: bytes, etag: str | None) -> bool:
-    """Whether the very object of that ETag stands there; with None, whether there is none."""
+    """Return whether the object with that ETag exists; for None, whether there is no object."""
     head = requests.ask("HEAD", key, accept=_NONE)
     return etag is None if head.status >= 300 else head.etag == etag

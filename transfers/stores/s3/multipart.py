@@ -35,13 +35,13 @@ from transfers.stores.s3.requests import (
 )
 
 _SUFFIX = ".uploads.jsonl"
-_SLACK = 2_000  # so many lines may be out of date before the file is written anew
+_SLACK = 2_000  # rewrite the file when it has more outdated lines than this
 _SYNC_SECONDS = 1.0
 _NOBODY: dict[str, Any] = {}
 
 
 class Part(NamedTuple):
-    """One part as it was sent, and the ETag that the server answered with."""
+    """A part as it was sent, and the server's ETag for it."""
 
     size: int
     sha256: str
@@ -53,9 +53,9 @@ _Parts = dict[int, Part]
 
 @dataclass(slots=True)
 class BegunUpload:
-    """One upload: whole key, the server's id, what it is of, who works on it, and the parts that arrived.
+    """An unfinished upload: full key, the server's id, source, owner process, and uploaded parts.
 
-    `source` is everything that must be the same for another call to go on with it.
+    `source` holds everything that must match before another call resumes the upload.
     """
 
     bucket: str
@@ -68,16 +68,16 @@ class BegunUpload:
 
     @property
     def left(self) -> bool:
-        """Whether provably nobody works on it: given up, or its process of this machine is gone."""
+        """Whether the upload was released, or its process on this host has ended."""
         return not self.owner or _is_gone(self.owner)
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another host began it, which shares this state folder: nothing can be proven of it from here."""
+        """Whether another host owns the upload (shared state folder); its process cannot be checked here."""
         return bool(self.owner) and self.owner.get("host") != socket.gethostname()
 
     def to_record(self) -> dict[str, Any]:
-        """Its first line."""
+        """Return its first line in the file."""
         return {
             "upload": self.identifier,
             "bucket": self.bucket,
@@ -89,7 +89,7 @@ class BegunUpload:
 
 
 class Uploads:
-    """One append-only file for one root; what is wrong with it costs bytes sent again, never truth. Threads may share it."""
+    """The append-only upload record of one root; thread-safe. Errors in it only cause resent bytes."""
 
     def __init__(self, site: str, endpoint: str, bucket: str, root: bytes) -> None:
         words = b"\n".join((endpoint.encode(), bucket.encode(), root))
@@ -100,40 +100,40 @@ class Uploads:
         self._synced = time.monotonic()
 
     def of_key(self, key: bytes) -> list[BegunUpload]:
-        """Those begun for that key, the youngest last."""
+        """Return the uploads begun for a key, the newest last."""
         with self._lock:
             return [begun for begun in self._load().values() if begun.key == key]
 
     def begin(self, begun: BegunUpload) -> None:
-        """Durable before its first part is sent, so that whatever is stored there is known here."""
+        """Record an upload durably before its first part is sent, so that no stored part is unknown here."""
         with self._lock:
             self._load()[begun.identifier] = begun
             self._append(begun.to_record(), durable=True)
 
     def take(self, begun: BegunUpload) -> None:
-        """Go on with it in this process."""
+        """Make this process the owner, to resume the upload."""
         with self._lock:
             begun.owner = this_process()
             self._append({"taken": begun.identifier, "by": begun.owner}, durable=True)
 
     def add(self, begun: BegunUpload, number: int, part: Part) -> None:
-        """A part has arrived. Where this cannot be kept, the part would be sent again: no reason to stop."""
+        """Record an uploaded part; ignore write errors, because the part would only be sent again."""
         with self._lock, contextlib.suppress(HibaliError):
             begun.parts[number] = part
-            # A crash of the machine loses the parts of a moment, a killed process none.
+            # A machine crash loses at most the parts of the last second, a killed process none.
             moment = time.monotonic()
             durable = moment - self._synced > _SYNC_SECONDS
             self._synced = moment if durable else self._synced
             self._append({"part": number, "of": begun.identifier, **part._asdict()}, durable=durable)
 
     def leave(self, begun: BegunUpload) -> None:
-        """Nobody works on it any more; whoever comes next may."""
+        """Release the upload, so that another process can resume it."""
         with self._lock, contextlib.suppress(HibaliError):
             begun.owner = _NOBODY
             self._append({"taken": begun.identifier, "by": _NOBODY}, durable=True)
 
     def end(self, begun: BegunUpload) -> None:
-        """It was completed or aborted."""
+        """Record that the upload was completed or aborted."""
         with self._lock, contextlib.suppress(HibaliError):
             self._load().pop(begun.identifier, None)
             self._append({"ended": begun.identifier})
@@ -159,12 +159,12 @@ class Uploads:
 
 
 def begun_at(site: str) -> list[BegunUpload]:
-    """All that this machine began at a site and did not end, whatever the root."""
+    """Return all unfinished uploads that this machine began at a site, for every root."""
     return [begun for path in _files(site) for begun in _read(path)[0].values()]
 
 
 def forget(site: str, identifiers: set[str]) -> None:
-    """These have ended: told to every file of the site that knows one of them."""
+    """Record in every file of the site that these uploads have ended."""
     for path in _files(site):
         known = identifiers & _read(path)[0].keys()
         if known:
@@ -218,7 +218,7 @@ def _rewrite(path: Path, begun: dict[str, BegunUpload]) -> None:
 
 
 def _is_gone(process: dict[str, Any]) -> bool:
-    """Whether a process of this host is provably gone; on another host (a shared home) nothing is provable."""
+    """Return whether a process of this host has ended; False for another host (shared home)."""
     if process.get("host") != socket.gethostname():
         return False
     return process.get("boot") != boot_identifier() or is_gone(process)
@@ -226,11 +226,11 @@ def _is_gone(process: dict[str, Any]) -> bool:
 
 MOST_PARTS = 9500  # the protocol allows 10,000
 _NO_ANSWER = frozenset({400, 404, 405, 501})
-LEAST_BYTES = 5 * 1024 * 1024  # of any part but the last (Amazon S3 user guide, "multipart upload limits")
+LEAST_BYTES = 5 * 1024 * 1024  # except the last (Amazon S3 user guide, "multipart upload limits")
 
 
 def part_bytes(size: int, segment: int) -> int:
-    """How large the parts of an object of `size` bytes are, when it comes in segments of `segment` bytes."""
+    """Return the part size for an object of `size` bytes that arrives in segments of `segment` bytes."""
     wanted = max(LEAST_BYTES, -(-size // MOST_PARTS))
     return max(1, -(-wanted // segment)) * segment
 
@@ -238,7 +238,7 @@ def part_bytes(size: int, segment: int) -> int:
 def begin(
     requests: Requests, key: bytes, metadata: Mapping[str, str], more: Mapping[str, str] | None = None
 ) -> str:
-    """Begin an upload, of which nothing is seen before it is completed; the server's id for it. `more` are other headers."""
+    """Begin an upload, invisible until completed, and return its id; `more` are other headers."""
     headers = {**(more or {}), **{f"x-amz-meta-{name}": value for name, value in metadata.items()}}
     answer = requests.ask("POST", key, query={"uploads": ""}, headers=headers)
     identifier = text(parse(answer.body, requests.subject), "UploadId")
@@ -248,9 +248,9 @@ def begin(
 
 
 class Upload:
-    """One multipart upload. `send` may be called by several threads at once; the rest by one.
+    """A multipart upload. Several threads may call `send`; one thread calls the rest.
 
-    Where the server `proves` nothing, `claimed` tells whether the ETag of each part was its MD5.
+    If the server does not verify hashes (`proves`), `claimed` says whether each part's ETag was its MD5.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Upload:
         proves: bool,
         existing: Mapping[int, Part],
     ) -> None:
-        """With `checksum` each part has one that the server checks; `existing` are parts that need not be sent again."""
+        """Set the fields; `checksum` adds one that the server checks, `existing` are not sent again."""
         self._requests = requests
         self._key = key
         self._checksum = checksum
@@ -275,7 +275,7 @@ class Upload:
         self._lock = threading.Lock()
 
     def send(self, number: int, content: Bytes) -> Part | None:
-        """Send part `number`, counted from 1; None where these very bytes stand there already."""
+        """Send part `number`, counted from 1; return None if the server already has these bytes."""
         sha256 = hashlib.sha256(content).hexdigest()
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest() if self.claimed else ""
         part = self._existing.get(number)
@@ -296,7 +296,7 @@ class Upload:
         ).etag
 
     def copy(self, number: int, length: int, headers: Mapping[str, str]) -> Part | None:
-        """Have part `number`, of `length` bytes, copied from where `headers` say; None where it stands there already."""
+        """Copy part `number` (`length` bytes) from the source in `headers`; return None if it exists."""
         part = self._existing.get(number)
         stood = part is not None and part.size == length
         if part is None or not stood:
@@ -309,9 +309,9 @@ class Upload:
         return None if stood else part
 
     def complete(self, condition: Mapping[str, str] | None = None) -> str:
-        """Make it the object; its ETag as it is looked up, for that of the answer is another at some servers (rclone).
+        """Complete the upload; return the ETag from HEAD, because some servers answer another one (rclone).
 
-        `condition` are headers that say what must stand there now.
+        `condition` are headers for the object that must exist now.
         """
         self._complete(condition or {})
         head = self._requests.ask("HEAD", self._key)
@@ -325,7 +325,7 @@ class Upload:
         return head.etag
 
     def _complete(self, condition: Mapping[str, str]) -> None:
-        """An error may come with status 200 (Amazon S3 API reference, CompleteMultipartUpload)."""
+        """Send CompleteMultipartUpload; status 200 may carry an error (Amazon S3 API reference)."""
         etags = [self._etags[number] for number in range(1, len(self._etags) + 1)]
         query = {"uploadId": self.identifier}
         body = complete_document(etags)
@@ -340,7 +340,7 @@ class Upload:
             raise error_of(500, code_in(answer.body), self._requests.subject)
 
     def _find_completed(self, code: str) -> None:
-        """The upload is gone: it may be that it was completed before, and the answer lost on the way."""
+        """Check whether an earlier request completed the missing upload and its answer was lost."""
         head = self._requests.ask("HEAD", self._key, accept=(404,))
         same = head.headers.get("content-length") == str(self._size)
         if head.status >= 300 or not same or not head.etag.endswith(f"-{len(self._etags)}"):
@@ -348,7 +348,7 @@ class Upload:
 
 
 def copied(answer: Answer, subject: str) -> dict[str, str]:
-    """What CopyObject or UploadPartCopy tells of the copy; an answer of status 200 may say that it failed."""
+    """Parse the answer to CopyObject or UploadPartCopy; status 200 may carry an error."""
     root = parse(answer.body, subject)
     told = fields(root)
     if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in told:
@@ -357,7 +357,7 @@ def copied(answer: Answer, subject: str) -> dict[str, str]:
 
 
 def standing_parts(requests: Requests, key: bytes, identifier: str) -> dict[int, tuple[int, str]] | None:
-    """ListParts: size and ETag of each part that the server has; None where there is no such upload, or no such answer."""
+    """Return size and ETag of each stored part (ListParts); None without such an upload or answer."""
     found: dict[int, tuple[int, str]] = {}
     query = {"uploadId": identifier, "max-parts": "1000"}
     while True:
@@ -380,12 +380,12 @@ def standing_parts(requests: Requests, key: bytes, identifier: str) -> dict[int,
 
 
 def abort(requests: Requests, key: bytes, identifier: str) -> None:
-    """Abort an upload; one that is gone is done."""
+    """Abort an upload; a missing one is no error."""
     requests.ask("DELETE", key, query={"uploadId": identifier}, accept=(404,))
 
 
 class Pending(NamedTuple):
-    """An upload that is neither completed nor aborted, as the server lists it; `begun` as the server writes it."""
+    """An incomplete upload as the server lists it; `begun` has the server's format."""
 
     key: bytes
     identifier: str
@@ -393,7 +393,7 @@ class Pending(NamedTuple):
 
 
 def pending_uploads(requests: Requests, prefix: bytes) -> Iterator[Pending]:
-    """ListMultipartUploads: all below a prefix of keys. Raises `IncompleteError` where the server cannot tell."""
+    """List uploads below a prefix (ListMultipartUploads). Raise `IncompleteError` if the server cannot."""
     query = {"uploads": "", "encoding-type": "url", "prefix": prefix.decode()}
     seen: set[tuple[str, str]] = set()
     while True:

@@ -27,38 +27,38 @@ _REFUSALS = frozenset({*range(400, 500), 501})
 _ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
 _TABLE = "buckets"
 _KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
-_LEFT_SECONDS = 3600  # a probe this old is nobody's any more
-SEGMENT_BYTES = 16 * 1024 * 1024  # each costs a server as much as a small object does
+_LEFT_SECONDS = 3600  # a probe this old has ended
+SEGMENT_BYTES = 16 * 1024 * 1024  # each costs the server as much as a small object does
 
 
 @dataclass(frozen=True, slots=True)
 class Honours:
-    """What a server was seen to do; before anything was seen, nothing."""
+    """What a server supports, as probed; the default is nothing."""
 
     writable: bool = False
-    checks_sha256: bool = False  # refused a payload that was not what its x-amz-content-sha256 said
+    checks_sha256: bool = False  # rejects a payload that does not match its x-amz-content-sha256
     checks_checksum: bool = False  # the same for x-amz-checksum-sha256
-    md5_etags: bool = False  # the ETag of an object put whole is its MD5
+    md5_etags: bool = False  # the ETag of an object from a single PUT is its MD5
     conditional_create: bool = False  # If-None-Match: * on PUT
     conditional_replace: bool = False  # If-Match on PUT
-    metadata: bool = False  # keeps user metadata
-    file_and_folder: bool = False  # holds the keys `a` and `a/b` side by side
-    name_bytes: int = 0  # 255 where a longer component was refused
-    refuses: tuple[str, ...] = ()  # characters no key here can have
+    metadata: bool = False  # stores user metadata
+    file_and_folder: bool = False  # stores the keys `a` and `a/b` at the same time
+    name_bytes: int = 0  # 255 if the server rejected a longer component
+    refuses: tuple[str, ...] = ()  # characters that keys cannot contain
 
     @property
     def proves(self) -> bool:
-        """Whether this server hashes what it receives and compares."""
+        """Whether the server verifies the hash of what it receives."""
         return self.checks_sha256 or self.checks_checksum
 
     @property
     def locks(self) -> bool:
-        """Whether a lock object means anything here."""
+        """Whether lock objects work at this server."""
         return self.conditional_create and self.conditional_replace
 
 
 def facts_of(honours: Honours | None, root: bytes, proof_read: Proof) -> Facts:
-    """The store's facts; while nothing is known of the server, a lock is worth asking for."""
+    """Return the store's facts; for an unknown server, assume that locks work."""
     seen = honours or Honours(
         conditional_create=True, conditional_replace=True, metadata=True, file_and_folder=True
     )
@@ -88,11 +88,11 @@ def facts_of(honours: Honours | None, root: bytes, proof_read: Proof) -> Facts:
 
 
 def probe_server(requests: Requests, prefix: bytes) -> Honours:
-    """Try it below `prefix` (empty, or with a slash at its end). Raises the errors of reaching the server.
+    """Probe the server below `prefix` (empty, or with a final slash). Raise connection errors.
 
-    Where writing is denied, nothing else can be seen.
+    If writing is denied, nothing else can be probed.
     """
-    requests.ask("HEAD", accept=(400, 403, 405))  # some servers (SeaweedFS) make a bucket that is not there
+    requests.ask("HEAD", accept=(400, 403, 405))  # some servers (SeaweedFS) create a missing bucket
     folder = prefix + b".hibali/probe/"
     base = folder + secrets.token_hex(8).encode()
     probe = _Probe(requests, base)
@@ -112,7 +112,7 @@ def _run_and_clean(probe: _Probe, folder: bytes) -> Honours:
 
 
 class _Probe:
-    """One probe; its names are our own, so whatever a crash leaves is in no listing of ours."""
+    """One probe; listings skip its names, so leftovers of a crash do not appear in them."""
 
     def __init__(self, requests: Requests, base: bytes) -> None:
         self._requests = requests
@@ -120,7 +120,7 @@ class _Probe:
         self.stopped = threading.Event()
 
     def run(self) -> Honours:
-        """Raises `CancelledError` once `stopped` is set."""
+        """Run the probe. Raise `CancelledError` once `stopped` is set."""
         first = self._put(self._base, headers={"x-amz-meta-sha256": "known"})
         etag = first.etag
         head = self._requests.ask("HEAD", self._base)
@@ -139,7 +139,7 @@ class _Probe:
         )
 
     def clean(self, folder: bytes) -> None:
-        """Remove this probe's objects, and those that killed ones left long ago by the server's clock."""
+        """Remove this probe's objects, and old ones of killed probes (by the server's clock)."""
         now = self._requests.ask("HEAD", accept=_REFUSALS).seconds
         for listed in [listed for page in pages(self._requests, folder) for listed in page]:
             key = folder + listed.path
@@ -151,7 +151,7 @@ class _Probe:
         return self._put(key, headers=headers, sha256=sha256, accept=_REFUSALS).status >= 300
 
     def _holds(self, key: bytes) -> bool:
-        """Whether a name is accepted; some servers break on one that they cannot hold."""
+        """Return whether the server accepts a name; some servers fail on names they cannot store."""
         return self._put(key, accept=_REFUSALS | {500}).status < 300
 
     def _put(
@@ -169,7 +169,7 @@ class _Probe:
     def _names(self) -> dict[str, Any]:
         tried = {self._base + b"x" + odd + b"x": odd for odd in _ODD}
         long = self._base + b"l" * LONG_NAME
-        both = {self._base, self._base + b"/x"}  # the first one stands already
+        both = {self._base, self._base + b"/x"}  # the first one exists already
         committed = {self._base} | {key for key in (*tried, long, self._base + b"/x") if self._holds(key)}
         found = {self._base + listed.path for page in pages(self._requests, self._base) for listed in page}
         found &= committed
@@ -185,10 +185,10 @@ def _checksum(content: bytes) -> str:
 
 
 def recall(site: str, bucket: str, endpoint: str) -> Honours | None:
-    """What was seen of this bucket at this endpoint before; None where nothing was."""
+    """Return the stored probe result of this bucket and endpoint, if any."""
     return server_probe.recall(Honours, site, _TABLE, bucket, endpoint)
 
 
 def remember(site: str, bucket: str, endpoint: str, honours: Honours) -> None:
-    """Keep it for the next call."""
+    """Store the probe result for the next call."""
     server_probe.remember(honours, site, _TABLE, bucket, endpoint)

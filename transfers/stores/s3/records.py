@@ -34,11 +34,11 @@ _AT_ONCE = 512
 _ROUNDS = 5
 
 _Above = tuple[bytes, ManifestLines]  # the root's path below the folder of a manifest, and its lines
-_Below = tuple[bytes, ManifestLines, Cursor]  # a folder with a slash behind it, and what its manifest says
+_Below = tuple[bytes, ManifestLines, Cursor]  # a folder with a final slash, its manifest's lines and a cursor
 
 
 class Records:
-    """The records of one root. `learned` has what only user metadata told, until a manifest holds it."""
+    """The records of one root; `learned` has lines found only in user metadata."""
 
     def __init__(
         self, requests: Requests, pool: Executor, cache: Cache, uploads: Uploads, root: bytes
@@ -53,12 +53,12 @@ class Records:
         self._coming: Future[list[_Above]] | None = None
 
     def begin(self) -> None:
-        """Load what lies at the root and above it while the listing comes."""
+        """Load the manifests at and above the root while the listing runs."""
         self._forget_coming()
         self._coming = self._pool.submit(self._above)
 
     def entries(self, listed: Iterable[Listed], nested: Iterable[bytes]) -> Iterator[Entry]:
-        """The listed files, in order, with all that is on record of them; `nested` are the folders below with manifests."""
+        """Yield the listed entries in order with their records; `nested` are folders with manifests."""
         self._learned.close()
         self._nested = frozenset(nested)
         coming = iter(listed)
@@ -74,13 +74,13 @@ class Records:
                     yield entry_of(one, next(looked) if found is None else found)
 
     def _at_hand(self, listed: Listed, manifests: _Manifests) -> Known | None:
-        """What is known without asking; of a folder there is nothing to know."""
+        """Return the record without a request, if there is one; folders have none."""
         if listed.size < 0:
             return Known("", 0)
         return manifests.find(listed) or self._cache.find(listed)
 
     def one(self, listed: Listed, headers: Mapping[str, str]) -> Entry:
-        """One file whose user metadata is at hand already."""
+        """Return the entry of a file from its user metadata."""
         known = from_metadata(headers, listed.etag, listed.size)
         if known.sha256 is None or not known.mtime_ns:
             with closing(_Manifests(self._load, frozenset(), self._above())) as manifests:
@@ -88,7 +88,7 @@ class Records:
         return entry_of(listed, known)
 
     def close(self) -> None:
-        """Forget what was learned and loaded; safe to call twice."""
+        """Free what was loaded; safe to call twice."""
         self._forget_coming()
         self._learned.close()
 
@@ -98,7 +98,7 @@ class Records:
         self._coming = None
 
     def _above(self) -> list[_Above]:
-        """The manifests of the root and of the folders around it, nearest first, with the root's path below each."""
+        """Return the manifests at and above the root, nearest first, with the root's path below each."""
         found = []
         path = self._root
         for folder in (path, *(enclosing(path) if path else ())):
@@ -111,7 +111,7 @@ class Records:
         return read_manifest(self._requests, self._manifest_key(folder))[0]
 
     def _look(self, listed: Listed) -> Known:
-        """Ask for the user metadata of one object; remembered while it is this very object."""
+        """Request the user metadata of one object; cache it for this version of the object."""
         nothing = Known(listed.etag, listed.size)
         try:
             head = self._requests.ask("HEAD", self._key(listed.path), accept=(403, 404))
@@ -126,9 +126,9 @@ class Records:
         return known
 
     def save(self, committed: ManifestLines, gone: ManifestLines, on_event: Listener) -> None:
-        """Bring the root's manifest up to date, and take what changed out of those below it.
+        """Update the root's manifest, and remove the changed lines from manifests below it.
 
-        What cannot be written is told, not raised: the objects themselves carry the same in their metadata.
+        A failed write is only reported: the objects' user metadata holds the same facts.
         """
         if not committed and not gone:
             return
@@ -143,7 +143,7 @@ class Records:
         self._learned.close()
 
     def _touched(self, changes: Iterable[Keyed]) -> list[bytes]:
-        """The folders below with manifests of their own in which something changed."""
+        """Return the folders below that have a manifest and changes."""
         if not self._nested:
             return []
         return sorted({folder for path, _ in changes for folder in enclosing(path) if folder in self._nested})
@@ -167,7 +167,7 @@ class Records:
 
 
 class _Manifests:
-    """What manifests say of a listing, which comes in order: no more of each is held than the place it has come to."""
+    """Manifest lookups along a sorted listing; only the manifests around the current path are held."""
 
     def __init__(
         self, load: Callable[[bytes], ManifestLines], nested: frozenset[bytes], above: Iterable[_Above]
@@ -175,10 +175,10 @@ class _Manifests:
         self._load = load
         self._nested = nested
         self._above = [(before + b"/" if before else b"", lines, Cursor(lines)) for before, lines in above]
-        self._below: list[_Below] = []  # of the folders around the place, the outermost first
+        self._below: list[_Below] = []  # for the folders above the current path, outermost first
 
     def find(self, listed: Listed) -> Known | None:
-        """The nearest enclosing line that counts."""
+        """Return the valid record of the nearest enclosing manifest."""
         path, size, etag, _ = listed
         if self._nested:
             self._enter(path)
@@ -202,26 +202,26 @@ class _Manifests:
                 self._below.append((around + b"/", lines, Cursor(lines)))
 
     def close(self) -> None:
-        """Forget them."""
+        """Free the manifests."""
         for _, lines, _ in (*self._above, *self._below):
             lines.close()
 
 
 def _let_go(loaded: Future[list[_Above]]) -> None:
-    """Nobody wants it any more."""
+    """Free manifests that are loaded but no longer needed."""
     if not loaded.cancelled() and loaded.exception() is None:
         for _, lines in loaded.result():
             lines.close()
 
 
 def _inside(folder: bytes, *changes: ManifestLines) -> Iterator[Keyed]:
-    """What changed in a folder, as gone from its own manifest: the root's tells of it now."""
+    """Yield a folder's changes as removals from its manifest: the root's manifest records them now."""
     start = folder + b"/"
     return ((path.removeprefix(start), b"") for path, _ in newest(*changes) if path.startswith(start))
 
 
 def entry_of(listed: Listed, known: Known) -> Entry:
-    """A listed file or folder; a file that nobody recorded a time for has the time it was put there."""
+    """Return the entry of a listed file or folder; the default time is the upload time."""
     if listed.size < 0:
         return Entry(listed.path.removesuffix(b"/"), Kind.FOLDER)
     return Entry(
@@ -236,7 +236,7 @@ def entry_of(listed: Listed, known: Known) -> Entry:
 
 
 def time_of(modified: str) -> int:
-    """LastModified of a listing in nanoseconds since the epoch; 0 where it is no ISO 8601 time."""
+    """Convert LastModified to nanoseconds since the epoch; 0 if it is not an ISO 8601 time."""
     try:
         return round(datetime.fromisoformat(modified).timestamp() * 1000) * 1_000_000
     except (ValueError, OverflowError):

@@ -37,10 +37,10 @@ _Answers = dict[bytes, Problem | None]
 
 
 class ObjectRemover:
-    """The removing half of a store."""
+    """The remover of a store's objects."""
 
     def __init__(self, requests: Requests, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
-        """`key_of` gives the whole key of a path below the root."""
+        """Set the fields; `key_of` returns the full key of a path below the root."""
         self._requests = requests
         self._pool = pool
         self._key_of = key_of
@@ -49,7 +49,7 @@ class ObjectRemover:
     def remove(
         self, entries: Iterable[Entry], check: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store.remove; a folder is nothing here. `check` raises where the target is no longer ours."""
+        """See Store.remove; folders need no request. `check` raises if the lock was lost."""
         coming = iter(entries)
         while batch := list(islice(coming, _BATCH)):
             check()
@@ -64,7 +64,7 @@ class ObjectRemover:
                 yield entry, found if isinstance(found, Problem) else None
 
     def _look(self, entry: Entry) -> bool | Problem:
-        """Whether it stands there, and is what was listed."""
+        """Return whether the object exists; a problem if it changed since the listing."""
         try:
             head = self._requests.ask("HEAD", self._key_of(entry.path), accept=(404,))
         except HibaliError as problem:
@@ -77,7 +77,7 @@ class ObjectRemover:
         return True if same else Problem("target-changed", "it is no longer what was listed, so it stays")
 
     def remove_keys(self, keys: list[bytes]) -> _Answers:
-        """Remove whole keys; a problem for each that stayed."""
+        """Remove full keys; return a problem for each key that could not be removed."""
         plain = [key for key in keys if is_plain(key)] if self._in_batches else []
         answers: _Answers = {}
         for start in range(0, len(plain), _BATCH):
@@ -87,7 +87,7 @@ class ObjectRemover:
         return answers
 
     def _remove_batch(self, keys: list[bytes]) -> _Answers:
-        """None of them where the server cannot do this."""
+        """Remove a batch with DeleteObjects; return nothing if the server does not support it."""
         body = delete_document(keys)
         checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"Content-MD5": checksum, "Content-Type": "application/xml"}
@@ -117,12 +117,12 @@ _LOCK = b"/" + lock.NAME
 
 
 def is_lock(path: bytes) -> bool:
-    """Whether this is the lock of a place below the root."""
+    """Return whether the path is the lock of another root below this one."""
     return path.endswith(_LOCK)
 
 
 def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> None:
-    """Raise `TryLaterError("locked")` where somebody holds a prefix around the root, or one of the whole keys `locks`."""
+    """Raise `TryLaterError("locked")` if a lock above the root, or one of the keys `locks`, is held."""
     above = [folder + _LOCK if folder else lock.NAME for folder in enclosing(root)] if root else []
     for key in (*above, *locks):
         found = lock.find_lock(requests, key)
@@ -131,7 +131,7 @@ def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> Non
 
 
 def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem | None:
-    """Remove what is left below a prefix once its data is gone, unless something else is there, too."""
+    """Remove the remaining own files below a prefix, unless other objects exist there."""
     for some in _in_batches(_left(requests, prefix)):
         foreign = [key for key, own in some if not own]
         if foreign:
@@ -149,7 +149,7 @@ def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem
 
 
 def _left(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Whole keys, and whether they are ours or stand for a folder."""
+    """Yield the remaining full keys, and whether each is hibali's own or a folder marker."""
     for page in pages(requests, prefix):
         for listed in page:
             yield prefix + listed.path, is_own_name(listed.path) or is_folder_marker(listed)
@@ -161,7 +161,7 @@ def _in_batches(coming: Iterator[tuple[bytes, bool]]) -> Iterator[list[tuple[byt
 
 
 def around(root: bytes, gone: ManifestLines, forget: Callable[[bytes, ManifestLines], None]) -> None:
-    """Call `forget` for each prefix around the root, with what is gone as it is called there."""
+    """Call `forget` for each prefix above the root, with the removed paths relative to it."""
     for folder in enclosing(root) if root else ():
         before = root[len(folder) :].lstrip(b"/")
         with closing(ManifestLines()) as there:
@@ -169,14 +169,14 @@ def around(root: bytes, gone: ManifestLines, forget: Callable[[bytes, ManifestLi
             forget(folder, there)
 
 
-_ELSEWHERE_SECONDS = 86400.0  # one of another host of ours may be under way; nobody is at it that long after
-_SLACK_SECONDS = 60.0  # what was begun while the server was asked is not in its answer
+_ELSEWHERE_SECONDS = 86400.0  # an upload of another host may be active for this long
+_SLACK_SECONDS = 60.0  # uploads that began during the request are not in the answer
 
 
 def clean(
     requests: Requests, site: str, prefix: bytes, *, older_than: float, everybody: bool, dry: bool
 ) -> Iterator[Leftover]:
-    """See transfers.check.clean_site; for one bucket and what lies below `prefix`."""
+    """See transfers.check.clean_site; cleans one bucket below `prefix`."""
     ours = {
         begun.identifier: begun
         for begun in begun_at(site)
@@ -186,7 +186,7 @@ def clean(
     try:
         pending = list(pending_uploads(requests, prefix))
     except (IncompleteError, NotFoundError):
-        # This server cannot list them: what is known here is all there is to go by.
+        # This server cannot list uploads: only those recorded here are known.
         pending = [Pending(begun.key, begun.identifier, begun.at) for begun in ours.values()]
     ended = {identifier for identifier, begun in ours.items() if _is_old(begun.at, clock)}
     ended -= {upload.identifier for upload in pending}

@@ -47,10 +47,10 @@ _ODD = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ufffe\\uffff]")
 
 
 def cut_rows(body: bytes, element: bytes, wanted: Sequence[bytes]) -> tuple[list[tuple[bytes, ...]], bytes]:
-    """The texts of the `wanted` children of each `element` that is written as the first one is, and the document without these.
+    """Return the texts of the `wanted` children of each `element`, and the rest of the document.
 
-    For what comes in thousands: a search for the very layout that this server writes is many times as fast as
-    a parser. Whatever looks otherwise stays in the document, for `parse`. Texts hold no entities.
+    Fast path for thousands of rows: searching for the layout of the first element is many times faster
+    than a parser. Other layouts stay in the document, for `parse`. Texts hold no entities.
     """
     first = re.search(rb"<%s>((?:<\w+>[^<]*</\w+>)+)</%s>" % (element, element), body)
     names = tuple(re.findall(rb"<(\w+)>", first.group(1))) if first and b"<!" not in body else ()
@@ -65,7 +65,7 @@ def cut_rows(body: bytes, element: bytes, wanted: Sequence[bytes]) -> tuple[list
 
 @lru_cache(maxsize=8)
 def _layout(element: bytes, names: tuple[bytes, ...], wanted: frozenset[bytes]) -> re.Pattern[bytes]:
-    """An element with just these children in this order; an ETag is taken without its quotes."""
+    """Return a pattern for an element with these children in this order; drops an ETag's quotes."""
     quote = rb"""(?:&quot;|&#34;|")"""
     taken = dict.fromkeys(wanted, rb"([^<&]*)")
     if b"ETag" in taken:
@@ -75,41 +75,41 @@ def _layout(element: bytes, names: tuple[bytes, ...], wanted: frozenset[bytes]) 
 
 
 def name_of(element: Element) -> str:
-    """The tag without its namespace, which servers differ in."""
+    """Return the tag without its namespace, in which servers differ."""
     return element.tag.rpartition("}")[2]
 
 
 def children(element: Element, name: str) -> Iterator[Element]:
-    """The direct children of that name."""
+    """Yield the direct children with that name."""
     return (child for child in element if name_of(child) == name)
 
 
 def fields(element: Element) -> dict[str, str]:
-    """The texts of all direct children by their names, where there is one of each; for what comes in thousands."""
+    """Return the texts of direct children by name, one for each name; fast for thousands."""
     return {child.tag[child.tag.find("}") + 1 :]: child.text or "" for child in element}
 
 
 def text(element: Element, name: str) -> str:
-    """The text of the first direct child of that name, or nothing."""
+    """Return the text of the first direct child with that name, or ""."""
     for child in children(element, name):
         return child.text or ""
     return ""
 
 
 def key_bytes(word: str, *, encoded: bool) -> bytes:
-    """A key as bytes; `encoded` where the server said EncodingType url (a space is then a plus)."""
+    """Return a key as bytes; `encoded` if the server said EncodingType url ("+" is then a space)."""
     return unquote_to_bytes(word.replace("+", " ")) if encoded else word.encode("utf-8", "surrogateescape")
 
 
 def raw_key(word: bytes, *, encoded: bool) -> bytes:
-    """The same for a text in the bytes of the document, which are UTF-8."""
+    """Return a key as bytes from a document's UTF-8 text; see `key_bytes`."""
     if not encoded or (b"%" not in word and b"+" not in word):
         return word
     return unquote_to_bytes(word.replace(b"+", b" "))
 
 
 def is_plain(key: bytes) -> bool:
-    """Whether XML 1.0 and obstore can hold this key: UTF-8 without control characters."""
+    """Return whether XML 1.0 and obstore support this key: UTF-8 without control characters."""
     try:
         return _ODD.search(key.decode()) is None
     except UnicodeDecodeError:
@@ -117,13 +117,13 @@ def is_plain(key: bytes) -> bool:
 
 
 def delete_document(keys: list[bytes]) -> bytes:
-    """The body of DeleteObjects for plain keys; only failures are to be told."""
+    """Return the body of DeleteObjects for plain keys; the answer lists only failures."""
     objects = "".join(f"<Object><Key>{escape(key.decode())}</Key></Object>" for key in keys)
     return f"<Delete><Quiet>true</Quiet>{objects}</Delete>".encode()
 
 
 def complete_document(etags: list[str]) -> bytes:
-    """The body of CompleteMultipartUpload for parts 1, 2, ... with these ETags."""
+    """Return the body of CompleteMultipartUpload for parts 1, 2, ... with these ETags."""
     parts = "".join(
         f"<Part><PartNumber>{number}</PartNumber><ETag>&quot;{escape(etag)}&quot;</ETag></Part>"
         for number, etag in enumerate(etags, 1)
@@ -152,9 +152,9 @@ _ELSEWHERE = frozenset({"PermanentRedirect", "TemporaryRedirect", "Authorization
 
 
 def error_of(status: int, code: str, subject: str) -> HibaliError:
-    """The error that an answer of an S3 server stands for (Amazon S3 API reference, "Error responses").
+    """Return the error for an S3 answer (Amazon S3 API reference, "Error responses").
 
-    Nothing of the answer's text is repeated but its code: it may hold keys, signatures or an attacker's words.
+    It repeats only the answer's code: the text may hold keys, signatures or an attacker's words.
     """
     said = code or f"status {status}"
     if code == "NoSuchBucket":
@@ -223,7 +223,7 @@ def _denied(code: str, said: str, subject: str) -> AccessError:
 
 
 def unreachable(subject: str) -> TryLaterError:
-    """No answer came, or it broke off."""
+    """Return the error for a missing or incomplete answer."""
     return TryLaterError(
         UNREACHABLE,
         "the server cannot be reached",
@@ -233,7 +233,7 @@ def unreachable(subject: str) -> TryLaterError:
 
 
 def bad_certificate(subject: str) -> AccessError:
-    """The server could not prove who it is."""
+    """Return the error for an invalid server certificate."""
     return AccessError(
         "bad-certificate",
         "the server's certificate cannot be trusted",
@@ -243,13 +243,13 @@ def bad_certificate(subject: str) -> AccessError:
 
 
 def code_in(body: bytes) -> str:
-    """The error code in an answer's XML, or nothing."""
+    """Return the error code in an answer's XML, or ""."""
     found = _CODE.search(body[:4096].decode("utf-8", "replace"))
     return found.group(1) if found else ""
 
 
 def from_obstore(problem: Exception, subject: str) -> HibaliError:
-    """What obstore raised; it tells status and code only in its text."""
+    """Convert an obstore error; it holds status and code only in its text."""
     text = str(problem)
     status = _STATUS.search(text)
     if status:
@@ -265,9 +265,9 @@ def from_obstore(problem: Exception, subject: str) -> HibaliError:
 
 
 def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
-    """An error of one entry as its problem; an error of the whole call is raised again.
+    """Return an entry's error as its problem; raise an error that affects the whole call.
 
-    With `denied` it is this one entry's business that access to it is.
+    With `denied`, a denied access affects only this entry.
     """
     if (
         isinstance(error, (IncompleteError, RefusedError))
@@ -281,17 +281,17 @@ def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
 CHECKSUM = "x-amz-checksum-sha256"
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 CONNECTIONS = 32
-IN_FLIGHT_BYTES = 64 * 1024 * 1024  # so much is under way at once: several parts, or two objects put whole
+IN_FLIGHT_BYTES = 64 * 1024 * 1024  # bytes in flight: several parts, or two whole objects
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
 _CONNECT_SECONDS = 10
-_ATTEMPTS = 5  # the one budget of a request, whoever sends it (decision 09),
-_PATIENCE_SECONDS = 45.0  # and the last one begins by then
+_ATTEMPTS = 5  # attempts for each request, for every client library (decision 09),
+_PATIENCE_SECONDS = 45.0  # the last attempt starts before this
 _READ_SECONDS = 120
-_LEAST_PATIENCE = ANSWER_SECONDS  # for an answer that is whole, however it comes
+_LEAST_PATIENCE = ANSWER_SECONDS  # minimum for a complete answer
 
 
 class Requests:
-    """Signed requests about one bucket, each with its payload's sha256; may be used by many threads."""
+    """Signed requests for one bucket, each with its payload's sha256; thread-safe."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class Requests:
         *,
         patience: float | None = None,
     ) -> None:
-        """`subject` names site and bucket in errors; `patience` is how many seconds an answer may be silent."""
+        """Set the fields; `subject` names site and bucket in errors, `patience` is a read timeout (s)."""
         from botocore.httpsession import URLLib3Session
         from botocore.utils import get_environ_proxies
 
@@ -314,7 +314,7 @@ class Requests:
         self._on_event = on_event
         self._patience = max(_LEAST_PATIENCE, 2.0 * (patience or 0.0))
         patience = patience or _READ_SECONDS
-        self._gone = False  # all attempts of a request were in vain, and no answer has come since
+        self._gone = False  # all attempts of a request failed, and no answer has arrived since
         self.proxies: Mapping[str, str] = get_environ_proxies(endpoint.url)
         self._session: Any = URLLib3Session(
             verify=endpoint.authorities or True,
@@ -327,7 +327,7 @@ class Requests:
         self._signer = _signer_class()
 
     def patient(self, seconds: int) -> Requests:
-        """The same for answers that take the server so many seconds; closed by itself."""
+        """Return requests that wait this many seconds for answers; closed separately."""
         words = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
         return Requests(*words, patience=seconds)
 
@@ -343,10 +343,10 @@ class Requests:
         accept: Collection[int] = (),
         most: int = MOST_ANSWER,
     ) -> Answer:
-        """Send one request, again where that may help. Raises what `error_of` says of statuses not in `accept`.
+        """Send one request, with retries. Raise the errors of `error_of` for statuses not in `accept`.
 
-        `sha256` is what is claimed of the body; computed when not given. Redirects are never followed. An answer has at most `most`
-        bytes, one to a range no more than that.
+        `sha256` is the body's, computed if not given. Redirects are never followed. An answer has at most
+        `most` bytes, one to a range request at most the range.
         """
         digest = sha256 or (hashlib.sha256(body).hexdigest() if body else EMPTY_SHA256)
         address = self.endpoint.address(self.bucket, key)
@@ -368,7 +368,7 @@ class Requests:
         return self.tried(once)
 
     def tried(self, attempt: Callable[[], Result]) -> Result:
-        """What `attempt` returns, tried again while an error may pass. Whoever has found the server gone has found it for all."""
+        """Call `attempt` with retries, but only once while the server is unreachable for any thread."""
         try:
             found = with_retries(
                 attempt,
@@ -415,18 +415,18 @@ class Requests:
         told = lowered.get("content-length", "")
         complete = found.status_code < 300 or len(content) < MOST_ERROR
         if method != "HEAD" and complete and told.isdigit() and int(told) != len(content):
-            raise unreachable(self.subject)  # botocore does not mind an answer that breaks off
+            raise unreachable(self.subject)  # botocore accepts a truncated answer
         return Answer(found.status_code, lowered, content)
 
     def _read(self, method: str, found: Any, headers: Mapping[str, str], most: int) -> bytes:
-        """The body as it was sent: a `Content-Encoding` is a property of an object, and is never undone here."""
+        """Read the body as sent: `Content-Encoding` belongs to the object and is never decoded."""
         raw = found.raw
         if found.status_code >= 300:
             said: bytes = raw.read(MOST_ERROR, decode_content=False)
             if len(said) == MOST_ERROR:
                 raw.close()
             else:
-                raw.read(1, decode_content=False)  # to its end, so that the connection can be used again
+                raw.read(1, decode_content=False)  # to the end, to reuse the connection
             return said
         told = headers.get("content-length", "")
         try:
@@ -444,17 +444,17 @@ class Requests:
         self._signer(keys, "s3", self.endpoint.region).add_auth(request)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._session.close()
 
 
 def checksum_of(sha256: str) -> str:
-    """A sha256 in hexadecimal as the header `CHECKSUM` wants it."""
+    """Convert a hexadecimal sha256 to the format of the header `CHECKSUM`."""
     return base64.b64encode(bytes.fromhex(sha256)).decode("ascii")
 
 
 def _signer_class() -> Callable[..., Any]:
-    """Botocore's signer for S3, with the payload's sha256 that we computed, or one that is wrong on purpose."""
+    """Return botocore's S3 signer that takes our payload sha256 (the probe sends a wrong one)."""
     from botocore.auth import S3SigV4Auth
 
     class Signer(S3SigV4Auth):  # type: ignore[misc]  # botocore has no types

@@ -49,12 +49,12 @@ from transfers.stores.s3.requests import CONNECTIONS, Requests
 from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, Writing
 from transfers.stores.server_lease import NoLease
 
-_SETTLED_SECONDS = 2.0  # longer than anybody takes from looking at a key to having put it
-_STANDS = frozenset({409, 412})  # what a conditional put is answered where something stands, or is being put
+_SETTLED_SECONDS = 2.0  # longer than any client needs between a HEAD and its PUT
+_STANDS = frozenset({409, 412})  # statuses of a conditional PUT if the key exists or is being written
 
 
 class S3SmallFiles(SmallFiles):
-    """Small files as single objects; the digest manifest of the prefix is not touched."""
+    """Small files as single objects; writes do not change the digest manifest of the prefix."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class S3SmallFiles(SmallFiles):
         probe: Callable[[], Honours],
         let_go: Callable[[], None],
     ) -> None:
-        """`prefix` is empty or ends in a slash; `probe` tells what the server honours; `let_go` closes the store."""
+        """Set the fields; `prefix` is empty or ends in "/", `let_go` closes the store."""
         self._requests = requests
         self._pool = pool
         self._prefix = prefix
@@ -73,7 +73,7 @@ class S3SmallFiles(SmallFiles):
         self._let_go = let_go
 
     def list(self) -> Iterator[Entry]:
-        """See SmallFiles. Keys that cannot be paths are passed over; a prefix without any is there all the same."""
+        """See SmallFiles. Skips keys that cannot be paths; a prefix without keys is an empty folder."""
         for page in pages(self._requests, self._prefix):
             for listed in page:
                 path = listed.path
@@ -96,14 +96,14 @@ class S3SmallFiles(SmallFiles):
         return answer.body if entry.size else b""
 
     def _get(self, key: bytes, size: int) -> Answer:
-        """At most so many bytes of an object; of an empty one no range can be had."""
+        """Read at most `size` bytes of an object; an empty object has no range, so ask for 1 byte."""
         return self._requests.ask(
             "GET", key, headers={"Range": f"bytes=0-{max(size, 1) - 1}"}, accept=(404, 416)
         )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """See SmallFiles. No lock is needed where the server puts only if nothing stands; elsewhere `create` reads back."""
+        """See SmallFiles. Needs no lock: PUT is conditional, or `create` reads the object back."""
         self._honours = self._probe()
         yield
 
@@ -112,8 +112,8 @@ class S3SmallFiles(SmallFiles):
         put = self._put_new if self._honours.conditional_create else self._put_absent
         stands = list(self._pool.map(put, contents, contents.values()))
         if contents and not self._honours.locks:
-            # Fischer's way to exclude others where nothing can be compared and set: who wrote last, and waited, is the one.
-            # Swift refuses what stands, but of two that come at once it takes both.
+            # Fischer's mutual exclusion, for servers without compare-and-set: the last writer after the wait
+            # wins. Swift rejects a PUT if the key exists, but accepts both of two concurrent PUTs.
             pause(_SETTLED_SECONDS)
             stands = [True] * len(contents)
         doubtful = [path for path, there in zip(contents, stands, strict=True) if there]
@@ -121,22 +121,22 @@ class S3SmallFiles(SmallFiles):
         return {path: other for path, other in found if other is not None}
 
     def _put_new(self, path: bytes, content: bytes) -> bool:
-        """Put it where nothing stands; whether something does."""
+        """Put the content if the key does not exist; return whether the key existed."""
         headers = {"If-None-Match": "*"}
         put = self._requests.ask("PUT", self._prefix + path, body=content, headers=headers, accept=_STANDS)
         return put.status >= 300
 
     def _put_absent(self, path: bytes, content: bytes) -> bool:
-        """Put it unless something stands there now; whether something does, which may be another's by the next moment."""
+        """Put the content unless HEAD finds the key (not atomic); return whether the key existed."""
         existing = self._requests.ask("HEAD", self._prefix + path, accept=(404,))
         if existing.status == 404:
             self._requests.ask("PUT", self._prefix + path, body=content)
         return existing.status != 404
 
     def _other(self, path: bytes, content: bytes | None) -> bytes | None:
-        """What stands there, where it is not this content. A put whose answer was lost finds its own."""
+        """Return stored content that differs from `content`; a repeated PUT may find its own, so None."""
         found = self._get(self._prefix + path, PACK_BYTES)
-        if found.status == 404:  # somebody else's put was refused, too, or has not ended
+        if found.status == 404:  # another client's PUT was rejected too, or has not finished
             raise TryLaterError("locked", "somebody else is writing this", subject=self._subject(path))
         existing = found.body if found.status < 300 else b""
         return None if existing == content else existing
@@ -158,8 +158,8 @@ _MANIFEST = b"/" + manifest.NAME
 class S3Store(RequestStore):
     """A store over one bucket and prefix.
 
-    Folders are only in the names of keys. Digests, times and modes come from `.hibali/manifest.jsonl`, from
-    this machine's cache, or from the objects' user metadata; an object without has the time it was put there.
+    Folders exist only as parts of keys. Digests, times and modes come from `.hibali/manifest.jsonl`, from
+    this machine's cache, or from user metadata; without them, an object's time is its upload time.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class S3Store(RequestStore):
         on_event: Listener = ignore,
         lease: int = LEASE_SECONDS,
     ) -> None:
-        """`root` is a key without slashes around it; with `slash` a folder of that name is meant where a file has it too."""
+        """Set the fields; `root` has no outer slashes; `slash` prefers a folder to a file of that name."""
         self._bulk = Bulk(requests)
         super().__init__(self._bulk.get, self._key, threads=CONNECTIONS, name="s3")
         self.where = root
@@ -196,7 +196,7 @@ class S3Store(RequestStore):
 
     @property
     def facts(self) -> Facts:
-        """What the server was seen to do, and the best proof that what was listed and gone on with here allows."""
+        """The probed facts, with the proofs that this store's listings and resumed uploads allow."""
         facts = facts_of(self._honours, self.where, self._proof_read)
         if any(writing.continued for writing in self._writings):
             return replace(facts, proof_write=weakest(facts.proof_write, Proof.RECORDED))
@@ -212,26 +212,26 @@ class S3Store(RequestStore):
         return [identity_of_bucket(self._requests.endpoint.url, self._requests.bucket, self.where)]
 
     def probe(self, *, again: bool = False) -> Honours:
-        """What the server honours, tried where nobody knows yet."""
+        """Return what the server honours; probe it if that is unknown, or with `again`."""
         if self._honours is None or again:
             self._honours = probe_server(self._requests, self._prefix())
             remember(self._site, self._requests.bucket, self._requests.endpoint.url, self._honours)
         return self._honours
 
     def _probe_to_write(self) -> Honours:
-        """The same; who was not let in before may be now."""
+        """Probe before a write; probe again if writing was denied earlier."""
         return self.probe() if self.probe().writable else self.probe(again=True)
 
     def _prefix(self) -> bytes:
         return self.where + b"/" if self.where else b""
 
     def _key(self, path: bytes) -> bytes:
-        """The key of a path; raises `RefusedError` for one that could climb or is ambiguous (S1)."""
+        """Return the key of a path. Raise `RefusedError` if the path could climb or is ambiguous (S1)."""
         _refuse(unsafe_component(path), path, self._requests.subject)
         return self._prefix() + path
 
     def stat(self, path: bytes = b"") -> Entry | None:
-        """See Store. Where a file and a folder have this name, the file is told, or the folder if a slash was typed."""
+        """See Store. If a file and a folder share the name, return the file, or with `slash` the folder."""
         key = self._key(path) if path else self.where
         looks = [self._stat_file, self._stat_folder]
         if not path and self._slash:
@@ -240,7 +240,7 @@ class S3Store(RequestStore):
             found = (look(path, key) for look in looks)
             return next((entry for entry in found if entry is not None), None)
         except AccessError:
-            # An answer to HEAD has no body and so no reason; one to a listing has.
+            # The answer to HEAD has no body and gives no reason; the answer to a listing does.
             self._stat_folder(b"", self.where)
             raise
 
@@ -267,11 +267,11 @@ class S3Store(RequestStore):
             self._proof_read = weakest(self._proof_read, Proof.CLAIMED if plain else Proof.SIZE)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
-        """See Store. A key that cannot be a safe path ends it with `RefusedError("unsafe-name")`."""
+        """See Store. Raise `RefusedError("unsafe-name")` for a key that cannot be a safe path."""
         nested: _Paths = []
         self._records.begin()
         self._locks_below = []
-        # Everything is sorted before the first comes out, so by then all manifests below have been met.
+        # Sorting reads the whole listing before the first entry, so all nested manifests are known by then.
         ordered = in_order(self._listed(nested, shallow=shallow), self._requests.subject)
         first = next(ordered, None)
         if first is None:
@@ -292,7 +292,7 @@ class S3Store(RequestStore):
                 yield listed
 
     def _data(self, ordered: Iterable[Listed]) -> Iterator[Listed]:
-        """Without names of our own and other tools' folder markers; what cannot be a path is refused."""
+        """Skip hibali's own names and other tools' folder markers; refuse keys that cannot be paths."""
         for listed in ordered:
             path, size, _, _ = listed
             if size > 0 and b".hibali" not in path and unsafe_component(path) is None:
@@ -304,7 +304,7 @@ class S3Store(RequestStore):
             yield listed
 
     def _check_root(self) -> None:
-        """Nothing lies below: a file of that name has nothing below it, an empty bucket is there."""
+        """Raise `NotFoundError` after an empty listing, except for a file, a bucket or a created root."""
         if self.where and not self._made and self._stat_file(b"", self.where) is None:
             raise NotFoundError("no-such-place", "there is nothing there", subject=self._requests.subject)
 
@@ -313,7 +313,7 @@ class S3Store(RequestStore):
         return None if found is None else found.size
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
-        """See Store; the manifest is brought up to date when it ends, however it ends."""
+        """See Store; updates the manifest at the end, also after an error."""
         place = self._place()
         writing = Writing(place)
         self._writings.append(writing)
@@ -323,7 +323,7 @@ class S3Store(RequestStore):
             self._save(writing.committed)
 
     def copies(self, source: Store) -> bool:
-        """See Store: another prefix or bucket of the same server; whose keys may read there, it says itself."""
+        """See Store: whether `source` is on the same server; the server itself checks the permissions."""
         return isinstance(source, S3Store) and source._requests.endpoint.url == self._requests.endpoint.url  # noqa: SLF001  # its own kind
 
     def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Committed, None, None]:
@@ -340,15 +340,15 @@ class S3Store(RequestStore):
             self._save(copying.committed)
 
     def substore(self, folder: bytes) -> tuple[S3Store, bytes]:
-        """See Store: this very store, which from now on holds no lock and keeps no manifest.
+        """See Store: return this store, which from now on holds no lock and writes no manifest.
 
-        Objects come whole and carry their own digests, so others may come and go beside them.
+        Objects are written whole and carry their own digests, so concurrent writers do not conflict.
         """
         self._is_substore = True
         return self, folder
 
     def _save(self, committed: ManifestLines) -> None:
-        """Bring the manifest up to date; whoever writes again and again must not remember it all."""
+        """Update the manifest, then free the lines, because a store may write many times."""
         gone = ManifestLines()
         for path in self._cleared:
             gone.add(path, b"")
@@ -358,7 +358,7 @@ class S3Store(RequestStore):
         gone.close()
 
     def _place(self) -> WriteTarget:
-        """Where and how objects land, once the server was tried."""
+        """Probe the server and return the write target."""
         honours = self.probe()
         self._cleared = []
         facts = self.facts
@@ -379,7 +379,7 @@ class S3Store(RequestStore):
         )
 
     def _make_room(self, item: Item) -> None:
-        """What is of another kind and was agreed to go: all below a file's name, or the file of a folder's name."""
+        """Remove what the plan clears for the item: the objects below a file's name, or a folder's file."""
         if not item.clear or item.replaces is None:
             return
         if item.entry.kind is Kind.FOLDER:
@@ -412,17 +412,17 @@ class S3Store(RequestStore):
             gone.close()
 
     def _forget(self, folder: bytes, gone: ManifestLines) -> None:
-        """Take the lines of these out of the manifest of a prefix around this one."""
+        """Remove these lines from the manifest of a prefix above this one."""
         around = Records(self._requests, self._pool, self._cache, self._uploads, folder)
         around.save(ManifestLines(), gone, self._on_event)
 
     def check_no_locks(self, *, itself: bool) -> None:
-        """See Store; a prefix cannot be another."""
+        """See Store; a prefix has no symlinks."""
         del itself
         removing.check_unheld(self._requests, self.where, self._locks_below)
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
-        """See Store; all of that goes at the end."""
+        """See Store; `remove_root` removes these files."""
         return []
 
     def remove_root(self) -> Problem | None:
@@ -436,18 +436,18 @@ class S3Store(RequestStore):
         return S3SmallFiles(self._requests, self._pool, self._prefix(), self._probe_to_write, self.close)
 
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store; digests, times and modes stay with the copies, as metadata."""
+        """See Store; the copies keep digests, times and modes as metadata."""
         self._holder.check(now=True)
         keeping = Keeping(self._requests, self._pool, self._key, place.raw)
         return keeping.keep(entries, self._holder.check)
 
     def make_root(self) -> None:
-        """See Store: a prefix needs no making, the bucket is never made; what it honours is known after this."""
+        """See Store: probe the server; prefixes need no creation, and buckets are never created."""
         self.probe()
         self._made = True
 
     def lock(self, operation: str, *, make: bool = False) -> S3Lock | NoLease:
-        """See Store; where the server cannot hold a lock, that is told and nothing is held."""
+        """See Store; if the server cannot hold a lock, emit a note and hold nothing."""
         self._made = self._made or make
         if self._is_substore:
             return NoLease()
@@ -478,7 +478,7 @@ def _refuse(reason: str | None, path: bytes, subject: str) -> None:
 
 
 def _iso(date: str) -> str:
-    """Last-Modified of a header as a listing writes it."""
+    """Convert a Last-Modified header to ISO 8601, as in listings."""
     try:
         return parsedate_to_datetime(date).isoformat()
     except ValueError:

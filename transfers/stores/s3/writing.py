@@ -35,16 +35,16 @@ _CHANGED = Problem("target-changed", "it is no longer what the plan saw at the t
 
 
 class ExpectedObjects:
-    """Looks at the keys of exact items just before they are written."""
+    """A check of the keys of exact items just before they are written."""
 
     def __init__(self, requests: Requests, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
-        """`key_of` gives the whole key of a path below the root."""
+        """Set the fields; `key_of` returns the full key of a path below the root."""
         self._requests = requests
         self._pool = pool
         self._key_of = key_of
 
     def check(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
-        """The same payloads; an item whose key holds something else than was planned has a problem."""
+        """Yield the payloads; an item whose key holds an unplanned object gets a problem."""
         for payload in payloads:
             asked = [
                 (position, item)
@@ -58,7 +58,7 @@ class ExpectedObjects:
             yield payload
 
     def look(self, item: Item) -> Problem | None:
-        """Whether another object stands at this item's key than was planned."""
+        """Return a problem if the item's key holds another object than planned."""
         try:
             head = self._requests.ask("HEAD", self._key_of(item.entry.path), accept=(404,))
         except HibaliError as error:
@@ -70,7 +70,7 @@ class ExpectedObjects:
 
 
 def is_exact(item: Item) -> bool:
-    """Whether a saved plan says what stands at the key of this file."""
+    """Return whether a saved plan states what the key of this file holds."""
     return item.exact and not item.clear and item.entry.kind is Kind.FILE
 
 
@@ -80,7 +80,7 @@ OUT_OF_ORDER = Problem("out-of-order", "its segments did not come one after the 
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """Where and how objects land: what a store gives to each `write`."""
+    """The target of one `write`: how the store writes objects."""
 
     requests: Requests
     bulk: Bulk
@@ -93,15 +93,15 @@ class WriteTarget:
 
     @property
     def checksum(self) -> bool:
-        """Needed only where the server does not look at the payload's sha256 in the signature."""
+        """Whether to send a checksum: only if the server does not verify the signed payload's sha256."""
         return self.honours.checks_checksum and not self.honours.checks_sha256
 
 
 class Large:
-    """A file that is coming in segments; once it has a `problem`, the rest of it is passed over.
+    """A file that arrives in segments; after a `problem`, its remaining segments are skipped.
 
-    Every byte is read and hashed again when an earlier upload is gone on with; a part that stands at the server
-    is left out only while these very bytes are what was sent then. `continued` tells whether one was.
+    A resumed upload still reads and hashes every byte; a stored part is skipped only if its bytes
+    are unchanged. `continued` says whether a stored part was reused.
     """
 
     def __init__(self, place: WriteTarget, item: Item, segment: int) -> None:
@@ -119,7 +119,7 @@ class Large:
         self._upload: Upload | None = None
 
     def take(self, payload: Payload) -> tuple[int, Bytes] | None:
-        """The next segment; a part's number and content once there is a whole one. Called by one thread, in order."""
+        """Take the next segment; return number and content of a complete part. One thread calls this."""
         unit = payload.unit
         self.problem = self.problem or payload.problems.get(0)
         if self.problem is None and unit.offset != self._taken:
@@ -139,7 +139,7 @@ class Large:
         return self._count, whole
 
     def _open(self) -> bool:
-        """The upload, begun or gone on with; False where that is a problem of this file."""
+        """Begin or resume the upload; return False if that is a problem of this file."""
         if self._upload is None:
             with self._kept():
                 key = self._place.key_of(self.item.entry.path)
@@ -156,7 +156,7 @@ class Large:
         return self.problem is None
 
     def _find(self, key: bytes) -> tuple[BegunUpload, dict[int, Part]]:
-        """One that was left and is of this very source; what is left of others of that key is ended."""
+        """Find a released upload of this source, or begin one; abort released ones of other sources."""
         entry = self.item.entry
         source = {
             "size": entry.size,
@@ -177,7 +177,7 @@ class Large:
         return made, {}
 
     def send(self, number: int, content: Bytes) -> int:
-        """Send a part; how many bytes went out, none where it stands there already. Called by several threads."""
+        """Send a part; return the bytes sent, 0 if the server has it. Thread-safe."""
         if self._upload is None or self._begun is None or self.problem is not None:
             return 0
         size = 0
@@ -191,7 +191,7 @@ class Large:
         return size
 
     def complete(self, digest: str | None) -> tuple[Known, Proof] | None:
-        """Make it the object, once all parts were submitted; None where it has a `problem`."""
+        """Complete the upload after all parts were submitted; return None if the file has a `problem`."""
         for sent in self.sent:
             sent.result()
         if self.problem is None and self._sha256.hexdigest() != digest:
@@ -209,15 +209,15 @@ class Large:
         return known_from(self.item.entry, digest)._replace(etag=etag), self._proof(self._upload)
 
     def _proof(self, upload: Upload) -> Proof:
-        """Parts of an earlier call were hashed by the server then, and are unchanged since: no more is said."""
+        """Return the proof: the server hashed reused parts in the earlier call, so claim no more."""
         if self._place.honours.proves:
             return Proof.RECORDED if self.continued else Proof.DIGEST
         return Proof.CLAIMED if upload.claimed else Proof.SIZE
 
     def let_go(self) -> None:
-        """Keep what arrived for whoever goes on with it; give it up where the file itself is the problem.
+        """Keep the parts for a resuming call; abort the upload if the file itself is the problem.
 
-        Parts still under way would keep an aborted upload alive, so they are waited for.
+        Waits for parts in flight, because they would keep an aborted upload alive.
         """
         for sent in self.sent:
             sent.exception()
@@ -232,7 +232,7 @@ class Large:
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[None]:
-        """What goes wrong with one file is its problem; what goes wrong with all is raised."""
+        """Turn an error of one file into its problem; raise errors that affect all files."""
         try:
             yield
         except HibaliError as error:
@@ -242,12 +242,12 @@ class Large:
 def find_begun(
     place: WriteTarget, key: bytes, source: dict[str, Any]
 ) -> tuple[BegunUpload, dict[int, Part]] | None:
-    """An upload that was left, is of this very source, and the parts of it that stand; what is left of others is ended."""
+    """Return a released upload of this source and its stored parts; abort others."""
     for begun in reversed(place.uploads.of_key(key)):
         if not (begun.left or place.holder.held):
-            continue  # somebody may be at it, and there is no lock here that says who
+            continue  # another process may use it, and no lock says which
         if begun.source == source and begun.parts:
-            # What was recorded here and is told by the server to be just that.
+            # Parts that both this record and the server list identically.
             told = standing_parts(place.requests, key, begun.identifier) or {}
             existing = {n: part for n, part in begun.parts.items() if told.get(n) == (part.size, part.etag)}
             if existing:
@@ -259,17 +259,17 @@ def find_begun(
 
 
 def known_from(entry: Entry, digest: str | None) -> Known:
-    """What is to be kept of a file; its ETag is not known before it has landed."""
+    """Return the record to store for a file; its ETag is unknown before the commit."""
     return Known("", entry.size, digest, entry.mtime_ns, entry.mode)
 
 
 _AT_ONCE = 32
-_WHOLE_BYTES = 32 * 1024 * 1024  # up to here one request beats several, and those around an upload
+_WHOLE_BYTES = 32 * 1024 * 1024  # up to this size, one request is faster than a multipart upload
 _CANNOT_HOLD = Problem("cannot-hold", "an object store holds files only")
 
 
 class _Whole:
-    """A file of a few segments, gathered to be put in one piece; once it has a `problem`, the rest is passed over."""
+    """A file of a few segments, sent in one PUT; after a `problem`, its segments are skipped."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -284,7 +284,7 @@ class _Whole:
 
 
 class Writing:
-    """One `write`: used once. `committed` has what stands now, `bytes` what was sent; `continued` whether parts of an earlier call count."""
+    """One `write` call, used once: `committed` objects, `bytes` sent, `continued` if parts were reused."""
 
     def __init__(self, place: WriteTarget) -> None:
         self._place = place
@@ -304,7 +304,7 @@ class Writing:
             self._let_go()
 
     def _feed(self, payloads: Iterable[Payload]) -> None:
-        """Runs in its own thread, so the source is read here too."""
+        """Read the source and submit the writes; runs in its own thread."""
         self._place.holder.check(now=True)
         for payload in payloads:
             if self._jobs.stopped:
@@ -326,7 +326,7 @@ class Writing:
             if problem is not None:
                 self._fail(item, problem)
             elif item.entry.kind is Kind.FOLDER:
-                self._clear(item)  # at once: what follows may lie in it
+                self._clear(item)  # at once: later items may be inside it
             else:
                 self._jobs.submit(len(content), self._land, item, content, digest)
 
@@ -337,7 +337,7 @@ class Writing:
         self._jobs.report(Committed(item, None, Proof.NONE, problem=problem))
 
     def _land(self, item: Item, content: memoryview, digest: str | None) -> None:
-        """One whole file: hashed in memory, then put."""
+        """Hash a whole file in memory, then put it."""
         found = hashlib.sha256(content).hexdigest()
         if found != digest or len(content) != item.entry.size:
             self._fail(item, CORRUPT)
@@ -360,7 +360,7 @@ class Writing:
         self._committed(item, known._replace(etag=etag), proof)
 
     def _clear(self, item: Item) -> None:
-        """A folder, which is nothing here: only what is in its way goes."""
+        """Make room for a folder, which itself needs no object."""
         try:
             self._place.make_room(item)
         except HibaliError as problem:
@@ -369,7 +369,7 @@ class Writing:
         self._jobs.report(Committed(item, None, Proof.DIGEST))
 
     def _clear_first(self, item: Item) -> None:
-        """Where both cannot stand side by side, what was agreed to go cannot wait until the new one has landed."""
+        """Remove a conflicting object before the write if the server cannot store both at once."""
         if not self._place.honours.file_and_folder:
             self._place.make_room(item)
 
@@ -383,7 +383,7 @@ class Writing:
         self._jobs.report(Committed(item, known.sha256, proof, known.etag))
 
     def _take_segment(self, payload: Payload) -> None:
-        """Segments of one file come in order, without gaps; parts are made of as many as it takes."""
+        """Collect a file's segments (in order, without gaps) into parts."""
         unit, item = payload.unit, payload.unit.items[0]
         if unit.offset == 0 and unit.last and not payload.problems:
             self._jobs.submit(
@@ -421,7 +421,7 @@ class Writing:
         self._count(large.send(number, content))
 
     def _complete(self, large: Large, digest: str | None) -> None:
-        """Its parts were submitted before, so they are under way or done: waiting for them ends."""
+        """Complete the file; its parts are already submitted, so waiting for them ends."""
         done = large.complete(digest)
         self._large.pop(large.item.number, None)
         if done is None:
@@ -441,5 +441,5 @@ class Writing:
 
 
 def _claimed(etag: str, content: memoryview) -> Proof:
-    """The server's word for what it holds, where that is an MD5."""
+    """Return the proof from the server's ETag, if that is an MD5."""
     return Proof.CLAIMED if hashlib.md5(content, usedforsecurity=False).hexdigest() == etag else Proof.SIZE

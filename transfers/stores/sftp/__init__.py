@@ -1,1 +1,1 @@
-"""Folders behind the SFTP subsystem of sshd."""
+"""Stores for folders that the SFTP subsystem of sshd serves."""

@@ -34,12 +34,12 @@ _LATEST = 0xFFFFFFFF
 
 
 class WireError(Exception):
-    """The server sent what is no packet of this protocol."""
+    """A packet that is not valid SFTP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What a server tells of a name, None where it does not; `mode` has the kind of file in its upper bits."""
+    """File attributes; None if the server did not send them. The upper bits of `mode` are the file type."""
 
     size: int | None = None
     user: int | None = None
@@ -48,14 +48,14 @@ class Attributes:
 
 
 class Reader:
-    """Takes one packet apart; raises `WireError` where it ends early."""
+    """A parser of one packet; raises `WireError` if the packet ends early."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._at = 0
 
     def take(self, length: int) -> bytes:
-        """The next bytes as they are."""
+        """Return the next `length` bytes."""
         end = self._at + length
         if end > len(self._content):
             raise WireError("a packet ends early")
@@ -64,19 +64,19 @@ class Reader:
         return found
 
     def number(self) -> int:
-        """A number of 32 bits."""
+        """Return a 32-bit number."""
         return int.from_bytes(self.take(4), "big")
 
     def large(self) -> int:
-        """A number of 64 bits."""
+        """Return a 64-bit number."""
         return int.from_bytes(self.take(8), "big")
 
     def text(self) -> bytes:
-        """Bytes with their length before them."""
+        """Return a length-prefixed string."""
         return self.take(self.number())
 
     def attributes(self) -> Attributes:
-        """What is told of a file."""
+        """Return the attributes of a file."""
         flags = self.number()
         size = self.large() if flags & _SIZE else None
         user = None
@@ -96,27 +96,27 @@ class Reader:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left."""
+        """Return whether the packet ends here."""
         return self._at >= len(self._content)
 
 
 def number(value: int) -> bytes:
-    """A number of 32 bits."""
+    """Encode a 32-bit number."""
     return value.to_bytes(4, "big")
 
 
 def large(value: int) -> bytes:
-    """A number of 64 bits."""
+    """Encode a 64-bit number."""
     return value.to_bytes(8, "big")
 
 
 def text(value: bytes) -> bytes:
-    """Bytes with their length before them."""
+    """Encode a length-prefixed string."""
     return number(len(value)) + value
 
 
 def attributes(*, mode: int | None = None, mtime_ns: int | None = None) -> bytes:
-    """What a file is to get; times are whole seconds of 32 bits, for access and change alike."""
+    """Encode attributes to set; times are 32-bit whole seconds, equal for access and change."""
     flags, content = 0, b""
     if mode is not None:
         flags |= _PERMISSIONS
@@ -128,17 +128,17 @@ def attributes(*, mode: int | None = None, mtime_ns: int | None = None) -> bytes
 
 
 def whole_seconds(mtime_ns: int) -> int:
-    """A time as this protocol can hold it: the second it lies in, from 1970 to 2106."""
+    """Return a time as whole seconds, limited to the protocol's range (1970 to 2106)."""
     return min(max(mtime_ns // 1_000_000_000, 0), _LATEST)
 
 
 def init() -> bytes:
-    """The first packet of a client."""
+    """Return the first packet of a client."""
     return struct.pack(">IBI", 5, INIT, VERSION)
 
 
 def extensions_of(content: bytes) -> dict[bytes, bytes]:
-    """What the server's VERSION packet offers; raises `WireError` for another version than 3."""
+    """Return the extensions in the server's VERSION packet. Raise `WireError` unless it is version 3."""
     reader = Reader(content)
     if reader.number() != VERSION:
         raise WireError("the server speaks another version of SFTP")
@@ -150,12 +150,12 @@ def extensions_of(content: bytes) -> dict[bytes, bytes]:
 
 
 _LONGEST_PACKET = 1 << 20  # OpenSSH's own packets end at 256 KiB
-_UNDER_WAY = 16 * 1024 * 1024  # bytes asked for or sent and not yet answered
+_UNDER_WAY = 16 * 1024 * 1024  # bytes requested or sent without an answer yet
 _REQUESTS = 2048
 
 
 class StatusError(Exception):
-    """The server said no; `code` is one of the few words of version 3."""
+    """An error status from the server; `code` is one of version 3's few codes."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -164,7 +164,7 @@ class StatusError(Exception):
 
 
 class Pending:
-    """One request under way."""
+    """A request that waits for its answer."""
 
     def __init__(self, channel: Channel, weight: int) -> None:
         self._channel = channel
@@ -173,16 +173,16 @@ class Pending:
         self.weight = weight
 
     def settle(self, kind: int, content: bytes) -> None:
-        """The answer has come."""
+        """Store the answer."""
         self._answer = (kind, content)
         self._done.set()
 
     def give_up(self) -> None:
-        """No answer will come."""
+        """Mark that no answer will arrive."""
         self._done.set()
 
     def answer(self, expected: int) -> Reader:
-        """Wait for the answer; raises `StatusError` for a no, and the channel's own error when it is gone."""
+        """Wait for the answer. Raise `StatusError` for an error status, the channel's error if it closed."""
         self._done.wait()
         if self._answer is None:
             raise self._channel.gone()
@@ -198,15 +198,15 @@ class Pending:
         return reader
 
     def wait(self) -> None:
-        """Wait for a yes."""
+        """Wait for the status OK."""
         self.answer(STATUS)
 
 
 class Channel:
-    """One server process at the other end of ssh. Any thread may ask."""
+    """One SFTP server process behind ssh; thread-safe."""
 
     def __init__(self, argv: Sequence[str], where: str, login: Login | None = None) -> None:
-        """Start it; raises `TryLaterError`, `AccessError`, or `IncompleteError` where it is no SFTP server."""
+        """Start ssh. Raise `TryLaterError`, `AccessError`, or `IncompleteError` if it is no SFTP server."""
         self.where = where
         self.login = login
         self._process = Process(argv)
@@ -229,11 +229,11 @@ class Channel:
 
     @property
     def pid(self) -> int:
-        """The process that carries the conversation."""
+        """The process id of ssh."""
         return self._process.pid
 
     def _greet(self) -> dict[bytes, bytes]:
-        with contextlib.suppress(OSError):  # one that has ended already may have said why
+        with contextlib.suppress(OSError):  # a process that has ended may have printed the reason
             self._write(init())
         try:
             kind, content = self._packet()
@@ -246,7 +246,7 @@ class Channel:
             raise self.broken(str(problem)) from None
 
     def ask(self, kind: int, content: bytes, data: bytes | memoryview = b"", *, weight: int = 0) -> Pending:
-        """Send a request and go on; waits only while too much is under way. `data` ends the packet."""
+        """Send a request; wait only while too much is in flight. `data` ends the packet."""
         pending = Pending(self, max(weight, len(data)))
         with self._room:
             while self._failure is None and (
@@ -282,7 +282,7 @@ class Channel:
         return content[0], content[1:]
 
     def _receive_all(self) -> None:
-        """Runs in its own thread until the other end is gone."""
+        """Receive answers until the connection closes; runs in its own thread."""
         try:
             while True:
                 kind, content = self._packet()
@@ -300,7 +300,7 @@ class Channel:
             self._fail(None)
 
     def _fail(self, problem: HibaliError | None) -> None:
-        """Let everybody who waits know."""
+        """Fail all waiting requests."""
         if problem is None:
             problem = self._why()
         with self._room:
@@ -312,7 +312,7 @@ class Channel:
             pending.give_up()
 
     def gone(self) -> HibaliError:
-        """Why there is no answer."""
+        """Return the error that explains why there is no answer."""
         with self._room:
             if self._failure is not None:
                 return self._failure
@@ -331,7 +331,7 @@ class Channel:
         )
 
     def broken(self, what: str) -> IncompleteError:
-        """The error for a server that does not keep to the protocol."""
+        """Return the error for a server that violates the protocol."""
         return IncompleteError(
             "protocol",
             f"the SFTP server broke the protocol: {what}",
@@ -340,7 +340,7 @@ class Channel:
         )
 
     def close(self) -> None:
-        """Leave; safe to call twice."""
+        """Close the channel; safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -352,7 +352,7 @@ class Channel:
 
 
 def _exactly(stream: BinaryIO, length: int) -> bytes:
-    """So many bytes; raises EOFError where the stream ends before."""
+    """Read exactly `length` bytes. Raise EOFError if the stream ends before."""
     first = stream.read(length)
     if not first:
         raise EOFError

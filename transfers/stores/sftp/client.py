@@ -15,21 +15,21 @@ from transfers.stores.base import Problem, Space
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, Channel, Pending, StatusError
 
-_PLAIN_CHUNK = 32 * 1024  # what every server of version 3 has to take
+_PLAIN_CHUNK = 32 * 1024  # every server of version 3 must accept this
 _LARGEST_CHUNK = 255 * 1024
-_ROOM_KEPT = 64 * 1024  # a filesystem with less than this is full, whatever it says
+_ROOM_KEPT = 64 * 1024  # with less free space, the filesystem counts as full
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One name as a folder's listing tells it."""
+    """One entry of a folder listing."""
 
     name: bytes
     attributes: Attributes
 
 
 class Client:
-    """Paths are absolute bytes there. Any thread may ask."""
+    """SFTP requests; paths are absolute bytes at the server. Thread-safe."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -38,11 +38,11 @@ class Client:
         self.read_bytes, self.write_bytes = self._limits()
 
     def offers(self, name: bytes) -> bool:
-        """Whether the server has this extension, such as b"fsync@openssh.com"."""
+        """Return whether the server has an extension, such as b"fsync@openssh.com"."""
         return name in self._offers
 
     def _limits(self) -> tuple[int, int]:
-        """The longest read and write the server takes (limits@openssh.com), bounded by what is useful."""
+        """Return the maximum read and write length (limits@openssh.com), with upper bounds of our own."""
         found = [0, 0]
         if self.offers(b"limits@openssh.com"):
             with contextlib.suppress(StatusError, channel.WireError):
@@ -56,20 +56,20 @@ class Client:
         return self.channel.ask(channel.EXTENDED, channel.text(name) + content)
 
     def ask_stat(self, path: bytes, *, follow: bool = False) -> Pending:
-        """What stands there; `attributes_of` the answer."""
+        """Request the attributes of a path; parse the answer with `attributes_of`."""
         return self.channel.ask(channel.STAT if follow else channel.LSTAT, channel.text(path))
 
     def ask_handle_stat(self, handle: bytes) -> Pending:
-        """What an open file is now."""
+        """Request the attributes of an open file."""
         return self.channel.ask(channel.FSTAT, channel.text(handle))
 
     def attributes_of(self, pending: Pending) -> Attributes:
-        """The answer to a question of this kind; raises `StatusError`."""
+        """Return the attributes in an answer. Raise `StatusError`."""
         with self.understanding():
             return pending.answer(channel.ATTRS).attributes()
 
     def stat(self, path: bytes, *, follow: bool = False) -> Attributes | None:
-        """What stands there, None when absent; raises the error of ours for any other no."""
+        """Return the attributes of a path, None if it is missing. Raise a hibali error for other failures."""
         try:
             return self.attributes_of(self.ask_stat(path, follow=follow))
         except StatusError as problem:
@@ -78,30 +78,30 @@ class Client:
             raise self.error(problem, path) from None
 
     def ask_open(self, path: bytes, flags: int, mode: int | None = None) -> Pending:
-        """Open a file; `handle_of` the answer."""
+        """Request to open a file; parse the answer with `handle_of`."""
         content = channel.text(path) + channel.number(flags) + channel.attributes(mode=mode)
         return self.channel.ask(channel.OPEN, content)
 
     def ask_open_folder(self, path: bytes) -> Pending:
-        """Open a folder for listing; `handle_of` the answer."""
+        """Request to open a folder for listing; parse the answer with `handle_of`."""
         return self.channel.ask(channel.OPENDIR, channel.text(path))
 
     def handle_of(self, pending: Pending) -> bytes:
-        """What stands for the open file; raises `StatusError`."""
+        """Return the handle in an answer. Raise `StatusError`."""
         with self.understanding():
             return pending.answer(channel.HANDLE).text()
 
     def ask_close(self, handle: bytes) -> Pending:
-        """Close a handle."""
+        """Request to close a handle."""
         return self.channel.ask(channel.CLOSE, channel.text(handle))
 
     def ask_read(self, handle: bytes, offset: int, length: int) -> Pending:
-        """Up to `length` bytes; `data_of` the answer."""
+        """Request up to `length` bytes; parse the answer with `data_of`."""
         content = channel.text(handle) + channel.large(offset) + channel.number(length)
         return self.channel.ask(channel.READ, content, weight=length)
 
     def data_of(self, pending: Pending) -> bytes:
-        """What was read, nothing at the end of the file; raises `StatusError`."""
+        """Return the bytes in an answer, b"" at the end of the file. Raise `StatusError`."""
         try:
             with self.understanding():
                 found = pending.answer(channel.DATA).text()
@@ -112,7 +112,7 @@ class Client:
         return found
 
     def ask_write(self, handle: bytes, offset: int, content: memoryview) -> list[Pending]:
-        """Write all of it from `offset`, in pieces that the server takes."""
+        """Send write requests for all of `content` from `offset`, in chunks that the server accepts."""
         asked = []
         for at in range(0, len(content), self.write_bytes):
             piece = content[at : at + self.write_bytes]
@@ -121,73 +121,73 @@ class Client:
         return asked
 
     def ask_set(self, handle: bytes, *, mode: int | None = None, mtime_ns: int | None = None) -> Pending:
-        """Give an open file its mode and time."""
+        """Request to set mode and time of an open file."""
         return self.channel.ask(
             channel.FSETSTAT, channel.text(handle) + channel.attributes(mode=mode, mtime_ns=mtime_ns)
         )
 
     def ask_set_mode(self, path: bytes, mode: int) -> Pending:
-        """Give what stands at a path, or what a link there points to, its mode."""
+        """Request to set the mode of a path; follows a symlink."""
         return self.channel.ask(channel.SETSTAT, channel.text(path) + channel.attributes(mode=mode))
 
     def ask_set_link_time(self, path: bytes, mtime_ns: int) -> Pending | None:
-        """Give a symlink its own time, where the server can."""
+        """Request to set a symlink's own time; None if unsupported."""
         if not self.offers(b"lsetstat@openssh.com"):
             return None
         content = channel.text(path) + channel.attributes(mtime_ns=mtime_ns)
         return self._extended(b"lsetstat@openssh.com", content)
 
     def ask_sync(self, handle: bytes) -> Pending | None:
-        """Bring an open file to disk, where the server can."""
+        """Request to sync an open file to disk; None if unsupported."""
         if not self.offers(b"fsync@openssh.com"):
             return None
         return self._extended(b"fsync@openssh.com", channel.text(handle))
 
     def ask_rename(self, old: bytes, new: bytes) -> Pending:
-        """Rename over whatever file stands there; without the extension only where nothing stands."""
+        """Request a rename that replaces a file; without the extension, an existing file is an error."""
         content = channel.text(old) + channel.text(new)
         if self.offers(b"posix-rename@openssh.com"):
             return self._extended(b"posix-rename@openssh.com", content)
         return self.channel.ask(channel.RENAME, content)
 
     def ask_move(self, old: bytes, new: bytes) -> Pending:
-        """Rename, a no where anything stands at the new name: what version 3 itself promises."""
+        """Request a rename that fails if the new name exists, as version 3 defines."""
         return self.channel.ask(channel.RENAME, channel.text(old) + channel.text(new))
 
     def ask_copy(self, source: bytes, target: bytes) -> Pending | None:
-        """Copy one open file into another, there; None where the server cannot."""
+        """Request a copy between two open files at the server; None if unsupported."""
         if not self.offers(b"copy-data"):
             return None
         content = channel.text(source) + channel.large(0) * 2 + channel.text(target) + channel.large(0)
         return self._extended(b"copy-data", content)
 
     def ask_link(self, old: bytes, new: bytes) -> Pending | None:
-        """A second name for a file, where the server can and nothing stands there."""
+        """Request a hard link, which fails if the name exists; None if unsupported."""
         if not self.offers(b"hardlink@openssh.com"):
             return None
         return self._extended(b"hardlink@openssh.com", channel.text(old) + channel.text(new))
 
     def ask_symlink(self, path: bytes, target: bytes) -> Pending:
-        """Make a symlink; the words go in OpenSSH's order, which all servers took over from it."""
+        """Request a symlink; arguments in OpenSSH's order, which other servers adopted."""
         return self.channel.ask(channel.SYMLINK, channel.text(target) + channel.text(path))
 
     def ask_readlink(self, path: bytes) -> Pending:
-        """Where a symlink points; `names_of` the answer."""
+        """Request a symlink's target; parse the answer with `names_of`."""
         return self.channel.ask(channel.READLINK, channel.text(path))
 
     def ask_names(self, handle: bytes) -> Pending:
-        """Some more names of an open folder; `names_of` the answer."""
+        """Request more names of an open folder; parse the answer with `names_of`."""
         return self.channel.ask(channel.READDIR, channel.text(handle))
 
     def names_of(self, pending: Pending) -> list[Listed]:
-        """The names, none at the folder's end; raises `StatusError`."""
+        """Return the names in an answer, none at the folder's end. Raise `StatusError`."""
         try:
             with self.understanding():
                 reader = pending.answer(channel.NAME)
                 found = []
                 for _ in range(reader.number()):
                     name = reader.text()
-                    reader.text()  # the line that ls would show
+                    reader.text()  # the line for `ls -l`
                     found.append(Listed(name, reader.attributes()))
                 return found
         except StatusError as problem:
@@ -196,19 +196,19 @@ class Client:
             raise
 
     def ask_remove(self, path: bytes) -> Pending:
-        """Remove a name that is no folder."""
+        """Request to remove a name that is not a folder."""
         return self.channel.ask(channel.REMOVE, channel.text(path))
 
     def ask_remove_folder(self, path: bytes) -> Pending:
-        """Remove an empty folder."""
+        """Request to remove an empty folder."""
         return self.channel.ask(channel.RMDIR, channel.text(path))
 
     def ask_make_folder(self, path: bytes, mode: int) -> Pending:
-        """Make a folder; a no where anything stands there."""
+        """Request to make a folder, which fails if the name exists."""
         return self.channel.ask(channel.MKDIR, channel.text(path) + channel.attributes(mode=mode))
 
     def real_path(self, path: bytes) -> bytes:
-        """The absolute path of an existing one; `.` is where the server starts. Raises our error for a no."""
+        """Return the absolute path of an existing one; `.` is the start folder. Raise a hibali error."""
         try:
             (found,) = self.names_of(self.channel.ask(channel.REALPATH, channel.text(path)))
         except StatusError as problem:
@@ -220,7 +220,7 @@ class Client:
         return found.name
 
     def small_files(self, paths: Sequence[bytes], longest: int) -> list[bytes]:
-        """The contents of files there, cut after `longest` bytes; b"" for one that cannot be read."""
+        """Return the contents of files, cut after `longest` bytes; b"" for an unreadable file."""
         asked = [self.ask_open(path, channel.FOR_READING) for path in paths]
         return [self._small_file(pending, longest) for pending in asked]
 
@@ -242,12 +242,12 @@ class Client:
         return bytes(content)
 
     def home_user(self) -> int | None:
-        """Whose the folder is that the server starts in: usually ours."""
+        """Return the owner of the server's start folder, usually our own user id."""
         found = self.stat(b".", follow=True)
         return None if found is None else found.user
 
     def space(self, path: bytes) -> Space:
-        """Room for an ordinary user at a path that exists; unknown where the server does not tell."""
+        """Return the free space for an ordinary user at an existing path; unknown if unsupported."""
         if not self.offers(b"statvfs@openssh.com"):
             return Space(None, None)
         try:
@@ -259,19 +259,19 @@ class Client:
         except StatusError:
             return Space(None, None)
         _, fragment, _, _, available, inodes, _, inodes_available = found
-        # Filesystems that make inodes as they go report none in all (btrfs): that is no limit.
+        # Filesystems that create inodes on demand report 0 in total (btrfs): no limit.
         return Space(available * fragment, inodes_available if inodes else None)
 
     @contextlib.contextmanager
     def understanding(self) -> Iterator[None]:
-        """Where an answer is taken apart: one of another shape is a broken protocol."""
+        """Convert a parse error of an answer to the error for a broken protocol."""
         try:
             yield
         except channel.WireError as problem:
             raise self.channel.broken(str(problem)) from None
 
     def settle(self, asked: Iterable[Pending | None]) -> StatusError | None:
-        """Wait for all of them; the first no, or None."""
+        """Wait for all requests; return the first error status, or None."""
         first: StatusError | None = None
         for pending in asked:
             try:
@@ -282,14 +282,14 @@ class Client:
         return first
 
     def error(self, problem: StatusError, path: bytes) -> HibaliError:
-        """A no to a question about one path, as an error of ours."""
+        """Convert an error status for one path to a hibali error."""
         told = problem_of(problem)
         kinds = {"vanished": NotFoundError, "denied": AccessError}
         subject = f"{self.where}:{printable(path)}"
         return kinds.get(told.code, IncompleteError)(told.code, told.message, subject=subject)
 
     def problem(self, problem: StatusError, folder: bytes, size: int = 0) -> Problem:
-        """A no to a write in `folder`: version 3 has no word for a full disk, so the room there is looked at."""
+        """Convert a failed write in `folder`; SFTP 3 has no status for a full disk, so check free space."""
         if problem.code == channel.FAILURE:
             space = self.space(folder)
             full = space.free_bytes is not None and space.free_bytes < max(size, _ROOM_KEPT)
@@ -298,7 +298,7 @@ class Client:
         return problem_of(problem)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the channel."""
         self.channel.close()
 
 
@@ -312,7 +312,7 @@ _PROBLEMS = {
 
 
 def expand(client: Client, path: bytes) -> bytes:
-    """An absolute path from one that may start with `~`; an SFTP server knows no variables."""
+    """Return the absolute path of one that may start with `~`; SFTP servers have no variables."""
     if path.startswith(b"/"):
         return path
     if path.startswith(b"$"):
@@ -328,13 +328,13 @@ def expand(client: Client, path: bytes) -> bytes:
 
 
 def problem_of(problem: StatusError) -> Problem:
-    """A no as a problem of one entry; SFTP 3 tells little more than that it failed."""
+    """Convert an error status to an entry's problem; SFTP 3 gives few reasons."""
     code, message = _PROBLEMS.get(problem.code, ("failed", "the SFTP server gave no reason"))
     return Problem(code, message)
 
 
 def kind_of(attributes: Attributes) -> Kind:
-    """What stands there; where a server does not say, it is nothing that is ever opened."""
+    """Return the kind of a file; an unknown kind is one that hibali never opens."""
     mode = attributes.mode or 0
     if stat.S_ISREG(mode):
         return Kind.FILE
@@ -344,7 +344,7 @@ def kind_of(attributes: Attributes) -> Kind:
 
 
 def entry_of(path: bytes, attributes: Attributes, link: bytes = b"") -> Entry:
-    """An entry as a listing gives it; times are whole seconds."""
+    """Return a listing's entry; times are whole seconds."""
     kind = kind_of(attributes)
     return Entry(
         path=path,
@@ -357,7 +357,7 @@ def entry_of(path: bytes, attributes: Attributes, link: bytes = b"") -> Entry:
 
 
 def is_unchanged(entry: Entry, attributes: Attributes) -> bool:
-    """Whether a file still is what was listed, as far as this protocol tells: kind, size, second of its time."""
+    """Return whether a file matches its listing in kind, size and second of its time (SFTP has no more)."""
     return (
         kind_of(attributes) is entry.kind
         and attributes.size == entry.size
@@ -366,7 +366,7 @@ def is_unchanged(entry: Entry, attributes: Attributes) -> bool:
 
 
 def listed_names(client: Client, path: bytes, ahead: int = 8) -> Sequence[Listed]:
-    """Everything in one folder, `ahead` requests under way; raises `StatusError`."""
+    """Return all names in a folder, with `ahead` requests in flight. Raise `StatusError`."""
     handle = client.handle_of(client.ask_open_folder(path))
     found: list[Listed] = []
     asked = [client.ask_names(handle)]

@@ -19,7 +19,7 @@ _SECOND = 1_000_000_000
 
 
 def facts_of(*, read_back: bool) -> Facts:
-    """Times are whole seconds; what is read back is hashed at both ends, else only the size is known."""
+    """Return the facts: times are whole seconds; only with `read_back` are files hashed at both ends."""
     return Facts(
         kind="sftp",
         proof_read=Proof.DIGEST,
@@ -34,7 +34,7 @@ def facts_of(*, read_back: bool) -> Facts:
 
 
 def connect(site: Site, *, bulk: bool = False, on_event: Listener = ignore) -> tuple[Client, int]:
-    """A conversation with the site's SFTP server, and how many logins it took."""
+    """Connect to the site's SFTP server; return the client and the number of logins."""
     settings = site.ssh
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
@@ -45,7 +45,7 @@ def connect(site: Site, *, bulk: bool = False, on_event: Listener = ignore) -> t
     except TryLaterError:
         if not login.shared:
             raise
-        # A kept login may have ended between two commands: once more, over a new one.
+        # A kept login may have ended between two commands: try once more with a new one.
         try:
             login.ensure()
             client = Client(Channel(subsystem(login), site.name, login))
@@ -56,18 +56,18 @@ def connect(site: Site, *, bulk: bool = False, on_event: Listener = ignore) -> t
 
 
 def subsystem(login: Login) -> list[str]:
-    """The words that start the SFTP server over the kept login."""
+    """Return the ssh arguments that start the SFTP server over the kept login."""
     words = login.argv("sftp")
     return [*words[:-3], "-s", *words[-3:]]  # before `-- HOST sftp`
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> SftpStore:
-    """The folder named; `~` is where the server starts."""
+    """Return the store of a folder; `~` is the server's start folder."""
     return store_over(*connect(location.site, bulk=True, on_event=on_event), location)
 
 
 def store_over(client: Client, logins: int, location: Location) -> SftpStore:
-    """The folder named, over a conversation that is closed with the store."""
+    """Return the store of a folder over an open client, which the store closes."""
     try:
         path = expand(client, location.raw)
     except BaseException:

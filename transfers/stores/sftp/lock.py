@@ -25,15 +25,15 @@ _PRIVATE = 0o600
 
 
 class Own:
-    """Small files of our own below one root."""
+    """Hibali's own small files below one root."""
 
     def __init__(self, client: Client, beneath: Beneath) -> None:
         self._client = client
         self._beneath = beneath
-        self.user: int | None = None  # who we are there, once known
+        self.user: int | None = None  # our user id at the server, once known
 
     def read(self, path: bytes) -> tuple[bytes, Attributes] | None:
-        """A small regular file with its attributes, None when absent; raises `StatusError`."""
+        """Read a small regular file and its attributes; None if it is missing. Raise `StatusError`."""
         full = self._beneath.full(path)
         client = self._client
         try:
@@ -52,7 +52,7 @@ class Own:
             client.ask_close(handle)
 
     def write(self, path: bytes, content: bytes) -> Attributes:
-        """A new private file, on disk where the server can. Raises `StatusError`."""
+        """Create a private file, synced to disk if the server supports that. Raise `StatusError`."""
         client = self._client
         flags = channel.FOR_WRITING | channel.FOR_READING | channel.CREATE | channel.EXCLUSIVE
         handle = client.handle_of(client.ask_open(self._beneath.full(path), flags, _PRIVATE))
@@ -66,7 +66,7 @@ class Own:
         return found
 
     def find_user(self) -> None:
-        """Who we are there: the owner of a file that we make in the root. Raises `StatusError`."""
+        """Find our user id: the owner of a new file in the root. Raise `StatusError`."""
         name = b".hibali-" + os.urandom(16).hex().encode("ascii")
         try:
             self.user = self.write(name, b"").user
@@ -74,9 +74,10 @@ class Own:
             self.remove(name)
 
     def refresh(self, path: bytes, content: bytes) -> bool:
-        """Write a file's own content again, which moves its time by the server's clock; False where it holds something else.
+        """Rewrite a file's content, which updates its time by the server's clock.
 
-        Through one handle: what another renames over the name meanwhile is not touched. Raises `StatusError`.
+        Returns False if the content differs. Uses one handle, so a concurrently renamed file is not
+        changed. Raises `StatusError`.
         """
         client = self._client
         flags = channel.FOR_WRITING | channel.FOR_READING
@@ -92,16 +93,16 @@ class Own:
             client.ask_close(handle)
 
     def remove(self, path: bytes) -> None:
-        """Remove one; absent is done, and what stays is known by its name."""
+        """Remove a file; ignore errors, because the next run recognizes it by name."""
         with contextlib.suppress(StatusError):
             self._client.ask_remove(self._beneath.full(path)).wait()
 
     def rename(self, old: bytes, new: bytes) -> None:
-        """Rename over; raises `StatusError`."""
+        """Rename, replacing the target. Raise `StatusError`."""
         self._client.ask_rename(self._beneath.full(old), self._beneath.full(new)).wait()
 
     def seeds(self, folder: bytes = b"") -> list[bytes]:
-        """The seeds that unfinished operations left in `folder`, the newest first; only of our own account."""
+        """Return the seeds of unfinished operations of our account in `folder`, newest first."""
         try:
             found = self.read(folder + b"/" + _JOURNAL if folder else _JOURNAL)
         except StatusError:
@@ -111,7 +112,7 @@ class Own:
         return seeds_in(found[0])
 
     def open_seed(self) -> bytes:
-        """A new seed, beside the earlier ones when this returns. Raises `StatusError`."""
+        """Return a new seed, recorded in the journal beside the earlier ones. Raise `StatusError`."""
         seed = os.urandom(16)
         content = journal_of([seed, *self.seeds()])
         name = _JOURNAL + b"." + os.urandom(16).hex().encode("ascii")
@@ -122,35 +123,35 @@ class Own:
         return seed
 
     def end_journal(self) -> None:
-        """Nothing partial is left: the journal goes, the folder with the lock."""
+        """Remove the journal when no partial file is left; the lock removes the folder."""
         self.remove(_JOURNAL)
 
 
 _LOCK = OWN + b"/lock"
 _TRIES = 20
-_REPLACING_SECONDS = 60  # a call that took longer to replace a dead lock is dead, too
+_REPLACING_SECONDS = 60  # after this, a call that replaces a dead lock counts as dead
 _GRAIN = 1.0  # times over SFTP are whole seconds
 
 
 class SftpLock(Lease):
-    """The lock file in `.hibali` of one root, as an agent has it; renewed through the same connection."""
+    """The lock file in `.hibali` of one root, in the agent's format; renewed over the same connection."""
 
     check_seconds = 0.0
 
     def __init__(
         self, client: Client, beneath: Beneath, own: Own, operation: str, seconds: int = LEASE_SECONDS
     ) -> None:
-        """Raises `RefusedError` and `AccessError`, too."""
+        """Take the lock. Raise `RefusedError` and `AccessError` besides the errors of `Lease`."""
         self._client = client
         self._beneath = beneath
         self._own = own
-        self._now = 0  # by the server's clock, when our record was written
+        self._now = 0  # time of our record by the server's clock
         self._unmade: StatusError | None = None
         super().__init__(client.where, operation, seconds)
 
     @property
     def _part(self) -> bytes:
-        """Where our record is before it gets the lock's name."""
+        """The path of our record before it gets the lock's name."""
         return OWN + b"/lock." + self._token.encode("ascii")
 
     @property
@@ -158,7 +159,7 @@ class SftpLock(Lease):
         return json.dumps(self._record).encode("ascii") + b"\n"
 
     def _take(self) -> None:
-        """Take the lock in a `.hibali` that is still there: it goes with the lock of whoever gives theirs back."""
+        """Take the lock; retry if another holder's release removed `.hibali` meanwhile."""
         problem = StatusError(channel.FAILURE, "")
         for _ in range(_TRIES):
             try:
@@ -183,13 +184,13 @@ class SftpLock(Lease):
         self._now = self._own.write(self._part, self._content).seconds or 0
         try:
             super()._take()
-            self._renewed = began  # the lock has the time of that file
+            self._renewed = began  # the lock has the time of the record file
             self._sweep()
         finally:
             self._own.remove(self._part)
 
     def _folder(self) -> Attributes:
-        """`.hibali` below the root, 0700 when we make it."""
+        """Make `.hibali` below the root if it is missing (mode 0700); return its attributes."""
         full = self._beneath.full(OWN)
         made = self._client.ask_make_folder(full, 0o700)
         look = self._client.ask_stat(full)
@@ -199,7 +200,7 @@ class SftpLock(Lease):
         except StatusError as problem:
             if problem.code != channel.NO_SUCH_FILE or refused is None:
                 raise
-            # It cannot be made, or another's went with their lock between the two questions.
+            # It cannot be made, or another holder removed it between the two requests.
             self._unmade = refused
             raise (problem if refused.code == channel.FAILURE else refused) from None
         if kind_of(found) is not Kind.FOLDER:
@@ -210,7 +211,7 @@ class SftpLock(Lease):
         return RefusedError(code, f"`.hibali` there {what}", subject=self._client.where)
 
     def _create(self) -> bool:
-        """Link our record to the lock's name, or write it there exclusively at servers without links."""
+        """Link our record to the lock's name; without hard links, create the lock exclusively."""
         linked = self._client.ask_link(self._beneath.full(self._part), self._beneath.full(_LOCK))
         if linked is not None:
             refused = self._client.settle([linked])
@@ -233,7 +234,7 @@ class SftpLock(Lease):
         return None if found is None else _held(found, self._now)
 
     def _replace(self, found: Held) -> bool:
-        """Put our record over the lock; a marker named after the dead token lets one at a time do so."""
+        """Rename our record over the lock; a marker named after the dead token admits one call at a time."""
         token = str(found.holder.get("token")).encode("utf-8", "replace")
         marker = OWN + b"/broken." + hashlib.sha256(token).hexdigest()[:32].encode("ascii")
         try:
@@ -255,12 +256,12 @@ class SftpLock(Lease):
         return True
 
     def clock(self) -> int:
-        """Now by the server, or not long ago: when the lock was written last. Raises `StatusError`."""
+        """Return the server's time at the last write of the lock, near to now. Raise `StatusError`."""
         found = self._own.read(_LOCK)
         return 0 if found is None else found[1].seconds or 0
 
     def _sweep(self) -> None:
-        """Remove the records of calls that were killed while they took the lock; one that is taking it now tries again."""
+        """Remove records of calls that were killed while they took the lock; a live one retries."""
         with contextlib.suppress(StatusError):
             for name in [one.name for one in listed_names(self._client, self._beneath.full(OWN))]:
                 if protocol.is_lock_part(name):
@@ -273,10 +274,10 @@ class SftpLock(Lease):
             return False
 
     def _renew(self) -> bool:
-        """Writing the record again moves its time by the server's clock, ours may differ from it.
+        """Rewrite the record to update its time by the server's clock, which may differ from ours.
 
-        Not once the lease may have run out: nothing here compares and replaces in one step, so another call may be
-        taking the lock over while it still has our record.
+        Returns False if the lease may have expired: SFTP has no compare-and-replace, so another call may
+        be replacing the lock although it still holds our record.
         """
         if not self._sure:
             return False
@@ -288,12 +289,12 @@ class SftpLock(Lease):
     def _remove(self) -> None:
         with contextlib.suppress(StatusError):
             self._client.ask_remove(self._beneath.full(_LOCK)).wait()
-            # A journal for the next run, or a user's own files, may stay.
+            # The folder may still hold a journal for the next run or a user's files.
             self._client.ask_remove_folder(self._beneath.full(OWN)).wait()
 
 
 def find_lock(own: Own, clock: int) -> Held | None:
-    """The lock at that root, with its age by the server's `clock`; None where there is none, or it is another account's."""
+    """Return the root's lock, with its age by the server's `clock`; None if missing or another account's."""
     try:
         found = own.read(_LOCK)
     except StatusError:

@@ -1,7 +1,7 @@
 """Check every folder above a name over SFTP (S1), and who owns symlinks in a root's path (S21).
 
-SFTP takes whole paths, so what is found here can be swapped before it is used; the path is therefore resolved once and
-looked at again before each step that changes anything. docs/sftp.md says what is not promised.
+SFTP takes whole paths, so a folder can be replaced after its check. The path is therefore resolved
+once and checked again before each change. docs/sftp.md lists what is not guaranteed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FOLDER_MODE = 0o777  # the server's umask decides
 
 
 def refusal(path: bytes) -> Problem | None:
-    """Why a relative path is never used, or None."""
+    """Return why a relative path is refused, or None."""
     reason = unsafe_component(path)
     if reason:
         return Problem("unsafe-name", f"the name climbs or is empty: {reason}")
@@ -34,20 +34,20 @@ def refusal(path: bytes) -> Problem | None:
 
 
 class Beneath:
-    """One root; any thread may ask."""
+    """Safe paths below one root; thread-safe."""
 
     def __init__(self, client: Client, root: bytes) -> None:
         self._client = client
         self._prefix = root if root.endswith(b"/") else root + b"/"
 
     def full(self, path: bytes) -> bytes:
-        """The absolute path of a relative one; b"" is the root."""
+        """Return the absolute path of a relative one; b"" is the root."""
         return self._prefix + path
 
     def parents(self, paths: Iterable[bytes], *, make: bool = False) -> dict[bytes, Problem]:
-        """Look at all folders above these paths at once, and with `make` make what is missing; who has a problem.
+        """Check all folders above these paths at once; with `make` create missing ones. Return problems.
 
-        A symlink or a file where a folder should be is a problem of everything below it.
+        A symlink or a file in place of a folder is a problem of every path below it.
         """
         given = list(paths)
         wrong = {path: problem for path in given if (problem := refusal(path)) is not None}
@@ -61,7 +61,7 @@ class Beneath:
         return wrong
 
     def _look(self, folders: list[bytes], *, make: bool) -> dict[bytes, Problem]:
-        """What is wrong with each folder; sorted, so that those above come first."""
+        """Return the problems by folder; `folders` is sorted, so parents come first."""
         wrong, missing = self._check(folders)
         if not (make and missing):
             return {**wrong, **dict.fromkeys(missing, _VANISHED)}
@@ -70,7 +70,7 @@ class Beneath:
         for folder, pending in zip(missing, asked, strict=True):
             try:
                 pending.wait()
-            except StatusError as problem:  # perhaps only because somebody else made it
+            except StatusError as problem:  # another client may have made it
                 refused[folder] = problem
         again, absent = self._check(missing)
         for folder in absent:
@@ -79,7 +79,7 @@ class Beneath:
         return {**wrong, **again}
 
     def _check(self, folders: list[bytes]) -> tuple[dict[bytes, Problem], list[bytes]]:
-        """Those that are no folders, and those that are absent."""
+        """Return the problems of existing names that are no folders, and the missing folders."""
         asked = [self._client.ask_stat(self.full(folder)) for folder in folders]
         wrong: dict[bytes, Problem] = {}
         missing = []
@@ -103,7 +103,7 @@ _VANISHED = Problem("vanished", message_of("vanished"))
 
 
 def _above(path: bytes) -> list[bytes]:
-    """The folders above a path, the highest first, without the root."""
+    """Return the folders above a path, outermost first, without the root."""
     parts = path.split(b"/")[:-1]
     return [b"/".join(parts[: count + 1]) for count in range(len(parts))]
 
@@ -113,7 +113,7 @@ _MOST_LINKS = 40
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The path without symlinks, as far as it exists; `inside` and `foreign` as `transfers.agent.safe_path.OpenedFolder` has them."""
+    """A path resolved as far as it exists; `inside` and `foreign` as in `safe_path.OpenedFolder`."""
 
     path: bytes
     inside: bool
@@ -121,20 +121,20 @@ class Reached:
 
 
 class Guard:
-    """The configured roots of one site. They, and what is above them, are trusted."""
+    """The configured roots of one site; the roots and the folders above them are trusted."""
 
     def __init__(self, client: Client, roots: Iterable[str]) -> None:
-        """`roots` are written like `Location.path`."""
+        """Set the fields; `roots` have the format of `Location.path`."""
         self._client = client
         self._written = tuple(roots)
         self._roots: list[bytes] | None = None
         self._user: int | None = None
 
     def reach(self, path: bytes, *, writes: bool = False, confined: bool = False) -> Reached:
-        """Follow an absolute path. Raises `RefusedError` for a symlink of another account below a root.
+        """Resolve an absolute path. Raise `RefusedError` for a symlink of another account below a root.
 
-        Where it `writes`, also for one that is below no root; `confined` refuses a path that leads out of the innermost
-        root that it names.
+        With `writes`, also refuse such a symlink outside all roots; with `confined`, refuse a path that
+        leads out of the innermost configured root that it names.
         """
         self._prepare()
         assert self._roots is not None
@@ -157,12 +157,12 @@ class Guard:
         return found
 
     def check_above(self, paths: Sequence[bytes]) -> None:
-        """Raise `RefusedError` where a symlink of another account is above one of these paths."""
+        """Raise `RefusedError` if a symlink of another account is above one of these paths."""
         for folder in {path.rpartition(b"/")[0] or b"/" for path in paths}:
             self.reach(folder, writes=True)
 
     def check_same(self, path: bytes, before: bytes) -> None:
-        """Raise `IncompleteError` where a path leads elsewhere than `before`: somebody moved a folder of it."""
+        """Raise `IncompleteError` if a path resolves to another place than `before`."""
         now = self.reach(path, writes=True).path
         if now != before:
             raise IncompleteError(
@@ -179,14 +179,14 @@ class Guard:
         for root in self._written:
             try:
                 found.add(expand(self._client, root.encode("utf-8", "surrogateescape")))
-            except NotFoundError:  # a variable
+            except NotFoundError:  # a root with a variable
                 continue
         self._roots = sorted(found, key=len)
         self._user = self._client.home_user()
 
 
 class _Walk:
-    """A path that grows by one component at a time, and never holds a symlink below where it began."""
+    """A path resolution by component; `path` has no symlink below its start."""
 
     def __init__(self, client: Client, user: int | None, start: bytes, *, guarded: bool) -> None:
         self._client = client
@@ -197,7 +197,7 @@ class _Walk:
         self.foreign: RefusedError | None = None
 
     def follow(self, names: list[bytes]) -> None:
-        """Go down these names, which are used up, and through the symlinks among them."""
+        """Resolve these names (the list is emptied) and the symlinks among them."""
         names.reverse()
         known: dict[bytes, Attributes | None] = {}
         while names:
@@ -217,7 +217,7 @@ class _Walk:
             known = {}
 
     def _look(self, names: list[bytes]) -> dict[bytes, Attributes | None]:
-        """All that may come, in one round trip: symlinks are rare."""
+        """Request the attributes of all next components in one round trip; symlinks are rare."""
         path, asked = self.path, []
         for name in reversed(names):
             if name == b"..":
@@ -228,7 +228,7 @@ class _Walk:
         for path, pending in asked:
             try:
                 found[path] = self._client.attributes_of(pending)
-            except StatusError:  # absent; or whoever uses it is told why not
+            except StatusError:  # missing, or the later use reports the error
                 found[path] = None
         return found
 
@@ -268,7 +268,7 @@ class _Walk:
 def _real(client: Client, path: bytes) -> bytes:
     try:
         return client.real_path(path)
-    except HibaliError:  # some servers resolve only what exists
+    except HibaliError:  # some servers resolve only existing paths
         return path
 
 
@@ -281,5 +281,5 @@ def _names(path: bytes) -> list[bytes]:
 
 
 def is_below(path: bytes, root: bytes) -> bool:
-    """Whether a path is a root, or below it, as they are written."""
+    """Return whether a path is a root or below it, compared as text."""
     return path == root or path.startswith(root.rstrip(b"/") + b"/")

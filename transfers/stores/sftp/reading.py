@@ -29,7 +29,7 @@ _Found = tuple[list[Entry], list[tuple[bytes, Problem]]]
 
 
 class Listing:
-    """One walk: iterate it, then look at `problems` and `orphans`."""
+    """One walk of a tree; `problems` and `orphans` are complete after the iteration."""
 
     def __init__(self, client: Client, beneath: Beneath, own: Own, *, shallow: bool = False) -> None:
         self._client = client
@@ -40,10 +40,10 @@ class Listing:
         self._ahead: dict[bytes, Future[_Found]] = {}
         self.problems: list[tuple[bytes, Problem]] = []
         self.orphans: list[bytes] = []
-        self.places: list[bytes] = []  # folders below that were targets by themselves
+        self.places: list[bytes] = []  # folders below that have their own `.hibali`
 
     def __iter__(self) -> Iterator[Entry]:
-        """Entries by the bytes of the whole path, a folder's with a slash behind it."""
+        """Yield entries sorted by the bytes of the path; a folder's path sorts with a final slash."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="list")
         try:
             stack = [iter(self._children(b""))]
@@ -60,7 +60,7 @@ class Listing:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _children(self, folder: bytes) -> list[Entry]:
-        """What one folder holds, sorted, without names of our own; the folders in it are asked ahead."""
+        """Return a folder's entries, sorted, without own names; start listing its subfolders."""
         asked = self._ahead.pop(folder, None)
         found, problems = asked.result() if asked is not None else self._look(folder)
         self.problems += problems
@@ -91,12 +91,12 @@ class Listing:
         return False
 
     def _look(self, folder: bytes) -> _Found:
-        """The names in one folder; runs in threads of the pool."""
+        """List one folder; runs in threads of the pool."""
         try:
             listed = listed_names(self._client, self._beneath.full(folder).rstrip(b"/") or b"/")
         except StatusError as problem:
             if problem.code == channel.NO_SUCH_FILE and folder:
-                return [], []  # vanished meanwhile: it is not there, which is what a listing says
+                return [], []  # removed meanwhile, so it has no entries
             return [], [(folder, problem_of(problem))]
         seen: set[bytes] = set()
         for one in listed:
@@ -105,7 +105,7 @@ class Listing:
             seen.add(one.name)
         prefix = folder + b"/" if folder else b""
         entries = [entry_of(prefix + one.name, one.attributes) for one in listed]
-        # Some servers tell a link's target or nothing at all: what is no plain file or folder is looked at.
+        # Some servers send the attributes of a link's target or none: stat all but plain files and folders.
         plain = [entry for entry in entries if entry.kind in {Kind.FILE, Kind.FOLDER}]
         other = [entry.path for entry in entries if entry.kind not in {Kind.FILE, Kind.FOLDER}]
         looked, problems = self._look_again(other)
@@ -152,7 +152,7 @@ def in_order(
     weigh: Callable[[Asked], int] = lambda _: 0,
     most: int = 0,
 ) -> Iterator[tuple[Asked, Given]]:
-    """Each thing with what `do` made of it, up to `at_once` or `most` weight of them under way."""
+    """Yield each thing with its result of `do`, in order; `at_once` or `most` weight run at a time."""
     coming = iter(things)
     under_way: deque[tuple[Asked, int, Future[Given]]] = deque()
     held = 0
@@ -176,7 +176,7 @@ def in_order(
 
 
 _CHANGED = Problem("source-changed", "it changed after it was listed")
-_AT_ONCE = 4  # units or batches under way
+_AT_ONCE = 4  # units or batches in flight
 
 
 class _Sum(Protocol):
@@ -186,7 +186,7 @@ class _Sum(Protocol):
 
 @dataclass(slots=True)
 class Opened:
-    """A file open for reading and what it was then, or why it is not."""
+    """A file open for reading with its attributes, or the problem that prevented it."""
 
     handle: bytes = b""
     found: Attributes = field(default_factory=Attributes)
@@ -194,21 +194,21 @@ class Opened:
 
     @property
     def size(self) -> int:
-        """How long it was when it was opened."""
+        """The file's size when it was opened."""
         return self.found.size or 0
 
 
 class Files:
-    """Opens and reads regular files below a root. Any thread may ask."""
+    """Reads of regular files below a root; thread-safe."""
 
     def __init__(self, client: Client, beneath: Beneath, stopped: threading.Event | None = None) -> None:
-        """`stopped` ends the hashing of large files early."""
+        """Set the fields; `stopped` ends the hashing of large files early."""
         self._client = client
         self._beneath = beneath
         self._stopped = stopped or threading.Event()
 
     def open_all(self, paths: Sequence[bytes]) -> list[Opened]:
-        """Each open, or its problem; what is no regular file is never opened: a FIFO would hold the server."""
+        """Open regular files; others get a problem, because opening a FIFO would block the server."""
         client = self._client
         wrong = self._beneath.parents(paths)
         opened = [Opened(problem=wrong.get(path)) for path in paths]
@@ -244,14 +244,14 @@ class Files:
                 one.problem = problem_of(problem)
 
     def close_all(self, opened: Iterable[Opened]) -> None:
-        """Close what is open; nobody waits for the answers."""
+        """Close the open files without waiting for the answers."""
         for one in opened:
             if one.handle:
                 self._client.ask_close(one.handle)
                 one.handle = b""
 
     def ask_range(self, opened: Opened, offset: int, length: int) -> list[tuple[int, int, Pending]]:
-        """Ask for a range of an open file, all of it at once."""
+        """Send all requests for a range of an open file."""
         piece = self._client.read_bytes
         return [
             (at, size, self._client.ask_read(opened.handle, at, size))
@@ -260,7 +260,7 @@ class Files:
         ]
 
     def collect(self, opened: Opened, asked: Iterable[tuple[int, int, Pending]]) -> bytearray:
-        """The bytes of a range; a server may give less than asked at a time. `opened.problem` tells what failed."""
+        """Return the bytes of a range, completing short reads; an error goes to `opened.problem`."""
         content = bytearray()
         for at, size, pending in asked:
             try:
@@ -281,7 +281,7 @@ class Files:
         return bytearray() if opened.problem else content
 
     def read_ranges(self, opened: Sequence[Opened], ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
-        """One range of each open file; one that is not the same file after it was read has a problem."""
+        """Read one range of each open file; a file that changed meanwhile gets a problem."""
         asked = [
             [] if one.problem else self.ask_range(one, offset, length)
             for one, (offset, length) in zip(opened, ranges, strict=True)
@@ -297,7 +297,7 @@ class Files:
         ]
 
     def hash_all(self, paths: Sequence[bytes]) -> list[tuple[str | None, Problem | None]]:
-        """The sha256 of each file's content as the server gives it now."""
+        """Return the sha256 of each file's content, read now."""
         opened = self.open_all(paths)
         try:
             small = [one for one in opened if one.size <= PACK_BYTES]
@@ -338,7 +338,7 @@ class Files:
 
 
 class Reading:
-    """The reading half of the store."""
+    """The reader of the store."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -354,7 +354,7 @@ class Reading:
                 yield payload
 
     def _fetch(self, asked: tuple[Unit, bool]) -> tuple[list[Opened], list[bytearray]]:
-        """Runs in a thread of the pool."""
+        """Open and read one unit; runs in a thread of the pool."""
         unit, _ = asked
         items = [item for item in unit.items if item.entry.kind is Kind.FILE]
         opened = self._files.open_all([item.entry.path for item in items])
@@ -394,7 +394,7 @@ class Reading:
         return Payload(unit, data, sizes, digests, [Proof.DIGEST] * len(sizes), problems)
 
     def _digest(self, unit: Unit, content: bytearray) -> str | None:
-        """The digest of a whole file, along its segments; None before the last one."""
+        """Return the digest after a file's last segment, None before it."""
         if not unit.segment:
             return hashlib.sha256(content).hexdigest()
         if unit.piece:
@@ -410,7 +410,7 @@ class Reading:
         return self._sums.pop(number)[1].hexdigest() if unit.last else None
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store: all bytes come here, because that is all that an SFTP server can be asked."""
+        """See Store: reads all bytes, because SFTP servers cannot hash."""
         for batch, answers in in_order(
             _batches(entries),
             lambda some: self._files.hash_all([entry.path for entry in some]),
@@ -428,7 +428,7 @@ def _bytes_of(asked: tuple[Unit, bool]) -> int:
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Small files together, a large one alone."""
+    """Group small files into batches; a large file is its own batch."""
     batch: list[Entry] = []
     size = 0
     for entry in entries:

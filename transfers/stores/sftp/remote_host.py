@@ -30,34 +30,34 @@ from transfers.stores.sftp.client import Client, entry_of, expand, kind_of, list
 from transfers.stores.sftp.paths import Beneath, Guard
 from transfers.stores.sftp.reading import Files
 
-# What such a wrapper passes on as it is, and what no login shell reads as anything else (S7).
+# Characters that forced-command wrappers and login shells pass on unchanged (S7).
 _WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
 _ONCE_SECONDS = 60.0
-# Whoever made a marker and died may have left a question on its way: only after so long nothing comes of it.
+# A killed caller may have left a command in flight; after this long it cannot take effect any more.
 _ON_THE_WAY_SECONDS = 60.0
 _OUTPUT = 8 * 1024 * 1024
-_OUTPUT_MOST = 8 * _OUTPUT  # what comes after the first part is cut off, but not without end
-_REFUSED = 255  # ssh's own status
+_OUTPUT_MOST = 8 * _OUTPUT  # more than `_OUTPUT` is discarded, up to this limit
+_REFUSED = 255  # ssh's own exit status
 
 
 class SftpHost:
     """One login at one site (transfers.remote.host.RemoteHost)."""
 
     def __init__(self, client: Client, login: Login, command: Sequence[str], guard: Guard) -> None:
-        """`command` are the words before the host of a login, the user's own ssh; `guard` tells whose symlinks there are."""
+        """Set the fields; `command` is the user's ssh command before the host, `guard` checks symlinks."""
         self._client = client
         self._guard = guard
-        self._read_in: set[bytes] = set()  # folders that were looked at before something was read in them
+        self._read_in: set[bytes] = set()  # folders that were checked before a read in them
         self._login = login
         self._command = tuple(command)
         self._facts: dict[str, str] | None = None
 
     def expand(self, path: str) -> bytes:
-        """See RemoteHost; an SFTP server knows no variables."""
+        """See RemoteHost; SFTP servers have no variables."""
         return expand(self._client, path.encode("utf-8", "surrogateescape"))
 
     def facts(self) -> dict[str, str]:
-        """See RemoteHost: no more than a server tells of a file."""
+        """See RemoteHost: only what file attributes contain."""
         if self._facts is None:
             home = self._client.real_path(b".")
             facts = {"host": self._login.host, "home": printable(home), "python": "", "boot": ""}
@@ -65,7 +65,7 @@ class SftpHost:
         return dict(self._facts)
 
     def _user(self) -> str:
-        """The account that ssh logs in to: SFTP itself tells no names."""
+        """Return the account name from ssh, because SFTP has no names."""
         given = subprocesses.run([*self._command, "-G", "--", self._login.host], timeout=15)
         for line in given.stdout.decode("utf-8", "replace").splitlines():
             word, _, name = line.partition(" ")
@@ -83,7 +83,7 @@ class SftpHost:
         return None if found is None else entry_of(b"", found)
 
     def is_private(self, path: bytes) -> bool:
-        """See RemoteHost; what a server does not tell counts for private."""
+        """See RemoteHost; unknown attributes count as private."""
         self._guard.reach(path)
         found = self._client.stat(path, follow=True)
         if found is None or kind_of(found) is not Kind.FOLDER:
@@ -175,7 +175,7 @@ class SftpHost:
         return bytes(content)
 
     def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
-        """See RemoteHost: one after the other, for an SFTP server knows no more."""
+        """See RemoteHost: one after the other, because SFTP has no batch request."""
         for path in folders:
             self.make_folder(path)
         for each in files:
@@ -206,7 +206,7 @@ class SftpHost:
             raise self._client.error(problem, path) from None
 
     def copy(self, source: bytes, target: bytes) -> None:
-        """See RemoteHost: copied there where the server can, else through here."""
+        """See RemoteHost: copied at the server if supported, else through this machine."""
         self._guard.check_above([source, target])
         self._copy(source, target)
 
@@ -290,9 +290,9 @@ class SftpHost:
         folder: bytes | None = None,
         timeout: float = 60.0,
     ) -> Finished:
-        """See RemoteHost: one word with plain arguments. What it runs in is the account's home, `folder` cannot be had.
+        """See RemoteHost: runs in the account's home, ignores `folder`, and accepts plain words only.
 
-        A wrapper that refuses says so in words on standard output and exits 0: who reads an answer has to know one.
+        A wrapper that refuses prints text and exits 0, so the caller must recognize a valid answer.
         """
         del folder
         line = " ".join(_plain(word, self._client.where) for word in argv)
@@ -303,7 +303,7 @@ class SftpHost:
         return Finished(found.exit_code, found.stdout[:_OUTPUT], found.stderr)
 
     def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
-        """See RemoteHost. Nothing at the far end outlives us here to write the answer: where it was lost it is not known."""
+        """See RemoteHost. No remote process records the answer, so a lost answer stays unknown."""
         for word in argv:
             _plain(word, self._client.where)
         answer_file = marker + b"/answer.json"
@@ -319,7 +319,7 @@ class SftpHost:
         return Once(fresh=False, finished=read_answer(known) if known else None, age_seconds=max(0.0, age))
 
     def _age(self, marker: bytes) -> float:
-        """How long ago it was made, by the far filesystem's clock: that of a file made now."""
+        """Return the marker's age in seconds, by the remote filesystem's clock (that of a new file)."""
         probe = marker.rpartition(b"/")[0] + b"/.hibali-" + os.urandom(16).hex().encode("ascii")
         self.put(probe, b"")
         now, made = self._client.stat(probe), self._client.stat(marker)
@@ -329,7 +329,7 @@ class SftpHost:
         return float((now.seconds or 0) - (made.seconds or 0))
 
     def digest(self, path: bytes) -> str:
-        """See RemoteHost: all of it is read through here."""
+        """See RemoteHost: this machine reads the whole file."""
         files = Files(self._client, Beneath(self._client, b"/"))
         ((digest, problem),) = files.hash_all([self._client.real_path(path).lstrip(b"/")])
         if digest is None:
@@ -343,7 +343,7 @@ class SftpHost:
 
 
 def _plain(word: bytes | str, where: str) -> str:
-    """A word that means only itself on the way; raises `UsageError` for any other."""
+    """Return a word that no shell expands. Raise `UsageError` for any other."""
     text = word if isinstance(word, str) else word.decode("utf-8", "replace")
     if not _WORD.fullmatch(text):
         raise UsageError(
@@ -356,7 +356,7 @@ def _plain(word: bytes | str, where: str) -> str:
 
 
 def _record(finished: Finished) -> dict[str, Any]:
-    """As the agent writes it, so that either can go on from the other's."""
+    """Return the agent's format, so that either can read the other's record."""
     return {
         "exit": finished.exit_code,
         "stdout": protocol.text_of(finished.stdout),

@@ -45,7 +45,7 @@ from transfers.stores.sftp.writing import Landing, SftpTarget
 def adjust_all(
     client: Client, beneath: Beneath, batch: Sequence[Adjustment]
 ) -> Iterator[tuple[Adjustment, Problem | None]]:
-    """Look at all of them, then set them in the order given: what a folder holds comes before the folder."""
+    """Check all entries, then set them in the given order, a folder's contents before the folder."""
     wrong = beneath.parents([one.entry.path for one in batch])
     looks = [
         None if one.entry.path in wrong else client.ask_stat(beneath.full(one.entry.path)) for one in batch
@@ -76,19 +76,19 @@ def adjust_all(
 
 
 def _mode_to_set(one: Adjustment, found: Attributes) -> int | None:
-    """None where nothing has to be set; raises ValueError where something else stands there than was listed."""
+    """Return the mode to set, or None. Raise ValueError if the entry changed since the listing."""
     folder = one.entry.kind is Kind.FOLDER
     if kind_of(found) is not one.entry.kind or not (folder or is_unchanged(one.entry, found)):
         raise ValueError("it changed after it was listed and was left alone")
     mode = found.mode or 0
     if one.permissions is None or mode & 0o777 == one.permissions:
         return None
-    # What a folder has of its own (setgid, sticky) is the site's; a file loses what must never be kept.
+    # A folder keeps setgid and sticky, which the site set; a file loses such bits.
     return (mode & 0o7000 if folder else 0) | one.permissions
 
 
 class SftpTreeRemover:
-    """One root whose lock is held."""
+    """The removal of one root whose lock is held."""
 
     def __init__(self, client: Client, beneath: Beneath, own: Own, lock: SftpLock) -> None:
         self._client = client
@@ -98,9 +98,9 @@ class SftpTreeRemover:
         self._where = beneath.full(b"").rstrip(b"/")
 
     def check(self, places: list[bytes], itself_at: bytes | None) -> None:
-        """Raise `TryLaterError("locked")` where somebody of this account holds a folder above, or one of `places`.
+        """Raise `TryLaterError("locked")` if this account holds a lock above, or at one of `places`.
 
-        What stands at `itself_at`, the root's path as it was typed, has to be a folder and no symlink.
+        `itself_at`, the root's path as typed, must be a folder and no symlink.
         """
         if itself_at is not None:
             found = self._client.stat(itself_at.rstrip(b"/"))
@@ -127,7 +127,7 @@ class SftpTreeRemover:
                 raise locked(held.holder, self._client.where)
 
     def sweep(self, places: list[bytes], lease: int) -> list[tuple[bytes, Problem]]:
-        """Remove what is kept at places below; what could not be."""
+        """Remove own files at the places below; return the failures."""
         problems = []
         for place in places:
             self._lock.check()
@@ -137,7 +137,7 @@ class SftpTreeRemover:
         return problems
 
     def _clear_place(self, place: bytes, lease: int) -> Problem | None:
-        """As the holder of its lock."""
+        """Remove the own files at one place, with its lock held."""
         path = place + b"/" + OWN
         wrong = self._beneath.parents([path])
         if path in wrong:
@@ -157,17 +157,17 @@ class SftpTreeRemover:
         return None
 
     def remove_own(self) -> None:
-        """Remove all that is ours in the `.hibali` of the root, but for the lock that is held."""
+        """Remove own files in the root's `.hibali`, except the held lock."""
         _remove_own(self._own)
 
     def remove_root(self) -> Problem | None:
-        """Remove the root folder, empty by now; absent is done already. A symlink is never followed by this."""
+        """Remove the empty root folder; a missing one is no error. Never follows a symlink."""
         try:
             self._client.ask_remove_folder(self._where).wait()
         except StatusError as problem:
             if problem.code == channel.NO_SUCH_FILE:
                 return None
-            if problem.code == channel.FAILURE:  # all that servers say of it
+            if problem.code == channel.FAILURE:  # servers give no other status for it
                 return Problem("folder-not-empty", "it is not empty: something came meanwhile, or was left")
             return problem_of(problem)
         return None
@@ -181,14 +181,14 @@ def _remove_own(own: Own) -> None:
 
 _BATCH = 256
 
-_Entries = list[Entry]  # inside the class `list` is a method
+_Entries = list[Entry]  # inside the class, `list` is a method
 _Numbered = list[tuple[int, Entry]]
 _Asked = list[tuple[int, Pending]]
 _Problems = list[Problem | None]
 
 
 class SftpStore(Store):
-    """A store over one SFTP conversation."""
+    """A store over one SFTP connection."""
 
     def __init__(
         self,
@@ -202,13 +202,13 @@ class SftpStore(Store):
         guard: Guard | None = None,
         confined: bool = False,
     ) -> None:
-        """`path` is absolute; `guard` tells whose the symlinks in it are. `confined` as PosixStore has it."""
+        """Set the fields; `path` is absolute, `guard` checks symlinks, `confined` as in PosixStore."""
         self._facts = facts
         self.where = path
         self._guard = guard
         self._confined = confined
         self._reached = False
-        self._real = path  # without symlinks, once it is used
+        self._real = path  # resolved at the first use
         self._logins = logins
         self._client = client
         self._read_back = read_back
@@ -217,8 +217,8 @@ class SftpStore(Store):
         self._lock: SftpLock | None = None
         self._orphans: list[bytes] = []
         self._places: list[bytes] = []
-        self._tidy = False  # all orphans are known, and nothing else can be left
-        self._seen: tuple[str, bytes] | None = None  # the machine and its table of mounts
+        self._tidy = False  # all orphans are known and no other partial file exists
+        self._seen: tuple[str, bytes] | None = None  # the host and its mount table
 
     def _stand_at(self, path: bytes) -> None:
         self._beneath = Beneath(self._client, path)
@@ -226,7 +226,7 @@ class SftpStore(Store):
         self._own = Own(self._client, self._beneath)
 
     def _reach(self) -> None:
-        """Follow the path of the root, once. Raises `RefusedError`."""
+        """Resolve the root's path, once. Raise `RefusedError`."""
         if self._reached or self._guard is None:
             return
         self._real = self._guard.reach(self.where, confined=self._confined).path
@@ -235,7 +235,7 @@ class SftpStore(Store):
         self._reached = True
 
     def _check_path(self) -> None:
-        """Before anything is changed: raise `RefusedError` or `IncompleteError` where the path leads elsewhere by now."""
+        """Raise `RefusedError` or `IncompleteError` if the path resolves elsewhere now, before a change."""
         if self._guard is not None and self._reached:
             self._guard.check_same(self.where, self._real)
 
@@ -255,12 +255,12 @@ class SftpStore(Store):
 
     @property
     def wire_bytes(self) -> int:
-        """File bytes that crossed the network."""
+        """The file bytes that crossed the network."""
         return self._client.channel.data_bytes
 
     @property
     def pid(self) -> int:
-        """The ssh that carries the conversation."""
+        """The process id of ssh."""
         return self._client.channel.pid
 
     def substore(self, folder: bytes) -> tuple[SftpStore, bytes]:
@@ -309,7 +309,7 @@ class SftpStore(Store):
         return [one for one in self.identify([self.where]) if one is not None]
 
     def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
-        """See Store: by the far table of mounts where the server shows it, else by the account and its paths."""
+        """See Store: by the remote mount table if readable, else by the account and its paths."""
         if self._seen is None:
             boot, mounts = self._client.small_files([BOOT, MOUNTS], LONGEST)
             known = bool(boot.strip() and mounts)
@@ -328,7 +328,7 @@ class SftpStore(Store):
         return login.account if login is not None else ""
 
     def _resolve(self, path: bytes) -> bytes:
-        """Without symlinks, as far as anything is there; some servers resolve no more than that."""
+        """Resolve the existing part of a path; some servers resolve only existing paths."""
         above, missing = path, b""
         while True:
             try:
@@ -340,7 +340,7 @@ class SftpStore(Store):
                 return path
 
     def _open_folder(self) -> bool:
-        """Whether the root is a folder; False where it is a file. Raises `NotFoundError`."""
+        """Return whether the root is a folder, False for a file. Raise `NotFoundError`."""
         self._reach()
         found = self.stat()
         if found is None:
@@ -379,7 +379,7 @@ class SftpStore(Store):
         return False
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
-        """See Store. SFTP tells no closing count; an unbroken series of answers up to the end stands for it."""
+        """See Store. SFTP sends no final count; complete answers up to the end replace it."""
         if not self._open_folder():
             return
         listing = Listing(self._client, self._beneath, self._own, shallow=shallow)
@@ -437,12 +437,12 @@ class SftpStore(Store):
         return self._lock
 
     def _purge(self, paths: Iterable[bytes]) -> None:
-        """Remove files and folders of our own."""
+        """Remove our own files and folders."""
         for path in paths:
             self._remove_tree(path)
 
     def _remove_tree(self, path: bytes) -> None:
-        """A name and all below it, links not followed; absent is done."""
+        """Remove a name and everything below it, without following symlinks; a missing one is no error."""
         client = self._client
         full = self._beneath.full(path)
         found = client.stat(full)
@@ -530,7 +530,7 @@ class SftpStore(Store):
         yield from zip(batch, problems, strict=True)
 
     def _remove_all(self, doomed: Iterable[tuple[int, Entry]]) -> Iterator[tuple[int, Problem | None]]:
-        """In the order given: what a folder holds is gone before the folder is tried."""
+        """Remove in the given order, a folder's contents before the folder."""
         client = self._client
         asked: _Asked = []
         for position, entry in doomed:
@@ -557,7 +557,7 @@ class SftpStore(Store):
         return _Held(self)
 
     def unlock(self) -> None:
-        """Give the lock back; the journal goes when nothing partial can be left."""
+        """Release the lock; remove the journal if no partial file can remain."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -587,13 +587,13 @@ class SftpStore(Store):
 
 
 class _Held(Lock):
-    """The lease, as the store's caller has it."""
+    """The lease that the store's caller holds."""
 
     def __init__(self, store: SftpStore) -> None:
         self._store = store
 
     def release(self) -> None:
-        """See Lock; of a server that is gone the lease runs out."""
+        """See Lock; if the server is unreachable, the lease expires."""
         try:
             self._store.unlock()
         except HibaliError:

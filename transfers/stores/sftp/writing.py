@@ -25,7 +25,7 @@ _NEW = channel.FOR_WRITING | channel.CREATE | channel.EXCLUSIVE
 
 @dataclass(slots=True)
 class Partial:
-    """One item on its way; `problem` is why it will not land."""
+    """The partial file of one item; `problem` says why it will not be committed."""
 
     item: Item
     name: bytes = b""  # relative, like the item's path
@@ -37,12 +37,12 @@ class Partial:
 
     @property
     def folder(self) -> bytes:
-        """Where it lies."""
+        """The item's folder."""
         return self.item.entry.path.rpartition(b"/")[0]
 
 
 class Partials:
-    """Makes, fills, ends and drops partial files. Any thread may ask, one at a time for each file."""
+    """The partial files of one operation; thread-safe, with one thread at a time for each file."""
 
     def __init__(self, client: Client, beneath: Beneath, seed: bytes) -> None:
         self._client = client
@@ -51,19 +51,19 @@ class Partials:
         self.left = False
 
     def name_for(self, path: bytes, what: bytes = b"", *, seed: bytes | None = None) -> bytes:
-        """The partial name in the folder of `path`; `what` tells apart several for one path, `seed` is another operation's."""
+        """Return the partial name beside `path`; `what` makes it distinct, `seed` is another operation's."""
         folder = path.rpartition(b"/")[0]
         name = protocol.partial_name(seed or self._seed, what + path)
         return folder + b"/" + name if folder else name
 
     def open_all(self, partials: list[Partial]) -> None:
-        """An empty file for each, under its partial name."""
+        """Create an empty file for each under its partial name."""
         for one in partials:
             one.name = self.name_for(one.item.entry.path)
         for again in (False, True):
             waiting = [one for one in partials if not one.handle and one.problem is None]
             if again:
-                # An earlier attempt of this very operation may have left something under the name.
+                # An earlier attempt of this operation may have left a file with this name.
                 self._client.settle(
                     [self._client.ask_remove(self._beneath.full(one.name)) for one in waiting]
                 )
@@ -80,9 +80,9 @@ class Partials:
                         one.name = b""
 
     def resume(self, one: Partial, seeds: Sequence[bytes]) -> int:
-        """Take over what an interrupted operation had of this very file; how many bytes of it are there.
+        """Take over an interrupted operation's partial file; return its size in bytes.
 
-        Whether they are the right ones has to be looked at.
+        The caller must compare the content.
         """
         client, full = self._client, self._beneath.full
         new = self.name_for(one.item.entry.path)
@@ -101,13 +101,13 @@ class Partials:
         return 0
 
     def write(self, one: Partial, content: memoryview) -> None:
-        """Send more of it; `finish` waits for the answers."""
+        """Send more content; `finish` waits for the answers."""
         one.asked += self._client.ask_write(one.handle, one.offset, content)
         one.offset += len(content)
         self._client.channel.data_bytes += len(content)
 
     def finish(self, partials: list[Partial]) -> None:
-        """Everything is sent: the mode and time, to disk where the server can, closed; and wait."""
+        """Set mode and time, sync if supported, close the files, and wait for all answers."""
         for one in partials:
             entry = one.item.entry
             one.asked.append(
@@ -123,7 +123,7 @@ class Partials:
                 one.problem = self.why(refused, one)
 
     def make_links(self, partials: list[Partial]) -> None:
-        """A symlink for each, under its partial name, with its target as it was asked."""
+        """Create a symlink for each under its partial name, and check its target."""
         client, full = self._client, self._beneath.full
         for one in partials:
             one.name = self.name_for(one.item.entry.path)
@@ -138,10 +138,10 @@ class Partials:
                     one.problem = Problem("corrupt", "the link that was made points elsewhere")
             except StatusError as problem:
                 one.problem, one.name = self.why(problem, one), b""
-        client.settle(timed)  # a link without its time is still the link
+        client.settle(timed)  # a symlink without its time is still correct
 
     def rename_all(self, partials: list[Partial]) -> None:
-        """Give each its final name, over whatever file stands there."""
+        """Rename each to its final name, replacing an existing file."""
         full = self._beneath.full
         asked = [self._client.ask_rename(full(one.name), full(one.item.entry.path)) for one in partials]
         for one, pending in zip(partials, asked, strict=True):
@@ -153,13 +153,13 @@ class Partials:
                 )
 
     def _must_move_away(self, one: Partial, problem: StatusError) -> bool:
-        """Whether the server only refuses because its rename cannot replace anything."""
+        """Return whether the rename failed only because this server's rename cannot replace a file."""
         replaces = one.item.replaces
         cannot = not self._client.offers(b"posix-rename@openssh.com") and problem.code == channel.FAILURE
         return cannot and replaces is not None and replaces.kind is not Kind.FOLDER
 
     def _rename_slowly(self, one: Partial) -> Problem | None:
-        """What stands there goes aside first, and comes back if the new one cannot have its name."""
+        """Rename the existing file away first; restore it if the new one cannot be renamed."""
         client = self._client
         path = self._beneath.full(one.item.entry.path)
         aside = self._beneath.full(self.name_for(one.item.entry.path, b"aside/"))
@@ -170,7 +170,7 @@ class Partials:
         return None if refused is None else self.why(refused, one)
 
     def drop(self, partials: list[Partial]) -> None:
-        """Remove what will not land; what cannot be removed is `left` for the next run, which knows its name."""
+        """Remove partial files that will not be committed; `left` is set if one stays for the next run."""
         for one in partials:
             if one.handle:
                 self._client.settle(one.asked)
@@ -181,13 +181,13 @@ class Partials:
         for pending in asked:
             try:
                 pending.wait()
-            except StatusError:  # gone with its folder is not gone: the folder may have been moved
+            except StatusError:  # even if its folder is missing: the folder may have been renamed
                 self.left = True
         for one in named:
             one.name = b""
 
     def leave(self, partials: list[Partial]) -> None:
-        """Close what will not be finished now; its name is known to the next run."""
+        """Close unfinished files; the next run knows their names."""
         for one in partials:
             self.left = True
             self._client.settle(one.asked)
@@ -196,12 +196,12 @@ class Partials:
             one.handle, one.asked = b"", []
 
     def why(self, problem: StatusError, one: Partial) -> Problem:
-        """A no to a write, with the words of a full disk where there is no room."""
+        """Convert a failed write to a problem; report a full disk as such."""
         return self._client.problem(problem, self._beneath.full(b""), one.item.entry.size)
 
 
 def is_whole(one: Partial, content: memoryview, size: int, digest: str | None) -> bool:
-    """Whether what is to be sent is what the source hashed; told as the problem where it is not."""
+    """Return whether the content has the source's digest; set the item's problem if not."""
     found = hashlib.sha256(content).hexdigest()
     if size == one.item.entry.size and found == digest:
         one.digest = found
@@ -211,7 +211,7 @@ def is_whole(one: Partial, content: memoryview, size: int, digest: str | None) -
 
 
 def _first_mode(item: Item) -> int:
-    """Never wider than what will stand there; the server's umask takes its part."""
+    """Return the mode for the partial file, never wider than the final one; the umask applies."""
     if item.permissions is not None:
         return item.permissions | 0o600
     kept = _kept_mode(item)
@@ -221,12 +221,12 @@ def _first_mode(item: Item) -> int:
 
 
 def folder_mode(item: Item) -> int:
-    """What a folder is made with; it has to be filled before it gets its own permissions."""
+    """Return the initial mode of a folder, writable until it gets its own permissions."""
     return 0o777 if item.permissions is None else item.permissions | 0o700
 
 
 def _kept_mode(item: Item) -> int | None:
-    """Exactly the permissions that were asked for; else those of the file it replaces, but for the execute bits."""
+    """Return the requested permissions, else those of the replaced file except execute bits."""
     if item.permissions is not None:
         return item.permissions
     replaced = item.replaces
@@ -237,32 +237,32 @@ def _kept_mode(item: Item) -> int | None:
     return (old & 0o666) | execute
 
 
-_PACKS = 4  # packs under way
+_PACKS = 4  # packs in flight
 
 
 @dataclass(frozen=True, slots=True)
 class SftpTarget:
-    """Where files land: the connection, the root, the secret of partial names, and the lock's own check."""
+    """The target of one write: connection, root, secret of partial names, and the lock's check."""
 
     client: Client
     beneath: Beneath
     seed: bytes
-    check: Callable[[], None]  # raises where the lock is no longer ours
+    check: Callable[[], None]  # raises if the lock was lost
     read_back: bool = True
-    earlier: tuple[bytes, ...] = ()  # the secrets of operations that were interrupted here
+    earlier: tuple[bytes, ...] = ()  # the secrets of interrupted operations at this root
 
 
 @dataclass(slots=True)
 class _Large:
-    """A file that comes in segments, hashed along the frontier."""
+    """A file that arrives in segments, with the hash of what was received."""
 
     partial: Partial
-    there: int = 0  # so many bytes were there from an interrupted operation
+    there: int = 0  # bytes from an interrupted operation
     summed: hashlib._Hash = field(default_factory=hashlib.sha256)
 
 
 class Landing:
-    """One session; used once. One thread reads the source and sends, some wait for answers, the caller takes them."""
+    """One write session, used once: one thread reads and sends, others wait for answers."""
 
     def __init__(self, place: SftpTarget) -> None:
         self._place = place
@@ -280,11 +280,11 @@ class Landing:
 
     @property
     def left(self) -> bool:
-        """Whether something may stay under a partial name, for the next run to remove."""
+        """Whether a partial file may remain for the next run to remove."""
         return self._partials.left or self._failure is not None
 
     def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
-        """What became of each item; an error of either side ends it after the other side has stopped."""
+        """Yield the result of each item; stop both sides before raising an error of either."""
         self._place.check()
         sender = threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True)
         sender.start()
@@ -298,7 +298,7 @@ class Landing:
             raise self._failure
 
     def _send(self, payloads: Iterable[Payload]) -> None:
-        """Runs in its own thread, so the source is read here too."""
+        """Read the source and send; runs in its own thread."""
         pool = ThreadPoolExecutor(_PACKS + 1, thread_name_prefix="land")
         try:
             for payload in payloads:
@@ -307,7 +307,7 @@ class Landing:
                 if payload.unit.segment:
                     self._segment(payload, pool)
                 else:
-                    # A large file that failed for want of room gives it back before small ones are tried.
+                    # A large file that did not fit frees its space before small ones are tried.
                     wait(self._finishing)
                     self._finishing.clear()
                     self._room.acquire()
@@ -327,7 +327,7 @@ class Landing:
             self._failure = self._failure or problem
 
     def _leave_all(self) -> None:
-        """What was begun stays for the next call to go on with, or for it to remove."""
+        """Keep partial files for the next call to resume or remove."""
         self._partials.leave([large.partial for large in self._large.values()])
         self._large.clear()
 
@@ -341,7 +341,7 @@ class Landing:
         self._answers.put(Committed(one.item, one.digest, proof))
 
     def _land_pack(self, payload: Payload) -> None:
-        """Runs in a thread of the pool."""
+        """Write and commit one pack; runs in a thread of the pool."""
         given = [
             Partial(item, problem=payload.problems.get(position))
             for position, item in enumerate(payload.unit.items)
@@ -361,14 +361,14 @@ class Landing:
             self._tell(one)
 
     def _find_folders(self, partials: list[Partial]) -> None:
-        """The folders above, made where they are missing."""
+        """Check the folders above, and make missing ones."""
         good = [one for one in partials if one.problem is None]
         wrong = self._beneath.parents([one.item.entry.path for one in good], make=True)
         for one in good:
             one.problem = wrong.get(one.item.entry.path)
 
     def _make_folders(self, partials: list[Partial]) -> None:
-        """Made at once, because what they hold comes behind them; a file in the way goes where that was agreed."""
+        """Make folders at once, because their contents follow; replace a file if the plan agreed."""
         client = self._client
         for one in partials:
             if one.item.clear and one.problem is None:
@@ -389,7 +389,7 @@ class Landing:
                 one.problem = self._partials.why(refused or problem, one)
 
     def _clear_name(self, one: Partial) -> None:
-        """What was agreed to make room for a folder goes."""
+        """Remove a file that the plan replaces by a folder."""
         self._find_folders([one])
         path = self._beneath.full(one.item.entry.path)
         found = self._client.stat(path) if one.problem is None else None
@@ -412,7 +412,7 @@ class Landing:
         self._read_back([one for one in opened if one.problem is None])
 
     def _read_back(self, files: list[Partial]) -> None:
-        """What the server gives now has to be what was sent: only then is it called proven."""
+        """Read the files back and compare them with what was sent, as proof."""
         if not self._place.read_back:
             return
         for one, (digest, problem) in zip(
@@ -424,7 +424,7 @@ class Landing:
                 one.problem = Problem("corrupt", f"what is read back differs: sha256 {digest}", again=True)
 
     def _commit(self, partials: list[Partial]) -> None:
-        """Final names, while the lock is ours."""
+        """Rename to the final names while the lock is held."""
         if not partials:
             return
         self._place.check()
@@ -439,14 +439,14 @@ class Landing:
                 one.name = b""
 
     def _check_expected(self, partials: list[Partial]) -> None:
-        """A saved plan replaces only what it saw: kind, size and second are all that SFTP tells."""
+        """Refuse to replace what a saved plan did not see, by kind, size and second (SFTP has no more)."""
         client = self._client
         asked = [client.ask_stat(self._beneath.full(one.item.entry.path)) for one in partials]
         for one, pending in zip(partials, asked, strict=True):
             try:
                 found = entry_of(one.item.entry.path, client.attributes_of(pending))
             except StatusError:
-                continue  # nothing stands there
+                continue  # no file exists
             seen = one.item.replaces
             if seen is None or (found.kind, found.size, found.mtime_ns) != (
                 seen.kind,
@@ -457,7 +457,7 @@ class Landing:
                 one.problem = Problem("target-changed", words)
 
     def _make_room(self, one: Partial) -> None:
-        """A folder in the way of a file goes aside under a name of ours and is purged at the end."""
+        """Rename a folder that a file replaces to a partial name; it is purged at the end."""
         path = one.item.entry.path
         found = self._client.stat(self._beneath.full(path))
         if found is None or kind_of(found) is not Kind.FOLDER:
@@ -472,7 +472,7 @@ class Landing:
             one.problem = self._partials.why(refused, one)
 
     def _segment(self, payload: Payload, pool: ThreadPoolExecutor) -> None:
-        """Runs in the sending thread: segments are written in their order, the last one is ended by the pool."""
+        """Write one segment; runs in the sending thread, in order; the pool finishes the last one."""
         unit = payload.unit
         item = unit.items[0]
         problem = payload.problems.get(0)
@@ -496,7 +496,7 @@ class Landing:
             if refused is not None:
                 problem = self._partials.why(refused, large.partial)
         if problem is not None:
-            # Told once, when it happened; the segments behind it say nothing more.
+            # The problem was reported once; later segments add nothing.
             if self._drop_large(item) or unit.offset == 0:
                 self._answers.put(Committed(item, None, Proof.NONE, problem=problem))
         elif large is not None and unit.last:
@@ -517,7 +517,7 @@ class Landing:
         return one.problem
 
     def _is_there(self, one: Partial, expected: memoryview) -> bool:
-        """Whether what an interrupted operation wrote is what the source has now: looked at before it counts."""
+        """Return whether an interrupted operation wrote the same bytes as the source has now."""
         opened = Opened(one.handle)
         asked = self._files.ask_range(opened, one.offset, len(expected))
         return self._files.collect(opened, asked) == expected
@@ -530,7 +530,7 @@ class Landing:
         return True
 
     def _end_large(self, large: _Large) -> None:
-        """Runs in a thread of the pool: wait, compare, read back, rename."""
+        """Wait, compare, read back and rename; runs in a thread of the pool."""
         one = large.partial
         found = large.summed.hexdigest()
         try:
@@ -552,7 +552,7 @@ class Landing:
 
 
 def _contents(payload: Payload, given: list[Partial]) -> dict[int, memoryview]:
-    """The bytes of each file of a pack, by the item's number; its digest goes into `given`."""
+    """Return the bytes of each file of a pack by item number; set the digests in `given`."""
     view = memoryview(payload.data)
     found: dict[int, memoryview] = {}
     at = 0

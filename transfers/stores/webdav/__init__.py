@@ -1,1 +1,1 @@
-"""Folders behind WebDAV servers."""
+"""Stores for folders at WebDAV servers."""

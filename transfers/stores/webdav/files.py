@@ -38,13 +38,13 @@ _SECOND = 1_000_000_000
 _FIRST_SECOND, _LAST_SECOND = (
     -30_610_224_000,
     253_402_300_799,
-)  # of the years 1000 and 9999: what an HTTP date says
+)  # of the years 1000 and 9999: the range of an HTTP date
 _FIRST_IN_HEADER = 86_401  # Nextcloud answers 500 to an X-OC-Mtime of the first day of 1970 or before
 _WORD = re.compile(r"1 ([0-9a-f]{64}) (\d{1,20}) (-?\d{1,28}) (-1|\d{1,4}) (\S{1,500})")
 
 
 class Found(NamedTuple):
-    """One name as the server tells it. `tag` changes with the content as far as it can tell; size -1: not told."""
+    """A name's properties from the server. `tag` changes with the content where known; size -1: unknown."""
 
     folder: bool
     size: int
@@ -54,7 +54,7 @@ class Found(NamedTuple):
     mode: int = -1
 
     def entry(self, path: bytes) -> Entry:
-        """The same as an entry."""
+        """Convert it to an entry."""
         if self.folder:
             return Entry(path, Kind.FOLDER)
         return Entry(
@@ -62,7 +62,7 @@ class Found(NamedTuple):
         )
 
     def is_still(self, entry: Entry) -> bool:
-        """Whether this is what was listed as `entry`."""
+        """Return whether this matches the listed `entry`."""
         if self.folder or entry.kind is Kind.FOLDER:
             return self.folder and entry.kind is Kind.FOLDER
         if entry.etag and self.tag:
@@ -71,7 +71,7 @@ class Found(NamedTuple):
 
 
 def found_of(told: ResponseEntry) -> Found:
-    """What an answer to PROPFIND says of a name; what hibali kept counts only for the same tag and size."""
+    """Parse an answer to PROPFIND; hibali's own property counts only for the same tag and size."""
     if told.folder:
         return Found(folder=True, size=0, mtime_ns=0, tag="")
     told_size = told.properties.get("DAV: getcontentlength", "")
@@ -87,63 +87,63 @@ def found_of(told: ResponseEntry) -> Found:
 
 
 def known_word(entry: Entry, digest: str, tag: str) -> str:
-    """What is kept of a file that landed."""
+    """Return hibali's property for a committed file."""
     return f"1 {digest} {entry.size} {entry.mtime_ns} {entry.mode & 0o777 if entry.mode >= 0 else -1} {quote(tag, safe='')}"
 
 
 def tag_of(etag: str, modified: str) -> str:
-    """One way to write an entity tag: servers give it weak for the first second, or without quotes; without one, the time."""
+    """Normalize an entity tag, which may be weak at first or unquoted; without one, use the time."""
     plain = etag.removeprefix("W/").strip('"')
     return plain or (f"@{time_of(modified)}" if modified else "")
 
 
 def time_of(modified: str) -> int:
-    """An HTTP date in nanoseconds since the epoch; 0 where it cannot be understood."""
+    """Convert an HTTP date to nanoseconds since the epoch; 0 if it is invalid."""
     with contextlib.suppress(ValueError, TypeError, OverflowError):
         return int(parsedate_to_datetime(modified).timestamp()) * _SECOND
     return 0
 
 
 def header_seconds(mtime_ns: int) -> int:
-    """A time in the whole seconds of `X-OC-Mtime`; the nearest one that servers accept."""
+    """Convert a time to whole seconds for `X-OC-Mtime`, the nearest that servers accept."""
     return min(max(mtime_ns // _SECOND, _FIRST_IN_HEADER), _LAST_SECOND)
 
 
 def date_of(mtime_ns: int) -> str:
-    """The same the other way round, in whole seconds; the nearest one where an HTTP date cannot say it."""
+    """Convert nanoseconds to an HTTP date, in whole seconds within the range of such dates."""
     return formatdate(min(max(mtime_ns // _SECOND, _FIRST_SECOND), _LAST_SECOND), usegmt=True)
 
 
 _RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
-_MOST_WHOLE = 64 * 1024 * 1024  # of a server that has no ranges, so much is read in one piece
-_FOLDER, _UNKNOWN = -1, -2  # as sizes, while names are sorted
+_MOST_WHOLE = 64 * 1024 * 1024  # maximum of one read at a server without ranges
+_FOLDER, _UNKNOWN = -1, -2  # stored as sizes while names are sorted
 _TRIES = 5
 _OWN_FILE = Found(folder=False, size=0, mtime_ns=0, tag="")
 _ABSENT = frozenset({404, 410})
 
 
 class Children(NamedTuple):
-    """What one folder holds: names, a folder's with a slash behind it, in that order; whether `.hibali` is among them."""
+    """The sorted names in a folder (a subfolder's ends in a slash), and whether `.hibali` is among them."""
 
     names: Iterator[tuple[bytes, Found]]
     own: bool
 
 
 class Files:
-    """The requests by name; may be used by many threads. Every path is bytes below the site's URL."""
+    """WebDAV requests by name; thread-safe. Every path is bytes below the site's URL."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.subject = wire.subject
 
     def look(self, path: bytes) -> Found | None:
-        """What stands at a path; None where nothing does."""
+        """Return the properties of a path, None if it is missing."""
         told: list[ResponseEntry] = []
         answer = self._find(path, "0", told.append)
         if answer.status in _ABSENT:
             return None
         if answer.status == 400:
-            # Some servers (Apache) say so of a name below a file.
+            # Some servers (Apache) answer 400 for a name below a file.
             if self._lies_in_a_file(path):
                 return None
             raise error_of(400, self.subject)
@@ -165,14 +165,14 @@ class Files:
         return found is None or not found.folder
 
     def children(self, folder: bytes) -> Children:
-        """The names right below a folder, sorted; all of them are here before the first comes out.
+        """Return the direct children of a folder, sorted, after the whole answer was read.
 
-        Raises `IncompleteError("listing-violation")` where an answer names what was not asked for (S3).
+        Raises `IncompleteError("listing-violation")` if an answer names something not requested (S3).
         """
-        spools: list[Blocks] = []  # one an attempt
+        spools: list[Blocks] = []  # one for each attempt
         counted = {"itself": 0, "wrong": 0, "own": 0}
         inside_own = folder.rpartition(b"/")[2] == protocol.OWN_FOLDER
-        own: set[bytes] = set()  # Apache tells a lock that is just being taken twice
+        own: set[bytes] = set()  # Apache lists a lock twice while it is being taken
 
         def take(one: ResponseEntry) -> None:
             name = self.wire.name_in(one.href, folder)
@@ -250,12 +250,12 @@ class Files:
         )
 
     def room(self, path: bytes) -> int | None:
-        """How many bytes may still be put there, as far as the server tells (RFC 4331)."""
+        """Return the free bytes if the server reports them (RFC 4331)."""
         word = self._properties(path, FIND_ROOM).get("DAV: quota-available-bytes", "")
         return int(word) if word.isdigit() and len(word) < 20 else None
 
     def lock_at(self, path: bytes) -> tuple[str, str]:
-        """Owner and token of the lock on a path, as the server tells them; empty where there is none."""
+        """Return owner and token of the lock on a path, empty if there is none."""
         found = self._properties(path, FIND_LOCK)
         return found.get(LOCK_OWNER, ""), found.get(LOCK_TOKEN, "")
 
@@ -284,8 +284,8 @@ class Files:
         length: int | None = None,
         most: int = MOST_ANSWER,
     ) -> Got:
-        """All bytes, at most `most`, or `length` of them from `offset`, with the tag and whole size of what they are of."""
-        del etag  # whoever asked compares: a tag is weak in its first second, which If-Match does not take
+        """Read a file (at most `most` bytes) or `length` bytes from `offset`; return its tag and size too."""
+        del etag  # the caller compares: a tag is weak in its first second, which If-Match rejects
         content = bytearray()
         heads: list[Answer] = []
 
@@ -307,7 +307,7 @@ class Files:
         headers = {} if length is None else {"Range": f"bytes={offset}-{offset + length - 1}"}
         limit = (
             most if length is None else max(length, _MOST_WHOLE)
-        )  # all of it, where the server has no ranges
+        )  # the whole file if the server has no ranges
         try:
             answer = self.wire.ask(
                 "GET",
@@ -336,7 +336,7 @@ class Files:
         return Got(content, tag, int(found[2]))
 
     def _tag_in(self, head: Answer, path: bytes) -> str:
-        """The tag of what was read: where the answer has none, what stands there now is asked."""
+        """Return the tag of what was read; request it if the answer has none."""
         etag = head.headers.get("etag", "")
         if etag:
             return tag_of(etag, "")
@@ -344,9 +344,9 @@ class Files:
         return "" if found is None else found.tag
 
     def digest(self, path: bytes, expected: int) -> tuple[str, int, str]:
-        """The sha256, size and tag of what the server gives now, read whole; nothing of it is kept.
+        """Read a file and return its sha256, size and tag; the content is discarded.
 
-        Of what has more than the `expected` bytes nothing more is read, and the size told is larger than that.
+        Stops after more than `expected` bytes; the returned size is then larger than `expected`.
         """
         summed = hashlib.sha256()
         size = 0
@@ -371,28 +371,28 @@ class Files:
         return summed.hexdigest(), size, self._tag_in(heads[0], path)
 
     def put(self, path: bytes, content: Bytes, headers: dict[str, str]) -> None:
-        """A whole small file; what stood there is replaced."""
+        """Write a whole small file, replacing an existing one."""
         self.wire.ask("PUT", path, headers=headers, body=content)
 
     def make_folder(self, path: bytes) -> None:
-        """Make one folder, above which all stand; one that is there already is fine. Raises for a file of that name."""
+        """Make one folder whose parents exist; an existing one is no error, a file of that name is."""
         status = 0
         for _ in range(_TRIES):
-            # Apache says 403 where another makes it or takes it away at the same moment.
+            # Apache answers 403 if another client creates or removes it at the same time.
             status = self.wire.ask("MKCOL", path, folder=True, accept=(400, 403, 405, 409)).status
             found = None if status < 300 else self.look(path)
             if status < 300 or (found is not None and found.folder):
                 return
             if found is not None:
                 break
-            if status not in {403, 405}:  # else it may have gone between the two questions
+            if status not in {403, 405}:  # otherwise it may have been removed between the two requests
                 raise error_of(status, self.subject)
         else:
             raise error_of(status, self.subject)
         raise IncompleteError("not-a-folder", message_of("not-a-folder"), subject=self.subject)
 
     def move(self, path: bytes, to: bytes, headers: dict[str, str], *, overwrite: bool) -> int:
-        """MOVE; the status: a success, 404 where nothing (more) is there, 412 where a condition does not hold."""
+        """Send MOVE; return a success status, 404 if the source is missing, 412 for a failed condition."""
         return self._judge(
             self.wire.ask(
                 "MOVE",
@@ -403,11 +403,11 @@ class Files:
         )
 
     def delete(self, path: bytes, headers: dict[str, str] | None = None, *, folder: bool = False) -> int:
-        """DELETE; the status: a success, 404, or 412 where a condition does not hold."""
+        """Send DELETE; return a success status, 404, or 412 for a failed condition."""
         return self._judge(self.wire.ask("DELETE", path, headers=headers, folder=folder, accept=(404, 412)))
 
     def set_property(self, path: bytes, name: str, value: str) -> bool:
-        """PROPPATCH one property; whether the server took it."""
+        """Set one property (PROPPATCH); return whether the server accepted it."""
         try:
             answer = self.wire.ask(
                 "PROPPATCH",
@@ -423,7 +423,7 @@ class Files:
         return answer.status < 300 and not self._failures(answer)
 
     def _judge(self, answer: Answer) -> int:
-        """Raise for a part of it that failed, which a status of 207 may hide."""
+        """Raise for a failed part, which status 207 may hide."""
         for code in self._failures(answer):
             raise error_of(code, self.subject)
         return answer.status
@@ -440,7 +440,7 @@ class Files:
 
 
 def _line_of(name: bytes, found: Found, status: str) -> bytes:
-    """One name on its way to be sorted; one that could not be looked at has a tag that says why."""
+    """Encode one name for sorting; for a name with an error, the tag is its status."""
     size = _FOLDER if found.folder else _UNKNOWN if status or found.size < 0 else found.size
     path = name + b"/" if found.folder else name
     told = f"{found.mtime_ns} {found.mode} {found.digest or ''}"
@@ -453,7 +453,7 @@ def _listed_of(line: bytes) -> Listed:
 
 
 def _sorted(spooled: Blocks, subject: str) -> Iterator[tuple[bytes, Found]]:
-    """In order; all of `spooled` is read when this returns."""
+    """Return the names sorted, after reading all of `spooled`."""
     ordered = in_order(map(_listed_of, spooled.blocks()), subject)
     first = next(ordered, None)
     return (_found_in(listed) for listed in chain([] if first is None else [first], ordered))

@@ -15,12 +15,12 @@ _SCHEMES = {"davs": "https", "dav": "http"}
 
 
 def is_webdav(site: Site) -> bool:
-    """Whether the site's URL names a WebDAV server."""
+    """Return whether the site's URL names a WebDAV server."""
     return (site.url or "").partition(":")[0] in _SCHEMES
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> DavStore:
-    """The folder named; what its server honours is tried once, when a site is checked or first written to."""
+    """Return the store of a folder; its server is probed once, at a site check or the first write."""
     site = location.site
     return DavStore(
         _wire(site, on_event),
@@ -33,9 +33,9 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> DavStore:
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
-    """Reach the site and try what its server does; fills `facts`. Raises the errors of reaching it.
+    """Connect to the site, probe the server and fill `facts`. Raise connection errors.
 
-    Small files are written below the site's URL and removed again.
+    Writes small files below the site's URL and removes them.
     """
     wire = _wire(site, on_event)
     store = DavStore(wire, site.name, b"", on_event=on_event)

@@ -22,44 +22,44 @@ _LIMIT = 64 * 1024
 
 
 def below(folder: bytes, path: bytes) -> bytes:
-    """The path of `path` in `folder`, either of which may be empty."""
+    """Join `folder` and `path`; either may be empty."""
     return folder + b"/" + path if folder and path else folder or path
 
 
 class Own:
-    """Small files of our own below one root, and the folder that holds them."""
+    """Hibali's own small files below one root, and their folder."""
 
     def __init__(self, files: Files, root: bytes) -> None:
         self._files = files
         self._root = root
 
     def read(self, path: bytes) -> bytes | None:
-        """The content of a small file below the root; None when absent."""
+        """Return the content of a small file below the root, None if it is missing."""
         try:
             return bytes(self._files.get(below(self._root, path), offset=0, length=_LIMIT).content)
         except HibaliError as problem:
-            if problem.code in {"vanished", "source-changed"}:  # absent, or nothing in it
+            if problem.code in {"vanished", "source-changed"}:  # missing or empty
                 return None
             raise
 
     def seeds(self, folder: bytes = b"") -> list[bytes]:
-        """The seeds that unfinished operations left in `folder` below the root, the newest first."""
+        """Return the seeds of unfinished operations in `folder` below the root, newest first."""
         return seeds_in(self.read(below(folder, _JOURNAL)))
 
     def open_seed(self, earlier: list[bytes]) -> bytes:
-        """A new seed, beside the earlier ones when this returns."""
+        """Return a new seed, recorded in the journal beside the earlier ones."""
         seed = os.urandom(16)
         self._files.make_folder(below(self._root, OWN))
         self._files.put(below(self._root, _JOURNAL), journal_of([seed, *earlier]), {})
         return seed
 
     def end_journal(self) -> None:
-        """Nothing partial is left: the journal goes."""
+        """Remove the journal when no partial file is left."""
         with contextlib.suppress(HibaliError):
             self._files.delete(below(self._root, _JOURNAL))
 
     def remove_folder(self) -> None:
-        """`.hibali` goes where nothing is in it: what another locks or writes there keeps it. A user's own files may stay."""
+        """Remove `.hibali` if it is empty; it may hold another client's lock or a user's files."""
         folder = below(self._root, OWN)
         with contextlib.suppress(HibaliError):
             if next(self._files.children(folder).names, None) is None:
@@ -71,35 +71,35 @@ _REFUSED = frozenset({400, 403, 404, 405, 409, 412, 423, 424, 500})
 
 
 def token_in(answer: Answer) -> str:
-    """The lock token of an answer to LOCK; empty where it has none."""
+    """Return the lock token of an answer to LOCK, or ""."""
     word = answer.headers.get("lock-token", "").strip()
     return word[1:-1] if word.startswith("<") and word.endswith(">") and " " not in word else ""
 
 
 def holding(wire: Wire, path: bytes, token: str) -> dict[str, str]:
-    """The header that says that we hold the lock of this very path."""
+    """Return the header that states that we hold the lock of this path."""
     return {"If": f"<{wire.address(path)}> (<{token}>)"}
 
 
 def ask_lock(wire: Wire, path: bytes, seconds: int, owner: str, depth: str = "0") -> Answer:
-    """LOCK for so long; refused with a status of `_REFUSED` where another holds it or nothing can be there."""
+    """Send LOCK with a timeout in seconds; return a status in `_REFUSED` if the server rejects it."""
     headers = {"Depth": depth, "Timeout": f"Second-{seconds}", "Content-Type": "application/xml"}
     return wire.ask("LOCK", path, headers=headers, body=lock_info(owner), accept=_REFUSED, attempts=1)
 
 
 def unlock(wire: Wire, path: bytes, token: str) -> None:
-    """UNLOCK; one that is gone is fine."""
+    """Send UNLOCK; a missing lock is no error."""
     wire.ask("UNLOCK", path, headers={"Lock-Token": f"<{token}>"}, accept=range(400, 500))
 
 
 def find_lock(files: Files, folder: bytes) -> Held | None:
-    """The lock of a folder; None where there is none, or nobody may look."""
+    """Return the lock of a folder, None if there is none or access is denied."""
     answer = files.wire.ask("GET", below(folder, _NAME), accept=(400, 403, 404, 409, 410))
     return Held(record_of(answer.body), answer.age) if answer.status < 300 else None
 
 
 class DavLock(Lease):
-    """The lock file of one root, which its server keeps others from by LOCK while we hold it."""
+    """The lock file of one root, protected by LOCK while we hold it."""
 
     def __init__(self, files: Files, root: bytes, operation: str, seconds: int = LEASE_SECONDS) -> None:
         self._files = files
@@ -108,7 +108,7 @@ class DavLock(Lease):
         self._path = below(root, _NAME)
         self._puts = 0
         self._lock = ""  # the server's token of our LOCK
-        self._status = 0  # of the last answer to what would have taken it
+        self._status = 0  # status of the last attempt to take the lock
         super().__init__(files.subject, operation, seconds)
 
     def _create(self) -> bool:
@@ -118,15 +118,15 @@ class DavLock(Lease):
         self._status = answer.status
         found = self._read()
         if granted:
-            # One that is not free is of a living holder whose LOCK the server forgot, or of an agent at the same folder.
+            # Otherwise a live holder lost its LOCK at the server, or an agent uses this folder.
             if found is None or found.free:
                 self._lock, self._status = granted, self._put(granted).status
                 if self._status < 300:
                     return True
             unlock(self._wire, self._path, granted)
         elif found is None and self._status == 423:
-            raise locked({}, self._subject)  # somebody is just taking it, or giving it back
-        elif found is None:  # the folder went with the lock of whoever gave theirs back
+            raise locked({}, self._subject)  # another client is taking or releasing it
+        elif found is None:  # another holder's release removed the folder
             self._unlock_unnoticed()
         return False
 
@@ -136,11 +136,11 @@ class DavLock(Lease):
         return Held(record, answer.age) if record else None
 
     def _replace(self, found: Held) -> bool:
-        """End the LOCK of the dead holder, so that `_create` is granted ours."""
+        """End the dead holder's LOCK, so that `_create` can get ours."""
         lock = found.holder.get("lock")
         if not isinstance(lock, str):
             raise locked(found.holder, self._subject)
-        unlock(self._wire, self._path, lock)  # of that very lock: nobody else's can end by it
+        unlock(self._wire, self._path, lock)  # this token ends no other lock
         return False
 
     def _refusal(self, holder: dict[str, Any]) -> HibaliError:
@@ -149,7 +149,7 @@ class DavLock(Lease):
         return error_of(self._status, self._subject)
 
     def _unlock_unnoticed(self) -> None:
-        """End a LOCK of ours that Apache granted although it answered otherwise."""
+        """End our LOCK if Apache granted it but answered with an error."""
         owner, token = self._files.lock_at(self._path)
         if self._token in owner:
             unlock(self._wire, self._path, token)
@@ -172,7 +172,7 @@ class DavLock(Lease):
         return self._wire.ask("LOCK", self._path, headers=headers, accept=_REFUSED).status < 300
 
     def _remove(self) -> None:
-        """The folder goes with the lock in one request where nothing else is in it: then nobody finds one without the other."""
+        """Remove lock and folder in one request if nothing else is in it, so no client sees one alone."""
         mine = holding(self._wire, self._path, self._lock)
         names = [name for name, _ in self._files.children(self._folder).names]
         if names == [b"lock"] and self._delete(self._folder, mine, folder=True):

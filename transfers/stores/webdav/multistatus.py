@@ -10,12 +10,12 @@ from xml.sax.saxutils import escape
 from hibali.documents import UnsafeXmlError, refuse_declarations
 from hibali.errors import TryLaterError
 
-OWN = "urn:hibali:file"  # the namespace of our one property
+OWN = "urn:hibali:file"  # the namespace of hibali's only property
 KNOWN = f"{OWN} known"
 _DAV = "DAV:"
 _MOST_DEPTH = 32
 _MOST_TEXT = 64 * 1024  # of one element
-_MOST_ANSWER = 256 * 1024  # of all that is told of one name
+_MOST_ANSWER = 256 * 1024  # of the whole response for one name
 
 FIND = (
     f'<?xml version="1.0" encoding="utf-8"?><D:propfind xmlns:D="{_DAV}" xmlns:H="{OWN}"><D:prop>'
@@ -29,11 +29,11 @@ FIND_LOCK = (
     f'<?xml version="1.0" encoding="utf-8"?><D:propfind xmlns:D="{_DAV}"><D:prop>'
     "<D:lockdiscovery/></D:prop></D:propfind>"
 ).encode()
-LOCK_OWNER, LOCK_TOKEN = "owner", "token"  # as properties: of the lock that lockdiscovery tells
+LOCK_OWNER, LOCK_TOKEN = "owner", "token"  # as properties: of the lock in lockdiscovery
 
 
 class ResponseEntry(NamedTuple):
-    """What an answer says of one name: its href as it came, whether it is a collection, properties it has by `NAMESPACE NAME`."""
+    """One response: href as received, whether it is a collection, properties by `NAMESPACE NAME`."""
 
     href: str
     folder: bool
@@ -42,7 +42,7 @@ class ResponseEntry(NamedTuple):
 
 
 def lock_info(owner: str) -> bytes:
-    """The body of a LOCK that nobody else shares; `owner` is how it can be told from others."""
+    """Return the body of an exclusive LOCK; `owner` identifies it."""
     return (
         f'<?xml version="1.0" encoding="utf-8"?><D:lockinfo xmlns:D="{_DAV}"><D:lockscope><D:exclusive/></D:lockscope>'
         f"<D:locktype><D:write/></D:locktype><D:owner>{escape(owner)}</D:owner></D:lockinfo>"
@@ -50,7 +50,7 @@ def lock_info(owner: str) -> bytes:
 
 
 def set_property(name: str, value: str) -> bytes:
-    """The body of a PROPPATCH that sets one property; `name` as in `Told.properties`."""
+    """Return the body of a PROPPATCH for one property; `name` is `NAMESPACE NAME`."""
     namespace, _, local = name.partition(" ")
     return (
         f'<?xml version="1.0" encoding="utf-8"?><D:propertyupdate xmlns:D="{_DAV}" xmlns:X="{namespace}"><D:set><D:prop>'
@@ -59,7 +59,7 @@ def set_property(name: str, value: str) -> bytes:
 
 
 class MultiStatus:
-    """A multi-status answer (RFC 4918, section 13), taken piece by piece; each name is told once all of it has come."""
+    """A streaming parser of multi-status answers (RFC 4918, section 13); reports each complete response."""
 
     def __init__(self, tell: Callable[[ResponseEntry], None], subject: str) -> None:
         self._tell = tell
@@ -80,11 +80,11 @@ class MultiStatus:
         self._parser.CharacterDataHandler = self._take_text
 
     def feed(self, content: bytes) -> None:
-        """Take more of it; raises `TryLaterError` where it is not what it should be."""
+        """Parse the next chunk. Raise `TryLaterError` if it is invalid."""
         self._parse(content, last=False)
 
     def close(self) -> None:
-        """It has ended: whole, or `TryLaterError`."""
+        """Finish parsing. Raise `TryLaterError` if the answer is incomplete."""
         self._parse(b"", last=True)
 
     def _parse(self, content: bytes, *, last: bool) -> None:
@@ -134,7 +134,7 @@ class MultiStatus:
         self._text = []
 
     def _end_of_response(self, depth: int, name: str) -> None:
-        """A response itself, or what stands right in it."""
+        """Handle the end of a response or of a direct child of it."""
         if depth == 2:
             if not self._href:
                 raise self._bad()
@@ -150,7 +150,7 @@ class MultiStatus:
             self._status = self._status or self._part_status
 
     def _end_in_part(self, depth: int, name: str) -> None:
-        """Properties, and the status that they share."""
+        """Handle the end of properties or of their common status."""
         path = self._path
         if depth == 4 and name == "DAV: status":
             self._part_status = _code(self._written())
@@ -168,6 +168,6 @@ class MultiStatus:
 
 
 def _code(line: str) -> str:
-    """The number in a status line."""
+    """Return the number in a status line."""
     words = line.split()
     return words[1] if len(words) > 1 else ""

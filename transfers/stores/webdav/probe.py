@@ -20,7 +20,7 @@ from transfers.stores.webdav.multistatus import KNOWN
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 MODIFIED = "DAV: getlastmodified"
-TIME_HEADER = "X-OC-Mtime"  # ownCloud's, which Nextcloud, rclone and others know, too
+TIME_HEADER = "X-OC-Mtime"  # from ownCloud; Nextcloud, rclone and others support it too
 _TABLE = "folders"
 _SECOND = 1_000_000_000
 _TIME = 1_000_000_000 * _SECOND
@@ -49,28 +49,28 @@ _ODD = (
 
 @dataclass(frozen=True, slots=True)
 class Honours:
-    """What a server was seen to do; before anything was seen, nothing."""
+    """What a server supports, as probed; the default is nothing."""
 
-    writable: bool = False  # PUT, MOVE that refuses to replace unasked, MOVE that replaces, DELETE
-    locks: bool = False  # LOCK keeps others from a file
-    properties: bool = False  # keeps a property of ours through MOVE, and the tag with it
-    times: str = ""  # how a modification time can be set: "header", "proppatch" or not at all
-    ranges: bool = False  # gives parts of a file
-    if_match: bool = False  # DELETE with If-Match: a wrong tag does not pass
-    if_tag: bool = False  # the same for the If header of MOVE about what is replaced
-    utf8_names: bool = True  # only UTF-8 names
+    writable: bool = False  # PUT, MOVE that does not replace unless allowed, MOVE that replaces, DELETE
+    locks: bool = False  # LOCK protects a file from other clients
+    properties: bool = False  # MOVE keeps hibali's property and the tag
+    times: str = ""  # how to set a modification time: "header", "proppatch" or "" (impossible)
+    ranges: bool = False  # supports Range requests
+    if_match: bool = False  # DELETE with If-Match rejects a wrong tag
+    if_tag: bool = False  # the If header of MOVE, for the replaced file, rejects a wrong tag
+    utf8_names: bool = True  # accepts only UTF-8 names
     folds_case: bool = False
-    name_bytes: int = 0  # 255 where a longer component was refused
-    refuses: tuple[str, ...] = ()  # characters no name here can have
+    name_bytes: int = 0  # 255 if the server rejected a longer component
+    refuses: tuple[str, ...] = ()  # characters that names cannot contain
 
     @property
     def mtimes(self) -> bool:
-        """Whether a file's time is kept anywhere."""
+        """Whether the server or hibali's property stores a file's time."""
         return self.properties or bool(self.times)
 
 
 def facts_of(honours: Honours | None, proof_read: Proof, *, read_back: bool) -> Facts:
-    """The store's facts; while nothing is known of the server, a lock is worth asking for."""
+    """Return the store's facts; for an unknown server, assume that locks work."""
     seen = honours or Honours(writable=True, locks=True, properties=True, utf8_names=True)
     return Facts(
         kind="webdav",
@@ -93,26 +93,26 @@ def facts_of(honours: Honours | None, proof_read: Proof, *, read_back: bool) -> 
 
 
 def recall(site: str, origin: str, base: str) -> Honours | None:
-    """What was seen of this server below this path before; None where nothing was."""
+    """Return the stored probe result of this server and path, if any."""
     return server_probe.recall(Honours, site, _TABLE, base, origin)
 
 
 def remember(site: str, origin: str, base: str, honours: Honours) -> None:
-    """Keep it for the next call."""
+    """Store the probe result for the next call."""
     server_probe.remember(honours, site, _TABLE, base, origin)
 
 
 def probe_server(files: Files, root: bytes) -> Honours:
-    """Try it in the folder `root`, which stands. Raises the errors of reaching the server.
+    """Probe the server in the existing folder `root`. Raise connection errors.
 
-    Where writing is denied, nothing else can be seen.
+    If writing is denied, nothing else can be probed.
     """
     probe = _Probe(files, root)
     return run_probe(probe.run_and_clean, probe.stopped)
 
 
 class _Probe:
-    """One probe; its names are our own, so whatever a crash leaves is in no listing of ours."""
+    """One probe; listings skip its names, so leftovers of a crash do not appear in them."""
 
     def __init__(self, files: Files, root: bytes) -> None:
         self._files = files
@@ -123,7 +123,7 @@ class _Probe:
         self.stopped = threading.Event()
 
     def run_and_clean(self) -> Honours:
-        """Raises `CancelledError` once `stopped` is set."""
+        """Run the probe and remove its files. Raise `CancelledError` once `stopped` is set."""
         try:
             for folder in (below(self._root, OWN), self._all, self._folder):
                 self._files.make_folder(folder)
@@ -151,7 +151,7 @@ class _Probe:
         entry = Entry(b"", Kind.FILE, len(_FIRST), _TIME, 0o644)
         kept = self._files.set_property(self._path(b"a"), KNOWN, known_word(entry, _DIGEST, moved.tag))
         if self._move({}, overwrite=False) != 412:
-            return Honours()  # it replaces what it was not asked to
+            return Honours()  # MOVE replaced a file despite Overwrite: F
         wrong = f'<{self._wire.address(self._path(b"b"))}> (["no tag of it"])'
         right = wrong.replace("no tag of it", old.tag)
         if_tag = (
@@ -159,7 +159,7 @@ class _Probe:
             and self._move({"If": right}, overwrite=True) < 300
         )
         if not if_tag:
-            # Where the wrong one passed, both files are to be made again.
+            # If the wrong tag was accepted, both files must be created again.
             moved = self._put(b"a", _FIRST)
             kept = kept and self._files.set_property(
                 self._path(b"a"), KNOWN, known_word(entry, _DIGEST, moved.tag)
@@ -201,7 +201,7 @@ class _Probe:
     def _move(self, headers: dict[str, str], *, overwrite: bool) -> int:
         try:
             return self._files.move(self._path(b"a"), self._path(b"b"), headers, overwrite=overwrite)
-        except IncompleteError:  # some servers choke on the header
+        except IncompleteError:  # some servers fail on the header
             return 412
 
     def _locks(self) -> bool:
@@ -243,13 +243,13 @@ class _Probe:
         found = self._found(b"t")
         if found is None or found.tag.startswith("@"):
             return False
-        # The right one is not tried: in its first second a tag is weak, which If-Match never takes.
+        # The right tag is not tried: it is weak in its first second, which If-Match rejects.
         return self._files.delete(self._path(b"t"), {"If-Match": '"no tag of it"'}) == 412
 
     def _names(self) -> dict[str, Any]:
         tried = {
             b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD
-        }  # `%41` may become an `A`
+        }  # servers may decode `%41` to `A`
         byte, long, upper = b"x\xff", b"l" * LONG_NAME, b"UPPER"
         for name in (*tried, byte, long, upper):
             self._try(name)
@@ -262,9 +262,9 @@ class _Probe:
         }
 
     def _try(self, name: bytes) -> None:
-        """A name that the server may not be able to hold; some break on one.
+        """Create a file with a name that the server may not support; some servers fail on it.
 
-        Given by MOVE, as files that land get theirs: wsgidav cuts names in Destination off at a `?` or `#`.
+        Uses MOVE, as commits do: wsgidav cuts names in Destination off at a `?` or `#`.
         """
         if self.stopped.is_set():
             raise CancelledError

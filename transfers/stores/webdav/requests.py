@@ -18,7 +18,7 @@ from hibali.subprocesses import credentials_from
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A name and a password, or a token; never shown."""
+    """A name and a password, or a token; never printed."""
 
     name: str = ""
     password: str = ""
@@ -29,7 +29,7 @@ class Login:
 
 
 def login_of(site: Site, *, secure: bool) -> Login | None:
-    """What the site's credentials_command prints; nothing of it is ever shown. Raises `AccessError`."""
+    """Run the site's credentials_command and parse its output, which is never shown. Raise `AccessError`."""
     if not site.credentials_command:
         return None
     host = urlsplit(site.url or "").hostname or ""
@@ -51,7 +51,7 @@ def login_of(site: Site, *, secure: bool) -> Login | None:
 
 
 def read_login(text: bytes) -> Login:
-    """A username and a password, or a token; raises ValueError that repeats nothing of the text."""
+    """Parse a username and a password, or a token. Raise ValueError without any of the text."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
@@ -68,7 +68,7 @@ BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def error_of(status: int, subject: str) -> HibaliError:
-    """The error that a status stands for (RFC 9110, RFC 4918). Nothing of the answer's text is repeated: it may hold anything."""
+    """Return the error for a status (RFC 9110, RFC 4918); it repeats no text of the answer."""
     said = f"status {status}"
     if status in {401, 403, 407}:
         return AccessError(
@@ -99,7 +99,7 @@ def error_of(status: int, subject: str) -> HibaliError:
 
 
 def elsewhere(subject: str) -> UsageError:
-    """It leads to where nobody configured (S15)."""
+    """Return the error for a redirect to a host that is not configured (S15)."""
     return UsageError(
         "wrong-endpoint",
         "the server leads to another place, which is not followed",
@@ -109,21 +109,21 @@ def elsewhere(subject: str) -> UsageError:
 
 
 _ANSWER_SECONDS = ANSWER_SECONDS
-_LISTING_SECONDS = 3600.0  # one of a million names takes its time
+_LISTING_SECONDS = 3600.0  # a listing of a million names takes long
 _MOST_REDIRECTS = 3
-_MOST_BODY = 4 * 1024 * 1024  # of an answer that is kept whole
-_MOST_TAKEN = 1024 * 1024 * 1024  # of a listing, which is parsed as it comes and kept on disk
-_LONGEST_PAUSE = 30.0  # whatever Retry-After says
+_MOST_BODY = 4 * 1024 * 1024  # of an answer that is held in memory
+_MOST_TAKEN = 1024 * 1024 * 1024  # of a listing, which is parsed while it arrives and stored on disk
+_LONGEST_PAUSE = 30.0  # upper bound for Retry-After
 _SAFE = "/-_.~"
 
 
 class Wire:
-    """One server below one URL; may be used by many threads. Every path is bytes below that URL, not quoted."""
+    """One server below one URL; thread-safe. Every path is unquoted bytes below that URL."""
 
     def __init__(
         self, url: str, subject: str, login: Login | None = None, on_event: Listener = ignore
     ) -> None:
-        """`url` is http or https; `subject` names the site in errors."""
+        """Set the fields; `url` is http or https, `subject` names the site in errors."""
         parts = urlsplit(url)
         self.subject = subject
         self.origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
@@ -133,17 +133,17 @@ class Wire:
         self._client = HttpClient(self.origin, subject, headers=self._login)
 
     def target(self, path: bytes, *, folder: bool = False) -> str:
-        """Return what the request line has for a path; with `folder` it ends in a slash."""
+        """Return the request target for a path; with `folder` it ends in a slash."""
         whole = self.base.rstrip("/") + "/" + quote_from_bytes(path, safe=_SAFE) if path else self.base
         return whole.rstrip("/") + "/" if folder else whole
 
     def address(self, path: bytes) -> str:
-        """Return the whole URL, as the headers Destination and If name it."""
+        """Return the full URL for the headers Destination and If."""
         return self.origin + self.target(path)
 
     def name_in(self, href: str, folder: bytes) -> bytes | None:
-        """Return the one component below `folder` that an href of an answer names, b"" for the folder itself; None for anything else."""
-        # A server behind a proxy may believe that it is another host: only the path counts.
+        """Return the component below `folder` that an href names, b"" for the folder itself, else None."""
+        # A server behind a proxy may use another host name, so only the path counts.
         path = unquote_to_bytes(urlsplit(href).path if "://" in href else href.partition("?")[0])
         above = unquote_to_bytes(self.target(folder, folder=True))
         if path.rstrip(b"/") == above.rstrip(b"/"):
@@ -169,10 +169,11 @@ class Wire:
         most: int | None = None,
         content: int = 0,
     ) -> Answer:
-        """Send one request, and again where a retry may help. Raises what `error_of` says of statuses not in `accept`.
+        """Send one request, with retries. Raise the errors of `error_of` for statuses not in `accept`.
 
-        `take` gets the body of a success piece by piece, after `begin` got its head, up to `most` bytes; without it the body is
-        kept, up to 4 MiB. `content` is how many bytes of files are expected, for which more time is given.
+        `take` receives a successful body in chunks, after `begin` received the head, up to `most` bytes.
+        Without it the body is returned, up to 4 MiB. `content` is the expected size of file content in
+        bytes, which extends the timeout.
         """
         limit = _MOST_BODY if take is None else _MOST_TAKEN if most is None else most
         seconds = request_timeout(len(body) + content, _ANSWER_SECONDS if take is None else _LISTING_SECONDS)
@@ -198,9 +199,9 @@ class Wire:
         return with_retries(once, subject=self.subject, attempts=attempts, on_event=self._on_event)
 
     def put(self, path: bytes, pieces: Iterator[Bytes], size: int, headers: Mapping[str, str]) -> Answer:
-        """PUT what comes in pieces, `size` bytes in all, once: pieces that were taken are gone.
+        """Send PUT with chunks of `size` bytes in total, without retry, because sent chunks are not kept.
 
-        An error of `pieces` is raised, and the server is left with an upload that broke off.
+        An error of `pieces` is raised, and the upload ends incomplete.
         """
         answer = self._client.upload(self.target(path), pieces, size, headers)
         if answer.status >= 300:
@@ -208,7 +209,7 @@ class Wire:
         return answer
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         self._client.close()
 
     def _judged(self, answer: Answer, accept: Collection[int]) -> Answer:
@@ -220,7 +221,7 @@ class Wire:
         raise error_of(answer.status, self.subject)
 
     def _follow(self, target: str, answer: Answer) -> str:
-        """Return where a redirect leads at this very host; raises `UsageError` for another one."""
+        """Return the target of a redirect on this host. Raise `UsageError` for another host."""
         there = urlsplit(urljoin(self.origin + target, answer.headers.get("location", "")))
         if f"{there.scheme}://{there.netloc}" != self.origin or there.query or not there.path:
             raise elsewhere(self.subject)

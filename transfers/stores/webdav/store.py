@@ -39,10 +39,10 @@ _NAMES_AHEAD = 64
 
 
 class Listing:
-    """One walk: iterate it, then look at `problems`, `orphans` and `places`."""
+    """One walk of a tree; `problems`, `orphans` and `places` are complete after the iteration."""
 
     def __init__(self, files: Files, pool: Executor, root: bytes, own: Own, *, shallow: bool = False) -> None:
-        """`root` is a folder; what it holds is told by paths below it."""
+        """Set the fields; `root` is a folder, and entries are relative to it."""
         self._files = files
         self._pool = pool
         self._root = root
@@ -52,10 +52,10 @@ class Listing:
         self._ahead: dict[bytes, Future[Children]] = {}
         self.problems: list[tuple[bytes, Problem]] = []
         self.orphans: list[bytes] = []
-        self.places: list[bytes] = []  # which have a `.hibali`
+        self.places: list[bytes] = []  # folders with a `.hibali`
 
     def __iter__(self) -> Iterator[Entry]:
-        """Entries by the bytes of the whole path, a folder's with a slash behind it."""
+        """Yield entries sorted by the bytes of the path; a folder's path sorts with a final slash."""
         stack = [self._children(b"")]
         while stack:
             found = next(stack[-1], None)
@@ -69,7 +69,7 @@ class Listing:
                 stack.append(self._children(entry.path))
 
     def _children(self, folder: bytes) -> Iterator[tuple[Entry, bool]]:
-        """What one folder holds without names of our own, and whether each is a folder."""
+        """Yield a folder's entries without own names, and whether each is a folder."""
         asked = self._ahead.pop(folder, None)
         try:
             children = asked.result() if asked is not None else self._look(folder)
@@ -79,7 +79,7 @@ class Listing:
         except HibaliError as problem:
             if not folder:
                 raise
-            if problem.code != "vanished":  # meanwhile: it is not there, which is what a listing says
+            if problem.code != "vanished":  # removed meanwhile, so it has no entries
                 self.problems.append((folder, problem_of(problem, denied=True)))
             return
         for name, found in self._look_ahead(folder, children.names):
@@ -98,7 +98,7 @@ class Listing:
     def _look_ahead(
         self, folder: bytes, names: Iterator[tuple[bytes, Found]]
     ) -> Iterator[tuple[bytes, Found]]:
-        """The same names without slashes; folders that come soon are asked for meanwhile."""
+        """Yield the names without slashes, and request the next folders ahead."""
         coming: deque[tuple[bytes, Found]] = deque()
         for listed, found in names:
             name = listed.removesuffix(b"/")
@@ -132,7 +132,7 @@ class Listing:
 
 
 def _why(found: Found) -> Problem:
-    """Why a name could not be looked at."""
+    """Return the problem of a name whose properties the server did not send."""
     if found.tag in {"401", "403"}:
         return Problem("denied", "the server does not allow this")
     return Problem("no-size", "the server does not tell how large it is")
@@ -143,7 +143,7 @@ _Paths = list[bytes]
 
 
 class DavStore(RequestStore):
-    """A store over one folder."""
+    """A store over one folder of a WebDAV server."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class DavStore(RequestStore):
         on_event: Listener = ignore,
         lease: int = LEASE_SECONDS,
     ) -> None:
-        """`root` is a path below the site's URL without slashes around it."""
+        """Set the fields; `root` is a path below the site's URL without outer slashes."""
         self._files = Files(wire)
         super().__init__(self._files.get, self._path, threads=CONNECTIONS, name="webdav")
         self.where = root
@@ -170,12 +170,12 @@ class DavStore(RequestStore):
         self._holder: Lease | NoLease = NoLease()
         self._writings: _Writings = []
         self._orphans: _Paths = []
-        self._places: _Paths = []  # below, which have a `.hibali`
-        self._tidy = False  # all orphans are known, and nothing else can be left
+        self._places: _Paths = []  # folders below that have a `.hibali`
+        self._tidy = False  # all orphans are known and no other partial file exists
 
     @property
     def facts(self) -> Facts:
-        """What the server was seen to do, and the best proof that what was listed here allows."""
+        """The probed facts, with the proof that this store's listings allow."""
         return facts_of(self._honours, self._proof_read, read_back=self._read_back)
 
     @property
@@ -188,18 +188,18 @@ class DavStore(RequestStore):
         return [identity_of_url(self._wire.origin + self._wire.base, self.where)]
 
     def probe(self, *, again: bool = False) -> Honours:
-        """What the server honours, tried where nobody knows yet; the root stands."""
+        """Return what the server honours, probing it if unknown or with `again`; the root must exist."""
         if self._honours is None or again:
             self._honours = probe_server(self._files, self.where)
             remember(self._site, self._wire.origin, self._wire.base, self._honours)
         return self._honours
 
     def _path(self, path: bytes) -> bytes:
-        """Below the site's URL; raises `RefusedError` for one that could climb or is ambiguous (S1)."""
+        """Return a path below the site's URL. Raise `RefusedError` if it could climb or is ambiguous (S1)."""
         return self._safe(path, unsafe_component(path))
 
     def _target_path(self, path: bytes) -> bytes:
-        """The same for what is to be written."""
+        """Return a path to write, with the checks for names at this server."""
         return self._safe(path, unholdable(path, self.facts))
 
     def _safe(self, path: bytes, reason: str | None) -> bytes:
@@ -232,7 +232,7 @@ class DavStore(RequestStore):
             self._proof_read = Proof.SIZE
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
-        """See Store. The XML that ends properly stands for a closing count."""
+        """See Store. A complete XML document replaces a final count."""
         root = self.stat()
         if root is None:
             raise NotFoundError("no-such-place", "there is nothing there", subject=self._wire.subject)
@@ -253,7 +253,7 @@ class DavStore(RequestStore):
         return None if found is None or found.folder else found.size
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
-        """See Store; where the server can lock, the target must be."""
+        """See Store; requires the lock if the server supports locks."""
         place = self._place()
         writing = Writing(place, self._pool)
         self._writings.append(writing)
@@ -272,7 +272,7 @@ class DavStore(RequestStore):
             self._tidy = False
 
     def _place(self) -> WebdavTarget:
-        """Where and how files land, once the server was tried and the lock is ours."""
+        """Probe the server, check the lock, and return the write target."""
         honours = self._writable()
         self._check_held(honours)
         earlier = self._own.seeds()
@@ -307,19 +307,19 @@ class DavStore(RequestStore):
         return FileRemover(self._files, self._pool, self.probe(), self._path)
 
     def _purge(self) -> None:
-        """Remove what an interrupted operation left under partial names."""
+        """Remove partial files of an interrupted operation."""
         for path in self._orphans:
             self._files.delete(self._path(path))
         self._orphans = []
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store; where the server can lock, the target must be."""
+        """See Store; requires the lock if the server supports locks."""
         self._check_held(self._writable())
         self._holder.check(now=True)
         yield from self._removing().remove(entries, self._holder.check)
 
     def check_no_locks(self, *, itself: bool) -> None:
-        """See Store; nothing tells of links there."""
+        """See Store; WebDAV does not report symlinks."""
         del itself
         self._vacating().check()
 
@@ -337,7 +337,7 @@ class DavStore(RequestStore):
         return TreeRemover(self._files, self.where, self._places)
 
     def make_root(self) -> None:
-        """See Store; what the server honours is known after this."""
+        """See Store; probes the server."""
         parts = self.where.split(b"/") if self.where else []
         if self._files.look(self.where) is None:
             for count in range(1, len(parts) + 1):
@@ -345,7 +345,7 @@ class DavStore(RequestStore):
         self.probe()
 
     def lock(self, operation: str, *, make: bool = False) -> Lease | NoLease:
-        """See Store; where the server cannot hold a lock, that is told and nothing is held."""
+        """See Store; if the server cannot hold a lock, emit a note and hold nothing."""
         if make:
             self.make_root()
         if not self.probe().writable:
@@ -364,7 +364,7 @@ class DavStore(RequestStore):
         self._on_event(Noted(f"{self._wire.subject}: {text}"))
 
     def space(self) -> Space:
-        """See Store; of the nearest folder above that exists."""
+        """See Store; the space of the nearest existing folder above."""
         path = self.where
         while path and self._files.look(path) is None:
             path = path.rpartition(b"/")[0]

@@ -42,7 +42,7 @@ _ROUNDS = 3
 
 
 class Refused(Exception):  # noqa: N818  # one item's problem on its way up
-    """An item that will not land."""
+    """The problem of one item that will not be committed."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.code)
@@ -51,7 +51,7 @@ class Refused(Exception):  # noqa: N818  # one item's problem on its way up
 
 @dataclass(slots=True)
 class WebdavTarget:
-    """Where files land, for one `write`. `aside` are folders that made room, to be purged at the end."""
+    """The target of one `write`. `aside` are replaced folders to purge at the end."""
 
     files: Files
     removing: FileRemover
@@ -62,23 +62,23 @@ class WebdavTarget:
     path_of: Callable[[bytes], bytes]
     read_back: bool
     aside: list[bytes] = field(default_factory=list)
-    left: bool = False  # something may stay under a partial name
+    left: bool = False  # a partial file may remain
     _made: set[bytes] = field(default_factory=set)
     _making: threading.Lock = field(default_factory=threading.Lock)
 
     def name_for(self, path: bytes, what: bytes = b"") -> bytes:
-        """The whole partial path beside `path`; `what` tells apart several for one path."""
+        """Return the full partial path beside `path`; `what` distinguishes several for one path."""
         folder = path.rpartition(b"/")[0]
         return below(self.root, below(folder, protocol.partial_name(self.seed, what + path)))
 
     def headers_of(self, entry: Entry) -> dict[str, str]:
-        """What goes with a PUT."""
+        """Return the headers of a PUT."""
         if self.honours.times != "header":
             return {}
         return {TIME_HEADER: str(header_seconds(entry.mtime_ns))}
 
     def make_folders(self, path: bytes) -> None:
-        """The folders above a path below the root, made where they are missing; raises for a file among them."""
+        """Make missing folders above a path below the root. Raise if one of them is a file."""
         parts = path.split(b"/")[:-1]
         for count in range(1, len(parts) + 1):
             folder = b"/".join(parts[:count])
@@ -88,7 +88,7 @@ class WebdavTarget:
                     self._made.add(folder)
 
     def make_folder(self, item: Item) -> None:
-        """The folder of an item; a file in its way goes where that was agreed."""
+        """Make the folder of an item; replace a file if the plan agreed."""
         if item.clear and item.replaces is not None and item.replaces.kind is not Kind.FOLDER:
             self.holder.check()
             problem = self.removing.remove_file(self.path_of(item.entry.path), item.replaces)
@@ -97,7 +97,7 @@ class WebdavTarget:
         self.make_folders(item.entry.path + b"/")
 
     def finish(self, item: Item, name: bytes, digest: str) -> Found:
-        """What was put under `name` is read back, gets its time, and then its name. Raises `Refused`, `HibaliError`."""
+        """Read a partial file back, set its time and commit it. Raise `Refused`, `HibaliError`."""
         entry = item.entry
         if self.honours.times == "proppatch":
             self.files.set_property(name, MODIFIED, date_of(entry.mtime_ns))
@@ -110,7 +110,7 @@ class WebdavTarget:
         return Found(folder=False, size=entry.size, mtime_ns=entry.mtime_ns, tag=tag, digest=digest)
 
     def _look_back(self, entry: Entry, name: bytes, digest: str) -> str:
-        """The tag of what stands under the partial name, once it is what was sent."""
+        """Check that the partial file is what was sent; return its tag."""
         if self.read_back:
             found, size, tag = self.files.digest(name, entry.size)
             if (found, size) != (digest, entry.size):
@@ -122,7 +122,7 @@ class WebdavTarget:
         return there.tag
 
     def _move(self, item: Item, name: bytes, digest: str) -> None:
-        """The final name. MOVE over something deletes it first (RFC 4918, 9.9.3), folders with all they hold: so it is looked at."""
+        """Commit after a check: MOVE first deletes the target, even a full folder (RFC 4918, 9.9.3)."""
         to = self.path_of(item.entry.path)
         looked = item.exact or item.replaces is not None
         for _ in range(_ROUNDS):
@@ -139,7 +139,7 @@ class WebdavTarget:
         raise Refused(_CHANGED)
 
     def _unfit(self, item: Item, there: Found | None) -> Problem | None:
-        """Why what stands there may not be replaced."""
+        """Return why the existing target may not be replaced, or None."""
         if there is None:
             return None
         if there.folder:
@@ -150,20 +150,20 @@ class WebdavTarget:
         return None
 
     def _moved(self, name: bytes, to: bytes, there: Found | None, digest: str, size: int) -> bool:
-        """Whether it has its name; False where something else came to stand there since it was looked at."""
+        """Return whether MOVE succeeded; False if the target changed since the check."""
         headers = {}
         if there is not None and self.honours.if_tag and not there.tag.startswith("@"):
             headers["If"] = f'<{self.files.wire.address(to)}> (["{there.tag}"])'
         status = self.files.move(name, to, headers, overwrite=there is not None)
         if status == 404 and self.files.digest(to, size)[0] != digest:
-            # A MOVE whose answer was lost finds nothing more to move the second time.
+            # A repeated MOVE whose first answer was lost finds no source.
             raise IncompleteError(
                 "corrupt", "it vanished before it had its name", subject=self.files.subject, transient=True
             )
         return status != 412
 
     def _set_aside(self, item: Item, path: bytes) -> None:
-        """A folder that agreed to make room goes under a name of ours and is purged at the end."""
+        """Move a folder that the plan replaces to a partial name; it is purged at the end."""
         aside = self.name_for(item.entry.path, b"aside/")
         if self.files.move(path, aside, {}, overwrite=False) < 300:
             self.aside.append(aside)
@@ -172,21 +172,21 @@ class WebdavTarget:
                 self._made = {made for made in self._made if not (made + b"/").startswith(gone)}
 
     def drop(self, name: bytes) -> None:
-        """Remove what will not land; what cannot be removed is left for the next run, which knows its name."""
+        """Remove a partial file that will not be committed; set `left` if it stays for the next run."""
         try:
             self.files.delete(name)
         except HibaliError:
             self.left = True
 
     def purge(self) -> None:
-        """What was set aside goes, with all it holds."""
+        """Delete the replaced folders with their contents."""
         for path in self.aside:
             self.files.delete(path, folder=True)
         self.aside.clear()
 
 
 _AT_ONCE = 8  # connections that write
-_PIECES = 2  # of one large file that wait to be sent
+_PIECES = 2  # chunks of one large file that wait to be sent
 _WAIT_SECONDS = 0.2
 _CANNOT_HOLD = Problem("cannot-hold", "a WebDAV server holds files and folders only")
 _DIFFERS = Problem("corrupt", "what arrived differs from what was read", again=True)
@@ -194,29 +194,29 @@ _EARLIER = Problem("earlier-segment", "an earlier segment of this file failed", 
 
 
 class _GivenUpError(Exception):
-    """The stream of a large file ends before the file does."""
+    """The stream of a large file ended before its last chunk."""
 
 
 class _BegunAgainError(Exception):
-    """The same file comes from its beginning once more; of the first attempt nobody is told."""
+    """The source restarts this file; the first attempt is not reported."""
 
 
 class _Large:
-    """A file that comes in segments; they are taken by whoever sends them, in another thread."""
+    """A file that arrives in segments, which another thread sends."""
 
     def __init__(self, item: Item) -> None:
         self.item = item
         self.offset = 0
         self.digest: str | None = None
         self.problem: Problem | None = None
-        self.again = False  # it comes once more from its beginning
-        self.over = threading.Event()  # nobody takes more of it
-        self.ended = threading.Event()  # nor does anything of it stand anywhere
+        self.again = False  # the source restarts the file
+        self.over = threading.Event()  # the sender accepts no more chunks
+        self.ended = threading.Event()  # the sender has finished and removed its partial file
         self._summed = hashlib.sha256()
         self._pieces: queue.Queue[Bytes | None] = queue.Queue(_PIECES)
 
     def give(self, content: Bytes | None, stopped: Callable[[], bool]) -> None:
-        """Let it be sent, once there is room; None says that no more comes. Nothing, where nobody takes it any more."""
+        """Queue a chunk when there is room, None as the end; discard it if the sender has stopped."""
         if content is not None:
             self._summed.update(content)
             self.offset += len(content)
@@ -228,7 +228,7 @@ class _Large:
                 continue
 
     def pieces(self, stopped: Callable[[], bool]) -> Iterator[Bytes]:
-        """Raises `_GivenUpError` where it is not to be completed: the last piece comes out only once all of them are right."""
+        """Yield the chunks, the last one only after the digest matches. Raise `_GivenUpError` otherwise."""
         held: Bytes | None = None
         while (piece := self._next(stopped)) is not None:
             if held is not None:
@@ -252,13 +252,13 @@ class _Large:
 
 
 class Writing:
-    """One `write`: used once. `bytes` is what was sent and read back."""
+    """One `write` call, used once; `bytes` counts what was sent and read back."""
 
     def __init__(self, place: WebdavTarget, pool: Executor) -> None:
         self._place = place
         self._jobs: Jobs[Committed] = Jobs(pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
         self._large: dict[int, _Large] = {}
-        self._failed: set[int] = set()  # of which the later segments say nothing more
+        self._failed: set[int] = set()  # files whose later segments report nothing
         self._counting = threading.Lock()
         self.bytes = 0
 
@@ -270,7 +270,7 @@ class Writing:
         return self._jobs.stopped
 
     def _feed(self, payloads: Iterable[Payload]) -> None:
-        """Runs in its own thread, so the source is read here too."""
+        """Read the source and submit the writes; runs in its own thread."""
         try:
             self._place.holder.check(now=True)
             for payload in payloads:
@@ -297,7 +297,7 @@ class Writing:
             if problem is not None:
                 self._fail(item, problem)
             elif item.entry.kind is Kind.FOLDER:
-                self._guarded(item, partial(self._make_folder, item))  # at once: what follows may lie in it
+                self._guarded(item, partial(self._make_folder, item))  # at once: later items may be inside it
             else:
                 digest = payload.digests[position] or ""
                 self._jobs.submit(len(content), self._land, item, content, digest)
@@ -306,7 +306,7 @@ class Writing:
         self._jobs.report(Committed(item, None, Proof.NONE, problem=problem))
 
     def _guarded(self, item: Item, act: Callable[[], None]) -> bool:
-        """Whether it worked; what is wrong with this one item is told."""
+        """Call `act` and return whether it succeeded; report a failure of this item."""
         try:
             act()
         except Refused as refused:
@@ -322,7 +322,7 @@ class Writing:
         self._jobs.report(Committed(item, None, Proof.DIGEST))
 
     def _land(self, item: Item, content: memoryview, digest: str) -> None:
-        """One whole file, hashed in memory first."""
+        """Hash a whole file in memory, then write it."""
         if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
             self._fail(item, _DIFFERS)
             return
@@ -333,13 +333,13 @@ class Writing:
         self._through(item, lambda: digest, send)
 
     def _through(self, item: Item, digest: Callable[[], str], send: Callable[[bytes], None]) -> None:
-        """Make the folders, send under a partial name, prove and move; what fails is taken away again."""
+        """Make the folders, send a partial file, verify and move it; remove it after a failure."""
         place = self._place
         name = b""
 
         def act() -> None:
             nonlocal name
-            place.path_of(item.entry.path)  # it is a name that may stand here
+            place.path_of(item.entry.path)  # check that the server supports the name
             place.make_folders(item.entry.path)
             name = place.name_for(item.entry.path)
             send(name)
@@ -358,7 +358,7 @@ class Writing:
                 place.drop(name)
 
     def _take_segment(self, payload: Payload) -> None:
-        """Segments of one file come in order, without gaps, and go on as one stream."""
+        """Queue a file's segments (in order, without gaps) as one stream."""
         unit, item = payload.unit, payload.unit.items[0]
         problem = payload.problems.get(0)
         if unit.offset == 0:
@@ -382,13 +382,13 @@ class Writing:
             earlier.again = True
             earlier.give(None, self._stopped)
             while not (earlier.ended.wait(_WAIT_SECONDS) or self._jobs.stopped):
-                pass  # both would have the same partial name
+                pass  # both would use the same partial name
         if problem is None:
             large = self._large[item.number] = _Large(item)
             self._jobs.submit(_PIECES * length, self._send, large)
 
     def _end(self, item: Item, problem: Problem) -> None:
-        """It will not land, which is told once."""
+        """End a file with a problem, which is reported once."""
         large = self._large.pop(item.number, None)
         if large is not None:
             large.problem = problem
@@ -398,7 +398,7 @@ class Writing:
         self._failed.add(item.number)
 
     def _send(self, large: _Large) -> None:
-        """Runs in a thread of the pool."""
+        """Stream one large file; runs in a thread of the pool."""
         item, place = large.item, self._place
 
         def send(name: bytes) -> None:
@@ -407,7 +407,7 @@ class Writing:
                     name, large.pieces(self._stopped), item.entry.size, place.headers_of(item.entry)
                 )
             except _GivenUpError:
-                # The server may still be at what came, and leave it there after we have removed it.
+                # The server may still store what it received after we removed the partial file.
                 place.left = True
                 if large.again:
                     raise _BegunAgainError from None
@@ -436,12 +436,12 @@ _NOT_EMPTY = Problem("folder-not-empty", "it holds something that was not listed
 
 
 class FileRemover:
-    """Removes files many at once, and folders one by one once nothing is in them."""
+    """A remover of files (concurrently) and of empty folders (one by one)."""
 
     def __init__(
         self, files: Files, pool: Executor, honours: Honours, path_of: Callable[[bytes], bytes]
     ) -> None:
-        """`path_of` gives the whole path of one below the root."""
+        """Set the fields; `path_of` returns the full path of one below the root."""
         self._files = files
         self._pool = pool
         self._honours = honours
@@ -450,7 +450,7 @@ class FileRemover:
     def remove(
         self, entries: Iterable[Entry], check: Callable[[], None]
     ) -> Iterator[tuple[Entry, Problem | None]]:
-        """One answer an entry, in order; `check` raises where the target is no longer ours."""
+        """Yield one answer for each entry, in order; `check` raises if the lock was lost."""
         coming = iter(entries)
         while batch := list(islice(coming, _BATCH)):
             check()
@@ -470,7 +470,7 @@ class FileRemover:
             return problem_of(problem, denied=True)
 
     def remove_file(self, path: bytes, entry: Entry) -> Problem | None:
-        """Remove a file that is still what was listed; an absent one is done already."""
+        """Remove a file that is unchanged since the listing; a missing one is no error."""
         found = self._files.look(path)
         if found is None:
             return None
@@ -483,14 +483,14 @@ class FileRemover:
             again = self._files.look(path)
             if again is None:
                 return None
-            # The very same: its tag is weak in its first second, and no condition takes a weak one.
+            # The file is unchanged: its tag is weak in its first second, which conditions reject.
             if again != found:
                 return _CHANGED_SINCE
         self._files.delete(path)
         return None
 
     def remove_folder(self, path: bytes) -> Problem | None:
-        """Remove an empty folder. Where the server locks, nobody can put anything into it between the look and the DELETE."""
+        """Remove an empty folder; LOCK, if supported, keeps it empty between check and DELETE."""
         found = self._files.look(path)
         if found is None:
             return None
@@ -515,7 +515,7 @@ class FileRemover:
 
 
 class TreeRemover:
-    """One root below the site's URL, and the places below it that have a `.hibali` of their own."""
+    """The removal of a root below the site's URL, and of the `.hibali` folders below it."""
 
     def __init__(self, files: Files, root: bytes, places: Iterable[bytes]) -> None:
         self._files = files
@@ -523,7 +523,7 @@ class TreeRemover:
         self._places = list(places)
 
     def check(self) -> None:
-        """Raise `TryLaterError("locked")` where somebody holds a folder above, or one of the places."""
+        """Raise `TryLaterError("locked")` if a lock is held above, or at one of the places."""
         parts = self._root.split(b"/") if self._root else []
         above = [b"/".join(parts[:count]) for count in range(len(parts))]
         for folder in [*above, *(below(self._root, place) for place in self._places)]:
@@ -532,7 +532,7 @@ class TreeRemover:
                 raise locked(found.holder, self._files.subject)
 
     def sweep(self, lease: int, check: Callable[[], None], *, locks: bool) -> list[tuple[bytes, Problem]]:
-        """Remove what is kept at the places, as the holder of their locks where the server has some; what could not be."""
+        """Remove own files at the places, with their locks held if supported; return the failures."""
         problems = []
         for place in self._places:
             check()
@@ -547,13 +547,13 @@ class TreeRemover:
         return problems
 
     def remove_own(self, place: bytes = b"") -> None:
-        """Remove all that is ours in the `.hibali` there, but for a lock that is held."""
+        """Remove own files in the `.hibali` there, except a held lock."""
         for name in protocol.OWN:
             if name != b"lock":
                 self._files.delete(below(below(self._root, place), OWN + b"/" + name))
 
     def remove_root(self, holder: Lease | NoLease, remove: Callable[[], Problem | None]) -> Problem | None:
-        """Give the lock back and `remove` the root, which has to be empty by then."""
+        """Release the lock and `remove` the root, which must be empty then."""
         self.remove_own()
         holder.release()
         Own(self._files, self._root).remove_folder()
