@@ -318,7 +318,10 @@ def check_facts(request: Request, source: Facts, target: Facts) -> None:
 
 
 def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[str, str]) -> None:
-    """Raise `RefusedError` where an endpoint cannot keep permissions, attributes or hard links; `subjects` names both."""
+    """Raise `RefusedError` where an endpoint cannot keep permissions, attributes or hard links.
+
+    `subjects` names both.
+    """
     for facts, subject in zip((source, target), subjects, strict=True):
         if rules.modes == "keep" and not facts.modes:
             raise RefusedError(
@@ -340,7 +343,10 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[s
 
 
 def _take_attributes(request: Request, target: Store, stores: Iterable[Store]) -> None:
-    """Have every store list attributes. Raises `RefusedError` where a filesystem has none: those of the other would be lost."""
+    """Have every store list attributes.
+
+    Raises `RefusedError` where a filesystem has none: those of the other would be lost.
+    """
     for store in stores:
         if not store.take_attributes():
             raise _no_attributes((request.target if store is target else request.source).text)
@@ -419,7 +425,10 @@ def agent_stores(endpoints: Endpoints) -> tuple[PosixStore, PosixStore]:
 
 
 def open_direct(endpoints: Endpoints, on_event: Listener) -> None:
-    """Connect the source's site to the target's; nothing is changed by that. Raises what `open_way` raises."""
+    """Connect the source's site to the target's; nothing is changed by that.
+
+    Raises what `open_way` raises.
+    """
     request = endpoints.request
     source, target = agent_stores(endpoints)
     endpoints.direct = open_way(request.source, request.target, source, target, on_event)
@@ -430,7 +439,10 @@ def open_direct(endpoints: Endpoints, on_event: Listener) -> None:
 def _open_globus(
     endpoints: Endpoints, recorder: Recorder, not_by_globus: tuple[str, ...]
 ) -> GlobusMover | None:
-    """Log in to Globus where both ends have a collection and nothing else is asked for; a dry run only checks."""
+    """Log in to Globus where both ends have a collection and nothing else is asked for.
+
+    A dry run only checks.
+    """
     source, target, request = endpoints.origin.store, endpoints.target, endpoints.request
     plain = source.facts.globus and target.facts.globus
     reasons = () if plain else ("a dataset, a place with packs or a choice of files",)

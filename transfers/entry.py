@@ -42,13 +42,14 @@ def weakest(first: Proof, second: Proof) -> Proof:
 
 
 class Entry(NamedTuple):
-    """One name below a root. `path` is relative, bytes, without a leading or trailing slash; the root itself is b"".
+    """One name below a root.
 
-    `mtime_ns` is 0 where the store keeps none; `mode` holds permission bits, or -1 where unknown; `link` is
-    a symlink's target, `etag` a store's own tag, `digest` a sha256 in hexadecimal that the store recorded
-    with this very content, `offline` a file whose bytes are not on disk (tape), `allocated` how many bytes are, -1 where
-    unknown, `attributes` its `user.*` attributes as `transfers.agent.writing` packs them, where they were asked for,
-    `same_as` an earlier name of the same file, where hard links are kept.
+    `path` is relative, bytes, without a leading or trailing slash; the root itself is b"". `mtime_ns` is 0
+    where the store keeps none; `mode` holds permission bits, or -1 where unknown; `link` is a symlink's
+    target, `etag` a store's own tag, `digest` a sha256 in hexadecimal that the store recorded with this very
+    content, `offline` a file whose bytes are not on disk (tape), `allocated` how many bytes are, -1 where
+    unknown, `attributes` its `user.*` attributes as `transfers.agent.writing` packs them, where they were
+    asked for, `same_as` an earlier name of the same file, where hard links are kept.
     """
 
     path: bytes

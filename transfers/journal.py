@@ -139,7 +139,10 @@ class Recorder:
     """
 
     def __init__(self, operation: str, source: str, target: str, on_event: Listener) -> None:
-        """`on_event` is the listener of the caller; what is progress only goes there without being recorded."""
+        """`on_event` is the listener of the caller.
+
+        What is progress only goes there without being recorded.
+        """
         self.receipt = Receipt(new_identifier(), operation, source, target)
         self.on_event = on_event
         self._journal: Journal | None = None
@@ -151,7 +154,10 @@ class Recorder:
         return self._journal is not None
 
     def start(self, stack: ExitStack) -> None:
-        """Begin the journal, closed with `stack`. Raises `RefusedError` where the ledger cannot be written."""
+        """Begin the journal, closed with `stack`.
+
+        Raises `RefusedError` where the ledger cannot be written.
+        """
         receipt = self.receipt
         self._journal = stack.enter_context(Journal(ledger_folder("operations") / f"{receipt.id}.jsonl"))
         record = {
@@ -165,7 +171,10 @@ class Recorder:
         self.append({**record, "source": receipt.source, "target": receipt.target}, durable=True)
 
     def record(self, event: Event) -> None:
-        """Count, write and pass on one event. Raises `IncompleteError` where the journal cannot be written."""
+        """Count, write and pass on one event.
+
+        Raises `IncompleteError` where the journal cannot be written.
+        """
         self.receipt.take(event)
         line = _journal_line(event)
         if line is not None:
@@ -211,7 +220,10 @@ def exit_after(problem: BaseException | None, receipt: Receipt) -> Exit:
 
 
 def target_line(location: Location, where: bytes) -> dict[str, Any]:
-    """Return the journal line with the root below which all later paths are; `where` is as the store knows it."""
+    """Return the journal line with the root below which all later paths are.
+
+    `where` is as the store knows it.
+    """
     place = path_fields(where, "place")
     return {"kind": "place", "site": location.site.name, "bucket": location.bucket, **place}
 

@@ -52,7 +52,10 @@ class MalformedManifestError(UsageError):
 
 
 class UnsafeManifestError(RefusedError):
-    """Some lines name what could lie outside of the tree (S1); `problems` has `line` (from 1) and `message` of each."""
+    """Some lines name what could lie outside of the tree (S1).
+
+    `problems` has `line` (from 1) and `message` of each.
+    """
 
     def __init__(self, name: str, problems: list[dict[str, Any]]) -> None:
         super().__init__("unsafe-name", _words(problems), subject=name, hint=_HINT)
@@ -182,12 +185,12 @@ _MOST_NAMED_IN_BAG = 5
 def write_bag(
     stock: Inventory, folder: Path, day: date, software: str, watch: Callable[[Hashed], None]
 ) -> None:
-    """Hash what is in stock and write the four tag files into `folder`, which is made; it names the payload `data/`.
+    """Hash what is in stock and write the four tag files into `folder`, which is made.
 
-    `watch` sees each file as it was hashed.
+    It names the payload `data/`. `watch` sees each file as it was hashed.
 
-    Raises `RefusedError` where a tag file stands there already and for what a bag cannot hold, before anything is
-    hashed, and `IncompleteError` where not all could be read: then there is no bag.
+    Raises `RefusedError` where a tag file stands there already and for what a bag cannot hold, before
+    anything is hashed, and `IncompleteError` where not all could be read: then there is no bag.
     """
     _check_payload(stock)
     _check_folder(folder)

@@ -1,7 +1,8 @@
 """Run a transfer: open both endpoints, plan, execute the plan, and write the receipt.
 
-`synchronise` is the whole of push, pull, sync and apply; the functions below it are in the order in which they run. `plan_only`
-is the dry run. What a follower does in cycles (transfers.follow) is built from the same functions.
+`synchronise` is the whole of push, pull, sync and apply; the functions below it are in the order in which
+they run. `plan_only` is the dry run. What a follower does in cycles (transfers.follow) is built from the same
+functions.
 """
 
 from __future__ import annotations
@@ -243,7 +244,10 @@ def _count_own_files_as_moved(receipt: Receipt) -> None:
 
 
 def connect(operation: Operation, stack: ExitStack, not_by_globus: tuple[str, ...] = ()) -> Endpoints:
-    """Open the endpoints of an attempt, and record once where they are. Raises what `open_endpoints` raises."""
+    """Open the endpoints of an attempt, and record once where they are.
+
+    Raises what `open_endpoints` raises.
+    """
     request, recorder = operation.request, operation.recorder
     endpoints = open_endpoints(request, recorder, operation.stores, stack, not_by_globus)
     operation.endpoints = endpoints
@@ -303,7 +307,10 @@ def _lock(endpoints: Endpoints, *, make: bool = False) -> Lock:
 
 
 def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
-    """List both sides and plan, or check a saved plan against both listings; record the counts and the known failures."""
+    """List both sides and plan, or check a saved plan against both listings.
+
+    Record the counts and the known failures.
+    """
     request, recorder = operation.request, operation.recorder
     recorder.record(Listing())
     exists = endpoints.target.stat() is not None
@@ -343,7 +350,10 @@ def _check_above(target: Store, location: Location) -> None:
 
 
 def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: bool) -> TransferPlan:
-    """Plan from the listings; where digests decide, from those of this operation or, with --recorded, from the record."""
+    """Plan from the listings.
+
+    Where digests decide, from those of this operation or, with --recorded, from the record.
+    """
     request, recorder = operation.request, operation.recorder
     source: Side = endpoints.source
     target = endpoints.target_side
@@ -407,7 +417,10 @@ def _fetch_annexed(endpoints: Endpoints, plan: TransferPlan) -> None:
 
 
 def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bool:
-    """Keep everything that is to be replaced or deleted, where a backup is requested; return whether all of it is kept."""
+    """Keep everything that is to be replaced or deleted, where a backup is requested.
+
+    Return whether all of it is kept.
+    """
     backup, complete = endpoints.request.backup, True
     if backup is not None:
         for entry, problem in endpoints.target.keep(backup, replaced_entries(plan)):
@@ -420,7 +433,10 @@ def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bo
 def _transfer(
     operation: Operation, endpoints: Endpoints, plan: TransferPlan, *, backed_up: bool, names: bool
 ) -> None:
-    """Move the files of the plan, or with `names` make the further names of files; nothing is replaced unless `backed_up`."""
+    """Move the files of the plan, or with `names` make the further names of files.
+
+    Nothing is replaced unless `backed_up`.
+    """
     answered = operation.answered
     expected = 0
 
@@ -452,7 +468,10 @@ def _transfer(
 
 
 def item_of(request: Request, number: int, action: Action) -> Item:
-    """Return what is to be carried. A saved plan replaces only what it saw; any other plan whatever is there by then."""
+    """Return what is to be carried.
+
+    A saved plan replaces only what it saw; any other plan whatever is there by then.
+    """
     # A backup gives the file a second name, which changes its ctime.
     kept = request.backup is not None and action.target is not None
     clear, exact = action.verb is Verb.RETYPE, request.saved is not None and not kept
@@ -576,7 +595,10 @@ def _adjust(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
 
 
 def finish(operation: Operation, problem: BaseException | None) -> Receipt:
-    """Complete and write the receipt, also of an operation that `problem` stopped. Raises `IncompleteError`."""
+    """Complete and write the receipt, also of an operation that `problem` stopped.
+
+    Raises `IncompleteError`.
+    """
     recorder, endpoints = operation.recorder, operation.endpoints
     receipt = recorder.receipt
     recorder.on_event(Ended())

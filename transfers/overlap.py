@@ -46,7 +46,10 @@ def check_another_file(
     *,
     folds: bool,
 ) -> None:
-    """Raise `RefusedError` where both are one file: a name in one folder. `folds`: names differ there in more than case."""
+    """Raise `RefusedError` where both are one file: a name in one folder.
+
+    `folds`: names differ there in more than case.
+    """
     (folders, name), (folders_there, name_there) = source, target
     alike = name == name_there or (folds and _folded(name) == _folded(name_there))
     if alike and _relation(folders_there, folders) == SAME:

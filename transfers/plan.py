@@ -34,8 +34,8 @@ _MICROSECOND = 1_000
 class Verb(StrEnum):
     """What happens to one name at the target.
 
-    COMPARE is settled by digests before the plan is complete. ADJUST sets permissions and attributes, LINK makes
-    a further name of a file that stands or lands there: no bytes move.
+    COMPARE is settled by digests before the plan is complete. ADJUST sets permissions and attributes, LINK
+    makes a further name of a file that stands or lands there: no bytes move.
     """
 
     COPY = "copy"
@@ -65,7 +65,10 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """One entry that cannot be done, and why; `refuse` where nothing may begin before it is resolved (exit 8)."""
+    """One entry that cannot be done, and why.
+
+    `refuse` where nothing may begin before it is resolved (exit 8).
+    """
 
     entry: Entry
     code: str
@@ -87,7 +90,8 @@ def decide(
     """Merge the two listings into decisions, in constant memory but for the length of a path.
 
     A source name is held back until it is known whether the target has a folder of that name, and the
-    reverse: between `a` and `a/` other names may come (`a-x`, `a.b`). What a folder holds is deleted before it.
+    reverse: between `a` and `a/` other names may come (`a-x`, `a.b`). What a folder holds is deleted before
+    it.
     """
     return _Merge(rules, selected, source_facts, target_facts).run(iter(source), iter(target))
 
@@ -216,7 +220,10 @@ class _Merge:
                 self._held.append(_Held(ours, from_source=True, action=action))
 
     def _unable(self, entry: Entry) -> list[Conflict] | None:
-        """Why this entry cannot be carried, an empty list where it is skipped on purpose; None when it can."""
+        """Why this entry cannot be carried, an empty list where it is skipped on purpose.
+
+        None when it can.
+        """
         facts = self._target_facts
         if entry.kind is Kind.FOLDER and not facts.folders:
             return []
@@ -264,7 +271,10 @@ def _copy(entry: Entry) -> Action:
 
 @dataclass(slots=True)
 class _Leaving:
-    """A folder of the target that goes when everything below it does; `stays` when something there must stay."""
+    """A folder of the target that goes when everything below it does.
+
+    `stays` when something there must stay.
+    """
 
     entry: Entry
     stays: bool = False
@@ -423,7 +433,10 @@ def _differ_in(bits: int, ours: Entry, theirs: Entry) -> bool:
 
 
 class FoldedNames:
-    """All names of both sides, as a folding filesystem may see them; only made for such targets, because it holds them all."""
+    """All names of both sides, as a folding filesystem may see them.
+
+    Only made for such targets, because it holds them all.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, bytes] = {}
@@ -447,6 +460,9 @@ class FoldedNames:
 
 
 def _folded(path: bytes) -> str:
-    """As one that folds most: cases and ways of composing (macOS, ext4 `casefold`) are one; what is not UTF-8 stays."""
+    """As one that folds most: cases and ways of composing (macOS, ext4 `casefold`) are one.
+
+    What is not UTF-8 stays.
+    """
     text = path.decode("utf-8", "surrogateescape")
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).casefold())

@@ -59,7 +59,10 @@ def typed_anywhere(location: Location) -> bytes:
 
 
 def write_plan(path: Path, header: Header, found: TransferPlan) -> None:
-    """Put the plan at `path`, signed, whole or not at all. Raises `UsageError` where that cannot be written."""
+    """Put the plan at `path`, signed, whole or not at all.
+
+    Raises `UsageError` where that cannot be written.
+    """
     sign(SIGNED_AS, b"")  # where there can be no key nothing is written
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -333,7 +333,10 @@ class SavedPlan:
 
 
 def read_plan(path: Path) -> SavedPlan:
-    """Read and check all of it. Raises `NotFoundError`, and `RefusedError("plan-damaged")` for anything it should not be."""
+    """Read and check all of it.
+
+    Raises `NotFoundError`, and `RefusedError("plan-damaged")` for anything it should not be.
+    """
     try:
         stream = path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
@@ -466,7 +469,10 @@ def _damaged(message: str, subject: str) -> RefusedError:
 
 
 def doubts_about(saved: SavedPlan) -> str:
-    """Why the plan may be somebody else's, in words that say whose it is; "" for one that was signed here and is ours alone."""
+    """Why the plan may be somebody else's, in words that say whose it is.
+
+    "" for one that was signed here and is ours alone.
+    """
     ours = saved.owner == os.geteuid()
     found = []
     if not ours:
@@ -481,9 +487,10 @@ def doubts_about(saved: SavedPlan) -> str:
 
 
 def check_trust(saved: SavedPlan, ends: Sequence[Location], named: Sequence[Location], path: Path) -> str:
-    """What there is to say of a plan that is carried out because both its ends were named again; "" for our own.
+    """What there is to say of a plan that is carried out because both its ends were named again.
 
-    Raises `RefusedError` for other ends than the plan's, and for a plan that is not ours without them.
+    "" for our own. Raises `RefusedError` for other ends than the plan's, and for a plan that is not ours
+    without them.
     """
     if named and any(_place(one) != _place(other) for one, other in zip(ends, named, strict=True)):
         raise RefusedError(

@@ -30,7 +30,10 @@ from transfers.stores.base import Adjustment, Facts, ListingIncompleteError, Pag
 
 
 class FirstNames:
-    """Marks the further names of hard-linked files in a listing; remembers only files with names still to come."""
+    """Marks the further names of hard-linked files in a listing.
+
+    Remembers only files with names still to come.
+    """
 
     def __init__(self) -> None:
         self._first: dict[tuple[int, int], tuple[bytes, int]] = {}
@@ -87,7 +90,10 @@ class RememberingSide(Side):
     """A side that hashes a file only once; `used` says whether any digest came from the record."""
 
     def __init__(self, side: Side, location: Location, where: bytes) -> None:
-        """`where` is the root as its site knows it. Computed digests are on record for `manifest --recorded`, too."""
+        """`where` is the root as its site knows it.
+
+        Computed digests are on record for `manifest --recorded`, too.
+        """
         self._side = side
         place = [location.site.name, location.bucket, where.decode("utf-8", "surrogateescape")]
         self._book = DigestBook("digests", place, keep=True)
@@ -299,7 +305,10 @@ def plan_transfer(
 def _take_decisions(
     plan: TransferPlan, decisions: Iterable[Decision], compare: Callable[[Spool], Iterable[Decision]]
 ) -> None:
-    """Add every decision to the plan; those that digests decide after all listing: an agent answers one question at a time."""
+    """Add every decision to the plan.
+
+    Those that digests decide after all listing: an agent answers one question at a time.
+    """
     compared, names = Spool(), FurtherNames()
 
     def take(some: Iterable[Decision]) -> None:
@@ -322,7 +331,10 @@ def _take_decisions(
 def _listings(
     source: Side, target: Side, plan: TransferPlan, *, in_pages: bool, target_exists: bool
 ) -> tuple[Iterator[Entry], Iterator[Entry]]:
-    """List both sides. Pages that are the same at both are counted whole, where nothing but their contents decides."""
+    """List both sides.
+
+    Pages that are the same at both are counted whole, where nothing but their contents decides.
+    """
     if not target_exists:
         return source.list(), iter(())
     plain = in_pages and not target.facts.folds_case
@@ -374,7 +386,10 @@ def settle(
     rules: Rules,
     proven: Callable[[Action, str], None] | None = None,
 ) -> Iterator[Action]:
-    """Compare by digest: each side hashes its own files, both at once. `proven` is called for the same content."""
+    """Compare by digest: each side hashes its own files, both at once.
+
+    `proven` is called for the same content.
+    """
     if not compared.count:
         return
     ours = source.digest(action.entry for action in compared)
@@ -436,7 +451,10 @@ def _order(action: Action) -> bytes:
 
 
 def deepest_first(actions: Iterable[Action]) -> Iterator[Action]:
-    """Order actions that come in canonical order: each folder after its contents; only one chain of folders is held."""
+    """Order actions that come in canonical order: each folder after its contents.
+
+    Only one chain of folders is held.
+    """
     held: list[Action] = []
     for action in actions:
         while held and not action.entry.order.startswith(held[-1].entry.order):

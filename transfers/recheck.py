@@ -354,7 +354,10 @@ def _numbered(actions: Iterable[Action]) -> Iterator[NumberedAction]:
 
 
 def _side_by_side(asked: Iterable[Action], now: Iterator[Entry]) -> Iterator[tuple[Action, Entry | None]]:
-    """Each action with the entry of that very order, or None; the listing is read to its end, where it tells what is missing."""
+    """Each action with the entry of that very order, or None.
+
+    The listing is read to its end, where it tells what is missing.
+    """
     entry = next(now, None)
     for action in asked:
         while entry is not None and entry.order < action.entry.order:

@@ -37,12 +37,18 @@ class RetryPolicy:
         self._next = _FIRST_PAUSE
 
     def lost(self, now: float, mark: object) -> None:
-        """Note a lost connection; another `mark` than the last time means progress, and the policy begins again."""
+        """Note a lost connection.
+
+        Another `mark` than the last time means progress, and the policy begins again.
+        """
         if self._since is None or mark != self._mark:
             self._since, self._mark, self._next = now, mark, _FIRST_PAUSE
 
     def next_pause(self, now: float) -> float | None:
-        """Return the pause before the next try; None where there is none. The last try is made when the time is up."""
+        """Return the pause before the next try; None where there is none.
+
+        The last try is made when the time is up.
+        """
         left = self._seconds - (now - (self._since if self._since is not None else now))
         if left <= 0:
             return None
@@ -66,7 +72,10 @@ class Reconnection:
         self._restarts = 0
 
     def until_done(self, act: Callable[[], Result], *, anew: bool = False) -> Result:
-        """Return what `act` returns; call it again after each reconnection. `anew` if it lists everything by itself."""
+        """Return what `act` returns; call it again after each reconnection.
+
+        `anew` if it lists everything by itself.
+        """
         while True:
             try:
                 return act()
@@ -74,7 +83,10 @@ class Reconnection:
                 self._reconnect(problem, anew=anew)
 
     def each(self, ask: Callable[[int], Iterable[Result]]) -> Iterator[Result]:
-        """Return the answers of `ask`; it is called again after each reconnection, with the number of answers so far."""
+        """Return the answers of `ask`.
+
+        It is called again after each reconnection, with the number of answers so far.
+        """
         done = 0
         while True:
             try:
@@ -112,7 +124,10 @@ class Reconnection:
         return policy
 
     def wait_to_restart(self, problem: HibaliError, seconds: float) -> bool:
-        """Pause before the operation starts again with new stores; False where it was retried for long enough."""
+        """Pause before the operation starts again with new stores.
+
+        False where it was retried for long enough.
+        """
         policy = self._note_loss(seconds)
         wait = policy.next_pause(time.monotonic())
         if wait is None:

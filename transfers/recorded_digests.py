@@ -35,7 +35,10 @@ class DigestBook:
     """
 
     def __init__(self, folder: str, question: Any, *, keep: bool) -> None:
-        """`question` is any JSON value that names the place and what is hashed; without `keep` the book starts empty."""
+        """`question` is any JSON value that names the place and what is hashed.
+
+        Without `keep` the book starts empty.
+        """
         name = hashlib.sha256(line_of_json({"question": question}).encode("ascii")).hexdigest()[:32]
         self._path = ledger_folder(folder) / f"{name}.jsonl"
         self._known: dict[bytes, tuple[str, str]] = {}
@@ -206,7 +209,10 @@ def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, b
 
 
 def moved_by(operation: str) -> dict[bytes, Expected] | None:
-    """Return what one operation moved to its target; None if it is not known, or if some of it was already there."""
+    """Return what one operation moved to its target.
+
+    None if it is not known, or if some of it was already there.
+    """
     moved: dict[bytes, Expected] = {}
     receipt: dict[str, Any] = {}
     for record in read_records(ledger_folder("operations") / f"{operation}.jsonl"):
@@ -232,7 +238,10 @@ class CutOff:
 
 
 class MissingRecords:
-    """What is on record of a target, and what is not. `cut_off` is why something is missing, where that is known."""
+    """What is on record of a target, and what is not.
+
+    `cut_off` is why something is missing, where that is known.
+    """
 
     def __init__(
         self,

@@ -23,7 +23,10 @@ from transfers.stores.open_store import open_store
 
 @dataclass(frozen=True, slots=True)
 class RemovalRequest:
-    """What is to be removed: with `recursive` a folder and its contents; the roots of `sites`, all that are configured, stay."""
+    """What is to be removed: with `recursive` a folder and its contents.
+
+    The roots of `sites`, all that are configured, stay.
+    """
 
     location: Location
     recursive: bool = False
@@ -84,7 +87,10 @@ def remove(request: RemovalRequest, confirm: Confirm, on_event: Listener = ignor
 
 
 def plan_removal(request: RemovalRequest, show: Confirm, on_event: Listener = ignore) -> None:
-    """List exactly as `remove` would, and show what it would remove; nothing is changed, not even to lock it."""
+    """List exactly as `remove` would, and show what it would remove.
+
+    Nothing is changed, not even to lock it.
+    """
     with ExitStack() as stack:
         removal = _Removal(request, on_event, stack)
         plan = removal.plan(removal.find())
@@ -109,7 +115,10 @@ class _Removal:
         return store
 
     def find(self) -> Entry:
-        """Find what is named and check that it may be removed; the last of the stores has it, as its root if it is a folder."""
+        """Find what is named and check that it may be removed.
+
+        The last of the stores has it, as its root if it is a folder.
+        """
         location, recursive = self._request.location, self._request.recursive
         check_writable(location)
         check_named(location)
@@ -157,7 +166,10 @@ class _Removal:
         return again
 
     def plan(self, found: Entry) -> RemovalPlan:
-        """List everything that is removed with it. Raises where the listing is incomplete: then nothing is removed."""
+        """List everything that is removed with it.
+
+        Raises where the listing is incomplete: then nothing is removed.
+        """
         plan = RemovalPlan(found.kind is Kind.FOLDER)
         self._stack.callback(plan.entries.close)
         self.recorder.record(Listing())

@@ -124,8 +124,8 @@ class Rules:
     """The options of push, pull and sync that decide what happens.
 
     `files_from` are the only names to take (what lies below a named folder too), `newer_ns` the time before
-    which files are left out, in nanoseconds since the epoch. `modes` are the permission bits that travel: the execute
-    bit of files, or all nine of files and folders. `recall` reads files whose bytes are not on disk.
+    which files are left out, in nanoseconds since the epoch. `modes` are the permission bits that travel: the
+    execute bit of files, or all nine of files and folders. `recall` reads files whose bytes are not on disk.
     """
 
     include: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ def key_of_link(link: bytes, folder: bytes) -> tuple[bytes, bytes, Key] | None:
     """Resolve the target `link` of a symlink in `folder` (absolute).
 
     Returns:
-        The repository's root, the path below its objects folder, and the key; None for a symlink that is not git-annex's.
+        The repository's root, the path below its objects folder, and the key; None for any other symlink.
     """
     if _OBJECTS[1:] not in link or link.startswith(b"/"):
         return None
@@ -284,7 +284,10 @@ def told_by(program: str, finished: Finished) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the user's environment without git's variables and prompts, with hibali's programs last in PATH."""
+    """Return the user's environment without git's variables and prompts.
+
+    hibali's programs are last in PATH.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
     ours = str(Path(sys.executable).parent)
     path = os.pathsep.join(part for part in (kept.get("PATH", os.defpath), ours) if part)
@@ -425,7 +428,10 @@ class Contents:
         return self.key(path, link)
 
     def bring(self, paths: Iterable[bytes]) -> None:
-        """Get the missing content of these files, with one command for each repository, and keep the reasons of failures."""
+        """Get the missing content of these files, and keep the reasons of failures.
+
+        One command runs for each repository.
+        """
         wanted: dict[Repository, dict[bytes, int]] = {}
         for path in paths:
             if self.find(path) is not None:

@@ -137,7 +137,7 @@ class _Saving:
         return path.is_symlink() or self._is_behind_link(folder)
 
     def _check_backends(self, names: list[bytes]) -> None:
-        """Raise `RefusedError` if .gitattributes set a backend with a path: git-annex would run that file (S13)."""
+        """Raise `RefusedError` if .gitattributes set a backend with a path: git-annex would run it (S13)."""
         asked = zero_ended(b"./" + name for name in names if not self._is_behind_link(name))
         told = ask_git(self._repository, "check-attr", "-z", "--stdin", "annex.backend", stdin=asked)
         # "unspecified", "unset" and "set" are words of git's own (git-check-attr(1), OUTPUT)
@@ -151,7 +151,7 @@ class _Saving:
                 )
 
     def _annex(self, names: list[bytes]) -> None:
-        """Run `git annex add`: files that the repository's rules call large are annexed, others are added to git."""
+        """Run `git annex add`: files that the repository's rules call large are annexed, others go to git."""
         finished, records = ask_annex(
             self._repository, "add", "--batch", "-z", stdin=zero_ended(b"./" + name for name in names)
         )
@@ -176,7 +176,10 @@ class _Saving:
         )
 
     def _staged(self, names: set[bytes]) -> bytes:
-        """Return the index's lines for these names as `update-index --index-info` reads them (git-ls-files(1), OUTPUT)."""
+        """Return the index's lines for these names, as `update-index --index-info` reads them.
+
+        The format is in git-ls-files(1), OUTPUT.
+        """
         lines: list[bytes] = []
         for line in ask_git(self._repository, "ls-files", "-s", "-z").split(b"\0"):
             head, _, name = line.partition(b"\t")

@@ -87,7 +87,7 @@ class ContentReading:
             yield payload
 
     def _as_got(self, item: Item) -> Item:
-        """Return the item with the mode, and for an unlocked file the time, which are known only with its content."""
+        """Return the item with what is known only with its content: the mode, and an unlocked file's time."""
         entry = item.entry
         content = self._contents.find(entry.path) if entry.kind is Kind.FILE and entry.link else None
         if content is None:
