@@ -126,15 +126,15 @@ def open_endpoints(
     """Open both endpoints and check them.
 
     Args:
-        request: what is to be transferred.
-        recorder: of the operation.
-        stores: gets every store as soon as it is open, also where this raises.
-        stack: closes them.
-        not_by_globus: options of the call that Globus cannot serve.
+        request: the transfer.
+        recorder: the recorder of the operation.
+        stores: receives every store as soon as it is open, also if this raises.
+        stack: closes the stores.
+        not_by_globus: options of the call that Globus does not support.
 
     Raises:
-        UsageError: a combination that makes no sense, or `RefusedError` for it where a saved plan is executed.
-        RefusedError: what these endpoints can never do together.
+        UsageError: an impossible combination; for a saved plan `RefusedError` instead.
+        RefusedError: these endpoints cannot be used together.
         HibaliError: an endpoint cannot be reached.
     """
     if request.direct:
@@ -162,7 +162,7 @@ def open_endpoints(
 
 
 class _Opener:
-    """Opens the stores of one attempt."""
+    """A factory of the stores of one attempt."""
 
     def __init__(self, request: Request, on_event: Listener, stores: list[Store], stack: ExitStack) -> None:
         self.request = request
@@ -180,16 +180,16 @@ class _Opener:
         return see_dataset(opened(location), location, opened, self.on_event)
 
     def take(self, store: Store) -> Store:
-        """Count a store as one of the attempt, which closes it."""
+        """Register a store with the attempt, which closes it."""
         self.stack.callback(store.close)
         self._stores.append(store)
         return store
 
     def open_target(self, location: Location) -> tuple[Store, Store]:
-        """Open a target, as it is written and as it is without packs.
+        """Open a target, with and without the view that writes packs.
 
         Raises:
-            RefusedError: packs would be put beside other files, or files beside packs; or the root of a schedule was replaced.
+            RefusedError: packs and plain files would be mixed, or the root of a schedule was replaced.
             UsageError: a push to siblings without a dataset.
         """
         request = self.request
@@ -211,7 +211,7 @@ class _Opener:
 
 
 def _open_both(opener: _Opener) -> Endpoints:
-    """Open both ends; slashes mean what they mean to rclone.
+    """Open both endpoints; trailing slashes have the meaning that rclone gives them.
 
     The contents of a folder go into the target, and a file goes to exactly that name.
     """
@@ -305,7 +305,7 @@ def remember_root(endpoints: Endpoints) -> None:
 
 
 def check_facts(request: Request, source: Facts, target: Facts) -> None:
-    """Raise `RefusedError` for a target that cannot be written, and for deletions by a listing that may lack names."""
+    """Raise `RefusedError` for a read-only target, and for deletions with a possibly incomplete listing."""
     if not target.writable:
         raise RefusedError("read-only-site", "this site can only be read", subject=request.target.text)
     if request.rules.delete and not source.complete:
@@ -362,7 +362,7 @@ def _no_attributes(subject: str) -> RefusedError:
 
 
 def check_backup(backup: Location, target: Location, facts: Facts) -> None:
-    """Raise `UsageError` for a backup that is not at the target's site, or overlaps with the target by its name."""
+    """Raise `UsageError` for a backup at another site than the target, or with a path that overlaps with it."""
     check_writable(backup)
     if not facts.keeps:
         raise UsageError("cannot-keep", "this kind of site cannot keep backups", subject=target.text)
@@ -408,7 +408,10 @@ def check_overlap(endpoints: Endpoints) -> None:
 
 
 def _identities(endpoints: Endpoints, store: Store) -> list[Identity]:
-    """Return what is worth comparing: a folder of a machine is never one of a service, except of a collection that shows it."""
+    """Return the identities to compare.
+
+    Folders of hosts and paths of services are never the same, except for a collection that shows a folder.
+    """
     sites = endpoints.request.source.site, endpoints.request.target.site
     site = sites[store is endpoints.target]
     found = identity_at(site, store.where) if all(one.globus is not None for one in sites) else []

@@ -46,7 +46,11 @@ class Coverage:
 
 @dataclass(slots=True)
 class Receipt:
-    """Summarize an operation: `files` and `bytes` of the whole tree, `*_moved` of what it moved, proofs the weakest of all."""
+    """The summary of an operation.
+
+    `files` and `bytes` count the whole tree, `*_moved` what was moved; each proof is the weakest of its
+    files.
+    """
 
     id: str
     operation: str

@@ -380,7 +380,7 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
 
 
 def _missing_records(recorder: Recorder, endpoints: Endpoints) -> MissingRecords | None:
-    """Return what finds files without a recorded digest: where digests decide anyhow, and after a journal was cut off."""
+    """Return a finder of files without a recorded digest, if digests are compared or a journal was cut off."""
     request, where = endpoints.request, endpoints.target.where
     if not recorder.journaled:
         return None
@@ -522,7 +522,10 @@ def carry(
 
 
 def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
-    """Choose the mover: Globus, the target's own server, GridFTP, or a stream through this machine, in this order."""
+    """Choose the mover: Globus, the target's own server, GridFTP, or a stream through this machine.
+
+    The first one that is possible, in this order.
+    """
     request, origin, stream = endpoints.request, endpoints.origin, endpoints.stream
     if endpoints.globus is not None:
         return endpoints.globus
@@ -573,7 +576,7 @@ def _delete(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
 
 
 def _adjust(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> None:
-    """Set permissions and attributes of kept entries and of new folders, after everything was put into them."""
+    """Set permissions and attributes of kept entries and new folders, after their contents."""
     recorder = operation.recorder
     if not endpoints.target.facts.adjusts:
         return

@@ -78,7 +78,7 @@ class FurtherNames:
                 yield action
 
     def close(self) -> None:
-        """Forget them."""
+        """Delete them from disk."""
         self._further.close()
 
 
@@ -101,7 +101,7 @@ class RememberingSide(Side):
 
     @property
     def facts(self) -> Facts:
-        """The side's own."""
+        """The facts of the side."""
         return self._side.facts
 
     def list(self) -> Iterator[Entry]:
@@ -118,7 +118,7 @@ class RememberingSide(Side):
             computed = self._computed(unknown) if unknown else iter(())
             for entry, digest in zip(some, known, strict=True):
                 yield next(computed) if digest is None else (entry, digest, None)
-            for _ in computed:  # up to the end of the answer
+            for _ in computed:  # read the answer to its end
                 pass
 
     def _computed(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
@@ -141,7 +141,7 @@ class UnprovenSide(Side):
 
     @property
     def facts(self) -> Facts:
-        """The side's own."""
+        """The facts of the side."""
         return self._side.facts
 
     def list(self) -> Iterator[Entry]:
@@ -221,7 +221,7 @@ class TransferPlan:
             self.moves.add(action)
 
     def keep(self, page: Page) -> None:
-        """Add names that are the same at both sides."""
+        """Count names that are the same at both sides."""
         self.files += page.files
         self.bytes += page.size
         self.files_kept += page.files
@@ -242,7 +242,7 @@ class TransferPlan:
         planned.close()
 
     def failures(self) -> Iterator[Failed]:
-        """Return the failures known before anything is moved: unlisted names, and conflicts that do not refuse the plan."""
+        """Return the failures known before the transfer: unlisted names, and conflicts without `refuse`."""
         for path, problem in self.unlisted:
             yield Failed(path, problem.code, problem.message)
         for conflict in self.conflicts:
@@ -350,7 +350,7 @@ def _listings(
 def _counted_source(
     entries: Iterable[Entry], rules: Rules, selected: Selector, plan: TransferPlan
 ) -> Iterator[Entry]:
-    """Count the selected entries of the source, and mark the further names of a file where hard links are kept."""
+    """Count the selected source entries; if hard links are kept, mark further names of files."""
     first_names = FirstNames()
     for entry in entries:
         counted = entry.kind in _COUNTED and selected(entry)
@@ -415,7 +415,7 @@ def replaced_entries(plan: TransferPlan) -> Iterator[Entry]:
 
 
 def adjustments(plan: TransferPlan, rules: Rules) -> Iterator[Adjustment]:
-    """Return the permissions and attributes to set after everything else: of kept entries, and of new folders.
+    """Return permissions and attributes to set after everything else, for kept entries and new folders.
 
     Deepest first: a folder that can no longer be entered makes its contents unreachable.
     """
@@ -467,7 +467,7 @@ def deepest_first(actions: Iterable[Action]) -> Iterator[Action]:
 
 
 def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
-    """Raise `RefusedError` for a plan that must not begin: unsafe names, an empty source, too many deletions."""
+    """Raise `RefusedError` for unsafe names, an empty source, or too many deletions."""
     refused = [conflict for conflict in plan.conflicts if conflict.refuse]
     if refused:
         names = "; ".join(f"{printable(c.entry.path)}: {c.message}" for c in refused[:_NAMED])

@@ -1,4 +1,4 @@
-"""Look up the digests on record, and repair what a killed operation left unrecorded."""
+"""Look up recorded digests, and repair the records that a killed operation did not write."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _parts(entries: list[Entry]) -> Iterator[list[Any] | None]:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is on record of a file: its sha256 in hexadecimal, its size, and the rest of what was recorded when it was committed."""
+    """The record of a committed file: its sha256 in hexadecimal, size, and other facts."""
 
     digest: str
     size: int
@@ -160,7 +160,10 @@ def _began(journal: Path) -> tuple[str, str]:
 
 
 def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
-    """Return the prefix to add to and the prefix to remove from recorded paths to make them relative to `wanted`; None if unrelated."""
+    """Return the prefixes to add to and to remove from paths below `place`, to make them relative to `wanted`.
+
+    None if both are unrelated.
+    """
     place, wanted = place.rstrip(b"/"), wanted.rstrip(b"/")
     if place == wanted:
         return b"", b""
@@ -172,7 +175,7 @@ def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _forget(known: dict[bytes, Expected], before: bytes, below: bytes) -> None:
-    """Drop earlier records of a place that was found empty."""
+    """Remove earlier records of a root that was found empty."""
     for path in [path for path in known if below or path.startswith(before)]:
         del known[path]
 
@@ -224,23 +227,23 @@ def moved_by(operation: str) -> dict[bytes, Expected] | None:
 
 _END_BYTES = 64 * 1024
 _MOST_JOURNALS = 500
-_CLOCKS_NS = 3600 * 1_000_000_000  # so far the site's clock may be off ours
+_CLOCKS_NS = 3600 * 1_000_000_000  # the largest difference between the site's clock and ours
 _READS_ONLY = frozenset({"verify", "rm"})
 _HASHES = frozenset({"local", "ssh"})  # kinds of stores whose files are hashed where they are
 
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """The oldest operation whose journal ends without a receipt, and since when files may have no record."""
+    """The oldest operation whose journal has no receipt, and the time from which files may be unrecorded."""
 
     id: str
     since_ns: int
 
 
 class MissingRecords:
-    """What is on record of a target, and what is not.
+    """The recorded digests of a target, and the files without one.
 
-    `cut_off` is why something is missing, where that is known.
+    `cut_off` is the reason for missing records, if known.
     """
 
     def __init__(
@@ -251,7 +254,10 @@ class MissingRecords:
         *,
         proof: Proof = Proof.DIGEST,
     ) -> None:
-        """`proof` is how good a comparison is: digests may come from the record of an earlier call."""
+        """Keep the records.
+
+        `proof` is the proof of a comparison, whose digests may come from an earlier command.
+        """
         self._known = known
         self._proof = proof
         self._cut_off = cut_off
@@ -261,12 +267,12 @@ class MissingRecords:
         self.left = 0
 
     def between(self, source: Facts, target: Facts) -> None:
-        """The two sides that are compared."""
+        """Set the facts of both sides of the comparison."""
         self._facts = source, target
         self.repaired = self.left = 0
 
     def doubting(self, decisions: Iterable[Decision], rules: Rules) -> Iterator[Decision]:
-        """The same, but files that the cut-off operation may have written are compared by digest instead of kept by size and time."""
+        """Yield the decisions; files that the cut-off operation may have written are compared by digest."""
         for decision in decisions:
             if isinstance(decision, Action) and self._is_doubtful(decision, rules):
                 yield replace(decision, verb=Verb.COMPARE)
@@ -287,7 +293,7 @@ class MissingRecords:
         return target.ctime_ns >= self._cut_off.since_ns - _CLOCKS_NS
 
     def proven(self, action: Action, digest: str) -> None:
-        """Both ends have this content."""
+        """Record the digest of equal files, if it is not on record."""
         target = action.target
         assert target is not None
         known = self._known.get(target.path)
@@ -296,7 +302,7 @@ class MissingRecords:
             self._on_event(_recorded(target, digest, self._proof))
 
     def message(self) -> str:
-        """What a person should know; "" for nothing."""
+        """Return the message for users; "" if there is none."""
         why = f", because the record of {self._cut_off.id} was cut off" if self._cut_off is not None else ""
         parts = []
         if self.repaired:
@@ -314,9 +320,9 @@ def _recorded(target: Entry, digest: str, proof: Proof) -> Recorded:
 
 
 def find_cut_off(location: Location, where: bytes, without: str) -> CutOff | None:
-    """The oldest operation since the last complete one that wrote at this place and whose record was cut off.
+    """Return the oldest cut-off operation at this root since the last complete one.
 
-    `without` is the operation that asks.
+    `without` is the id of the current operation, which is skipped.
     """
     found: CutOff | None = None
     journals = sorted(ledger_folder("operations").glob("*.jsonl"), reverse=True)
@@ -346,7 +352,7 @@ def _is_at(head: list[dict[str, Any]], location: Location, where: bytes) -> bool
 
 
 def _head_and_tail(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The records at the beginning and at the end of a journal, without those that are cut."""
+    """Return the records at the start and the end of a journal, without incomplete lines."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, 2)

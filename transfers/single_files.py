@@ -132,9 +132,9 @@ def take_file(
     """Download `entry` into `file`; `progress` is called with the number of bytes present.
 
     The content of `file`, or of its partial file, is taken as the start of the content. If the sha256 of the
-    whole then differs from `digest` or from the store's, everything is downloaded again. `file` appears when
-    it is complete, so that nobody reads an incomplete one. Raises `IncompleteError` if the second download
-    differs, too, if the source changed, or if `file` cannot be written.
+    whole then differs from `digest` or from the store's, everything is downloaded again. `file` appears only
+    when it is complete, because readers could read past its end. Raises `IncompleteError` if the second
+    download differs, too, if the source changed, or if `file` cannot be written.
     """
     known = entry._replace(digest=digest or entry.digest)
     part = _part_of(file)
@@ -272,7 +272,7 @@ def open_small_files(location: Location, *, on_event: Listener = ignore) -> Smal
 
 
 def content_mark(entry: Entry) -> str:
-    """Return a text that changes with the content: ETag, size, times and inode, as far as the store reports them."""
+    """Return a text that changes with the content: ETag, size, times and inode, if the store has them."""
     told = (entry.etag or "", entry.inode, entry.size, entry.mtime_ns, entry.ctime_ns)
     return "-".join(str(part) for part in told)
 

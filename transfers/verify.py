@@ -373,7 +373,7 @@ class Verification:
         return [*question_of, self._facts] if self._facts != _NO_FACTS else question_of
 
     def _chosen(self, pairs: Pairs, book: DigestBook) -> Iterable[Pair]:
-        """Return all pairs, or a sample with the given seed, else the resumed verification's, else a new one."""
+        """Return all pairs, or a sample with the given seed, the resumed verification's, or a new one."""
         question = self._question
         if question.sample is None:
             book.begin({})
