@@ -81,7 +81,7 @@ class Endpoints:
 
     @property
     def target_side(self) -> Side:
-        """What is listed and compared at the target."""
+        """The side that is listed and compared at the target."""
         return SingleTarget(self.target, self.single.shown) if self.single else self.target
 
     @property
@@ -100,12 +100,12 @@ class Endpoints:
 
     @property
     def required_proof(self) -> Proof:
-        """The weakest proof that is good enough for a moved file."""
+        """The weakest accepted proof of a moved file."""
         best = weakest(self.source.facts.proof_read, self.target.facts.proof_write)
         return self.request.rules.require_proof or best
 
     def header(self) -> Header:
-        """Return what a saved plan says of its endpoints."""
+        """Return the header of a saved plan."""
         request = self.request
         return Header(
             PlanEndpoint(typed_anywhere(request.source), self.root.where),
@@ -228,7 +228,7 @@ def _open_both(opener: _Opener) -> Endpoints:
     target = replace(request.target, confined=request.rules.delete)
     if found.kind is not Kind.FOLDER:
         return _open_file(opener, store, target)
-    # not where the source has to answer something else first
+    # only if the source has no other request to answer first
     if request.saved is None and not request.rules.xattrs:
         store.list_ahead()
     opened, plain = opener.open_target(target)
@@ -280,7 +280,7 @@ def _endpoints(opener: _Opener, root: Store, source: Source, targets: tuple[Stor
 
 
 def _scheduled_root(request: Request, target: Store) -> tuple[KnownRoots, Store] | None:
-    """Return what a schedule remembers of its targets, and the target's root; None without a schedule."""
+    """Return the recorded roots of the schedule, and the target's root; None without a schedule."""
     schedule = scheduled_by().get("schedule")
     store = target.store if isinstance(target, DatasetStore) else target
     if schedule is None or request.operation not in _TYPED or not store.facts.root_identity:
@@ -289,7 +289,7 @@ def _scheduled_root(request: Request, target: Store) -> tuple[KnownRoots, Store]
 
 
 def _check_scheduled_root(request: Request, location: Location, target: Store) -> None:
-    """Raise `RefusedError` where the schedule wrote to another folder before."""
+    """Raise `RefusedError` if the schedule wrote to another folder before."""
     found = _scheduled_root(request, target)
     if found is not None:
         known, store = found
@@ -318,10 +318,7 @@ def check_facts(request: Request, source: Facts, target: Facts) -> None:
 
 
 def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[str, str]) -> None:
-    """Raise `RefusedError` where an endpoint cannot keep permissions, attributes or hard links.
-
-    `subjects` names both.
-    """
+    """Raise `RefusedError` if an endpoint cannot keep permissions, attributes or hard links."""
     for facts, subject in zip((source, target), subjects, strict=True):
         if rules.modes == "keep" and not facts.modes:
             raise RefusedError(
@@ -343,9 +340,9 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[s
 
 
 def _take_attributes(request: Request, target: Store, stores: Iterable[Store]) -> None:
-    """Have every store list attributes.
+    """Request attributes in all listings.
 
-    Raises `RefusedError` where a filesystem has none: those of the other would be lost.
+    Raises `RefusedError` if one filesystem has none, because those of the other would be lost.
     """
     for store in stores:
         if not store.take_attributes():
@@ -362,7 +359,7 @@ def _no_attributes(subject: str) -> RefusedError:
 
 
 def check_backup(backup: Location, target: Location, facts: Facts) -> None:
-    """Raise `UsageError` for a backup at another site than the target, or with a path that overlaps with it."""
+    """Raise `UsageError` for a backup at another site, or with a path that overlaps with the target's."""
     check_writable(backup)
     if not facts.keeps:
         raise UsageError("cannot-keep", "this kind of site cannot keep backups", subject=target.text)
@@ -381,7 +378,7 @@ def check_backup(backup: Location, target: Location, facts: Facts) -> None:
 
 
 def _check_backup_overlap(endpoints: Endpoints, backup: Location) -> None:
-    """Raise `RefusedError` where the backup is in the target or the source, whatever names lead there."""
+    """Raise `RefusedError` if the backup is in the target or the source, after resolving symlinks."""
     target = endpoints.target
     if target.facts.machine:
         folders = [one for one in target.identify([backup.raw]) if one is not None]
@@ -390,9 +387,9 @@ def _check_backup_overlap(endpoints: Endpoints, backup: Location) -> None:
 
 
 def check_overlap(endpoints: Endpoints) -> None:
-    """Raise `RefusedError` where source and target overlap (S20).
+    """Raise `RefusedError` if source and target overlap (S20).
 
-    Files that were chosen by name are read one by one, whatever is around them.
+    Files chosen by name are exempt: they are read one by one.
     """
     request, single = endpoints.request, endpoints.single
     if request.chosen is not None:
@@ -428,10 +425,7 @@ def agent_stores(endpoints: Endpoints) -> tuple[PosixStore, PosixStore]:
 
 
 def open_direct(endpoints: Endpoints, on_event: Listener) -> None:
-    """Connect the source's site to the target's; nothing is changed by that.
-
-    Raises what `open_way` raises.
-    """
+    """Connect the source's site to the target's, without any change. Raises the errors of `open_way`."""
     request = endpoints.request
     source, target = agent_stores(endpoints)
     endpoints.direct = open_way(request.source, request.target, source, target, on_event)

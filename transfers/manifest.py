@@ -71,7 +71,7 @@ def is_bag_name(name: str) -> bool:
 
 
 def write_line(path: bytes, digest: str) -> bytes:
-    r"""Return a line as `sha256sum` writes it; with a `\`, LF or CR escaped in the name, it starts with a `\`."""
+    r"""Return a line as `sha256sum` writes it; if `\`, LF or CR are escaped, it starts with a `\`."""
     escaped = re.sub(rb"[\\\n\r]", lambda found: _ESCAPES[found.group()], path)
     mark = b"\\" if escaped != path else b""
     return mark + digest.encode("ascii") + b"  " + escaped + b"\n"

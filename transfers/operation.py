@@ -177,9 +177,9 @@ def _run(operation: Operation, stack: ExitStack) -> Receipt:
 
 
 def _may_restart(operation: Operation, problem: TryLaterError) -> bool:
-    """Whether this is the lost connection of a server that the operation had reached.
+    """Return whether the connection to a server was lost after the operation had reached it.
 
-    After a restart, our own stale agent may hold the lock of the target for a moment.
+    After a restart, hibali's own stale agent may still lock the target for a moment.
     """
     sites = (operation.request.source.site, operation.request.target.site)
     by_globus = operation.endpoints is not None and operation.endpoints.globus is not None
@@ -193,7 +193,7 @@ def _may_restart(operation: Operation, problem: TryLaterError) -> bool:
 
 
 def _prepare_restart(operation: Operation, attempt: ExitStack) -> None:
-    """Close everything; what was committed is found at the target and kept."""
+    """Close everything; the next attempt finds committed files at the target and keeps them."""
     receipt = operation.recorder.receipt
     _count_connections(operation)
     receipt.reconnects += 1
@@ -208,7 +208,7 @@ def _prepare_restart(operation: Operation, attempt: ExitStack) -> None:
 
 
 def _attempt(operation: Operation, stack: ExitStack) -> Receipt:
-    """Do everything from opening the endpoints to the receipt."""
+    """Run one attempt, from opening the endpoints to the receipt."""
     request, recorder = operation.request, operation.recorder
     endpoints = connect(operation, stack)
     target, globus = endpoints.target, endpoints.globus
@@ -238,15 +238,15 @@ def _attempt(operation: Operation, stack: ExitStack) -> Receipt:
 
 
 def _count_own_files_as_moved(receipt: Receipt) -> None:
-    """Take what an earlier attempt moved from the files that were kept."""
+    """Count files that an earlier attempt moved as moved, not as kept."""
     moved = receipt.files_moved + receipt.files_linked
     receipt.files_kept = max(0, receipt.files_kept - moved)
 
 
 def connect(operation: Operation, stack: ExitStack, not_by_globus: tuple[str, ...] = ()) -> Endpoints:
-    """Open the endpoints of an attempt, and record once where they are.
+    """Open the endpoints of an attempt, and record their roots once.
 
-    Raises what `open_endpoints` raises.
+    Raises the errors of `open_endpoints`.
     """
     request, recorder = operation.request, operation.recorder
     endpoints = open_endpoints(request, recorder, operation.stores, stack, not_by_globus)
@@ -271,7 +271,7 @@ def _note_unknown_facts(operation: Operation, endpoints: Endpoints) -> None:
 
 
 def record_empty_target(endpoints: Endpoints, recorder: Recorder) -> None:
-    """Record that nothing is at the target: what earlier operations recorded there is gone."""
+    """Record that the target is empty, which invalidates earlier records of its files."""
     if endpoints.single is None:
         recorder.append({"kind": "empty"})
 
@@ -280,9 +280,9 @@ def record_empty_target(endpoints: Endpoints, recorder: Recorder) -> None:
 
 
 def lock_existing(endpoints: Endpoints, *, exists: bool) -> Lock | None:
-    """Lock the target before anything is planned, where that is possible.
+    """Lock the target before planning, if possible.
 
-    A folder has to exist to be locked; a prefix need not, and its store knows by then what it can hold.
+    A folder must exist to be locked; a prefix need not.
     """
     facts = endpoints.target.facts
     return _lock(endpoints) if facts.locks and (exists or not facts.folders) else None
@@ -297,7 +297,7 @@ def make_root_and_lock(endpoints: Endpoints, lock: Lock | None) -> Lock | None:
 
 
 def _lock(endpoints: Endpoints, *, make: bool = False) -> Lock:
-    """Take the lease; it is given back at the latest when the attempt is closed."""
+    """Acquire the lease; it is released at the latest when the attempt is closed."""
     lock = endpoints.target.lock(endpoints.request.operation, make=make)
     endpoints.stack.callback(lock.release)
     return lock
@@ -339,7 +339,7 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
 
 
 def _check_above(target: Store, location: Location) -> None:
-    """Raise `RefusedError` where a part of the target's path is a file."""
+    """Raise `RefusedError` if a component of the target's path is a file."""
     if target.file_above():
         raise RefusedError(
             "not-a-folder",
@@ -350,10 +350,7 @@ def _check_above(target: Store, location: Location) -> None:
 
 
 def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: bool) -> TransferPlan:
-    """Plan from the listings.
-
-    Where digests decide, from those of this operation or, with --recorded, from the record.
-    """
+    """Plan from the listings; digests are compared now, or with --recorded taken from the record."""
     request, recorder = operation.request, operation.recorder
     source: Side = endpoints.source
     target = endpoints.target_side
@@ -380,7 +377,7 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
 
 
 def _missing_records(recorder: Recorder, endpoints: Endpoints) -> MissingRecords | None:
-    """Return a finder of files without a recorded digest, if digests are compared or a journal was cut off."""
+    """Return a finder of files without a recorded digest, if digests are compared or a journal is cut off."""
     request, where = endpoints.request, endpoints.target.where
     if not recorder.journaled:
         return None
@@ -408,7 +405,7 @@ def execute(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
 
 
 def _fetch_annexed(endpoints: Endpoints, plan: TransferPlan) -> None:
-    """Get the content of the source that git-annex keeps elsewhere."""
+    """Fetch source content that git-annex stores elsewhere."""
     origin = endpoints.origin
     if isinstance(origin.store, DatasetStore):
         entries = (action.entry for action in plan.moves)
@@ -417,10 +414,7 @@ def _fetch_annexed(endpoints: Endpoints, plan: TransferPlan) -> None:
 
 
 def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bool:
-    """Keep everything that is to be replaced or deleted, where a backup is requested.
-
-    Return whether all of it is kept.
-    """
+    """Back up everything that will be replaced or deleted, if requested; return whether all succeeded."""
     backup, complete = endpoints.request.backup, True
     if backup is not None:
         for entry, problem in endpoints.target.keep(backup, replaced_entries(plan)):
@@ -500,12 +494,12 @@ def carry(
         The number of items with a result.
     """
     recorder, mover = operation.recorder, mover_for(endpoints, operation.recorder.on_event)
-    # a GridFTP mover knows what is left for the connections of the stores
+    # a GridFTP mover sets the number of connections of the stores itself
     if endpoints.direct is None and not isinstance(mover, GridftpMover):
         for store in operation.stores:
             store.expect(size)
     count = 0
-    # closed before anything else unwinds: the lock is not given back while files are still committed
+    # closed first, so that the lock is not released while files are still committed
     with closing(mover.carry(endpoints.source, endpoints.target, items)) as events:
         for event in events:
             if isinstance(event, Committed):
@@ -522,10 +516,7 @@ def carry(
 
 
 def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
-    """Choose the mover: Globus, the target's own server, GridFTP, or a stream through this machine.
-
-    The first one that is possible, in this order.
-    """
+    """Return the first possible mover: Globus, the target's own server, GridFTP, or a stream through here."""
     request, origin, stream = endpoints.request, endpoints.origin, endpoints.stream
     if endpoints.globus is not None:
         return endpoints.globus
@@ -552,7 +543,7 @@ def record_result(recorder: Recorder, result: Committed) -> None:
 
 
 def _delete(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> None:
-    """Delete last, only where everything else succeeded, and never where anything could not be listed."""
+    """Delete last, and only if everything else succeeded and all listings were complete."""
     recorder = operation.recorder
     if not plan.deletions.count:
         return
@@ -620,7 +611,7 @@ def finish(operation: Operation, problem: BaseException | None) -> Receipt:
 
 
 def _count_connections(operation: Operation) -> None:
-    """Add what the stores of an attempt sent and how often they logged in; once for each attempt."""
+    """Add the bytes sent and the logins of an attempt's stores; once for each attempt."""
     receipt, stores, endpoints = operation.recorder.receipt, operation.stores, operation.endpoints
     receipt.bytes_sent += sum(store.wire_bytes for store in stores)
     receipt.logins += sum(store.logins for store in stores)
@@ -640,7 +631,7 @@ def _exit_code(operation: Operation, problem: BaseException | None) -> Exit:
 
 
 def save_dataset(operation: Operation) -> None:
-    """Commit what came into a dataset. Raises `IncompleteError`."""
+    """Commit the changes in a dataset. Raises `IncompleteError`."""
     endpoints = operation.endpoints
     if endpoints is not None and isinstance(endpoints.plain_target, DatasetStore):
         endpoints.plain_target.save(operation.recorder.receipt, operation.request.saving)

@@ -21,7 +21,7 @@ _ANOTHER_NAME = "another name of the same file"
 IN_THE_WAY = "folder-in-the-way"  # a folder has the name of a file in the source
 _SECOND = 1_000_000_000
 # The limits of times, in seconds from 1970: signed 32 bits (ext3, XFS, NFS), none before 1970 (SFTP, NFS),
-# from 1980 (FAT); and unsigned 32 bits (SFTP, NFS), to 2107 (FAT), 34 bits (ext4), XFS with bigtime. For WebDAV see
+# from 1980 (FAT); unsigned 32 bits (SFTP, NFS), to 2107 (FAT), 34 bits (ext4), XFS (bigtime). For WebDAV see
 # transfers/stores/webdav/multistatus.py.
 _EARLIEST_NS = frozenset(seconds * _SECOND for seconds in (-30_610_224_000, -(2**31), 0, 86_401, 315_532_800))
 _LATEST_NS = frozenset(

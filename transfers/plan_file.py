@@ -33,7 +33,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PlanEndpoint:
-    """An endpoint: the location in absolute form, and the root as its store knew it when the plan was made."""
+    """An endpoint: the location in absolute form, and the root as its store knew it."""
 
     text: bytes
     where: bytes

@@ -30,16 +30,13 @@ from transfers.stores.base import Adjustment, Facts, ListingIncompleteError, Pag
 
 
 class FirstNames:
-    """Marks the further names of hard-linked files in a listing.
-
-    Remembers only files with names still to come.
-    """
+    """A marker of further names of hard-linked files in a listing; it only keeps files with names to come."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[int, int], tuple[bytes, int]] = {}
 
     def mark(self, entry: Entry) -> Entry:
-        """Return the entry, with the first name of its file where that came earlier."""
+        """Return the entry, with the file's first name if that came earlier."""
         if entry.kind is not Kind.FILE or entry.links < 2:
             return entry
         key = (entry.device, entry.inode)
@@ -52,14 +49,14 @@ class FirstNames:
 
 
 class FurtherNames:
-    """Holds back the further names of a plan until it is decided what happens to the first ones."""
+    """Further names of files, held until the actions on the first names are known."""
 
     def __init__(self) -> None:
         self._existing: dict[bytes, tuple[int, int]] = {}
         self._further = Spool()
 
     def holds(self, action: Action) -> bool:
-        """Hold back a further name, and remember a first name that stays; return whether it was held back."""
+        """Hold a further name, or note a kept first name; return whether it was held."""
         if action.verb is Verb.LINK:
             self._further.add(action)
             return True
@@ -69,7 +66,7 @@ class FurtherNames:
         return False
 
     def decided(self) -> Iterator[Action]:
-        """Return what was held back, as kept where it is a name of that very file already."""
+        """Yield the held actions, as KEEP for names that already belong to the same file."""
         for action in self._further:
             first, target = self._existing.get(action.entry.same_as), action.target
             if target is not None and first == (target.device, target.inode):
@@ -87,13 +84,10 @@ _AT_ONCE = 1024  # entries looked up on record before those without a recorded d
 
 
 class RememberingSide(Side):
-    """A side that hashes a file only once; `used` says whether any digest came from the record."""
+    """A side that hashes each file only once; `used` tells whether any digest came from the record."""
 
     def __init__(self, side: Side, location: Location, where: bytes) -> None:
-        """`where` is the root as its site knows it.
-
-        Computed digests are on record for `manifest --recorded`, too.
-        """
+        """Open the record of `where`, the root as its site knows it; `manifest --recorded` uses it, too."""
         self._side = side
         place = [location.site.name, location.bucket, where.decode("utf-8", "surrogateescape")]
         self._book = DigestBook("digests", place, keep=True)
@@ -109,7 +103,7 @@ class RememberingSide(Side):
         return self._side.list()
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store; a file on record that did not change is not read."""
+        """See Store; unchanged files with a recorded digest are not read."""
         coming = iter(entries)
         while some := list(islice(coming, _AT_ONCE)):
             known = [entry.digest or self._book.find([entry]) for entry in some]
@@ -133,7 +127,7 @@ class RememberingSide(Side):
 
 
 class UnprovenSide(Side):
-    """A side of which some files are compared as if they differed, so that a plan moves them again."""
+    """A side with some files that always compare as different, so that they are moved again."""
 
     def __init__(self, side: Side, paths: Collection[bytes]) -> None:
         self._side = side
@@ -228,7 +222,7 @@ class TransferPlan:
         self.target_files += page.files
 
     def withdraw(self) -> None:
-        """Drop the deletions that were to make room for an entry that cannot be moved after all."""
+        """Drop deletions that belonged to the replacement of an entry that cannot be moved."""
         stays = {conflict.entry.path for conflict in self.conflicts if conflict.code == IN_THE_WAY}
         if not stays:
             return
@@ -274,7 +268,7 @@ def plan_transfer(
         missing_records: receives the digests that a comparison found and that are not on record.
 
     Raises:
-        HibaliError: a side cannot be reached, or its listing cannot be trusted. Names that could not be listed are in `unlisted`.
+        HibaliError: a side cannot be reached, or its listing is wrong; `unlisted` has unlisted names.
     """
     plan = TransferPlan()
     selected = selector(rules)
@@ -305,10 +299,7 @@ def plan_transfer(
 def _take_decisions(
     plan: TransferPlan, decisions: Iterable[Decision], compare: Callable[[Spool], Iterable[Decision]]
 ) -> None:
-    """Add every decision to the plan.
-
-    Those that digests decide after all listing: an agent answers one question at a time.
-    """
+    """Add all decisions to the plan, those by digest last: an agent answers one request at a time."""
     compared, names = Spool(), FurtherNames()
 
     def take(some: Iterable[Decision]) -> None:
@@ -331,10 +322,7 @@ def _take_decisions(
 def _listings(
     source: Side, target: Side, plan: TransferPlan, *, in_pages: bool, target_exists: bool
 ) -> tuple[Iterator[Entry], Iterator[Entry]]:
-    """List both sides.
-
-    Pages that are the same at both are counted whole, where nothing but their contents decides.
-    """
+    """List both sides. Pages that are equal at both are only counted, if the rules compare nothing else."""
     if not target_exists:
         return source.list(), iter(())
     plain = in_pages and not target.facts.folds_case
@@ -386,10 +374,7 @@ def settle(
     rules: Rules,
     proven: Callable[[Action, str], None] | None = None,
 ) -> Iterator[Action]:
-    """Compare by digest: each side hashes its own files, both at once.
-
-    `proven` is called for the same content.
-    """
+    """Compare by digest; both sides hash at the same time. `proven` is called for equal content."""
     if not compared.count:
         return
     ours = source.digest(action.entry for action in compared)
@@ -405,7 +390,7 @@ def settle(
 
 
 def replaced_entries(plan: TransferPlan) -> Iterator[Entry]:
-    """Return what a plan replaces or deletes at the target: files and links, not the folders around them."""
+    """Return the files and links that a plan replaces or deletes at the target."""
     for action in plan.moves:
         if action.target is not None and action.verb in {Verb.REPLACE, Verb.RELINK, Verb.LINK}:
             yield action.target
@@ -431,12 +416,12 @@ def adjustments(plan: TransferPlan, rules: Rules) -> Iterator[Adjustment]:
 
 
 def attributes_of(entry: Entry, rules: Rules) -> bytes | None:
-    """Return all attributes that an entry is to have at the target; None where they are not transferred."""
+    """Return the attributes that an entry must have at the target; None if they are not transferred."""
     return entry.attributes if rules.xattrs and entry.kind in {Kind.FILE, Kind.FOLDER} else None
 
 
 def permissions_of(entry: Entry, rules: Rules) -> int | None:
-    """Return the permission bits that an entry is to have at the target; None where the site decides."""
+    """Return the permission bits that an entry must have at the target; None if the site decides."""
     kept = rules.modes == "keep" and entry.mode >= 0 and entry.kind in {Kind.FILE, Kind.FOLDER}
     return entry.mode & PERMISSIONS if kept else None
 
@@ -451,9 +436,9 @@ def _order(action: Action) -> bytes:
 
 
 def deepest_first(actions: Iterable[Action]) -> Iterator[Action]:
-    """Order actions that come in canonical order: each folder after its contents.
+    """Reorder actions in canonical order: each folder after its contents.
 
-    Only one chain of folders is held.
+    Only one path's folders are held.
     """
     held: list[Action] = []
     for action in actions:
@@ -498,7 +483,7 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
 
 
 def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
-    """Raise `RefusedError` where the target has not enough free space or inodes, or its quota."""
+    """Raise `RefusedError` if the target has not enough space, inodes or quota."""
     if not plan.moves.count:
         return
     space = target.space()

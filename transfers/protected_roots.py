@@ -43,7 +43,7 @@ def check_guarded(target: Location, where: bytes, on_event: Listener = ignore) -
         real = [
             where,
             *(root.encode("utf-8", "surrogateescape") for root in roots),
-        ]  # a site without a host that resolves paths
+        ]  # no host resolves them
     for name, root in zip(site.read_only, real[1:], strict=True):
         relation = lies(real[0], root)
         if relation is not None:
@@ -64,7 +64,7 @@ def lies(path: bytes, root: bytes) -> str | None:
 
 
 def _real_paths(host: RemoteHost, paths: list[bytes]) -> list[bytes]:
-    """Return the paths without symlinks (missing parts are kept), or unchanged if the site has no realpath(1)."""
+    """Return the paths without symlinks, or unchanged if the site has no realpath(1)."""
     found = host.run([b"realpath", b"-z", b"-m", b"--", *paths], timeout=_SECONDS)
     real = found.stdout.split(b"\0")[:-1]
     return real if found.exit_code == 0 and len(real) == len(paths) else paths

@@ -316,9 +316,7 @@ class _Recheck:
         found.files, found.bytes, found.files_kept = planned.files, planned.bytes, planned.files_kept
         named = {path for path, _ in found.unlisted}
         found.unlisted.extend(failure for failure in planned.unlisted if failure[0] not in named)
-        landing: set[bytes] = (
-            set()
-        )  # files that are written again, so that their further names have to be linked again
+        landing: set[bytes] = set()  # files whose further names must be linked again
         for action, looked in zip(self._moves, self._states, strict=True):
             state = _TO_DO if action.entry.same_as in landing else looked
             if action.entry.links > 1 and not action.entry.same_as and state in {_TO_DO, _ABSENT}:

@@ -160,7 +160,7 @@ def _began(journal: Path) -> tuple[str, str]:
 
 
 def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
-    """Return the prefixes to add to and to remove from paths below `place`, to make them relative to `wanted`.
+    """Return the prefixes to add to and remove from paths below `place` to make them relative to `wanted`.
 
     None if both are unrelated.
     """

@@ -91,7 +91,7 @@ Selector = Callable[[Entry], bool]
 
 @dataclass(frozen=True, slots=True)
 class DeleteLimit:
-    """The limit of deleted files: a number, a percentage of the target's files, or the larger of 50 and 10 %."""
+    """The limit of deleted files: a number, a percentage, or the larger of 50 and 10 % of the target's."""
 
     number: int | None = None
     percent: int | None = None
@@ -126,7 +126,7 @@ class Rules:
     Attributes:
         files_from: the only names to select, with everything below a named folder.
         newer_ns: files with an earlier time are not selected, in nanoseconds since the epoch.
-        modes: which permission bits are transferred: the execute bit of files, or all nine of files and folders.
+        modes: transferred permission bits: the execute bit of files, or all nine of files and folders.
         recall: whether files are read whose content is not on disk.
     """
 
@@ -162,7 +162,10 @@ def selector(rules: Rules) -> Selector:
 
 
 def shows_in_pages(rules: Rules) -> bool:
-    """Return whether all names are selected and size, time, execute bit and link suffice to detect changes."""
+    """Return whether all names are selected and listings alone show what changed.
+
+    Listings have size, time, execute bit and link.
+    """
     more = rules.checksum or rules.xattrs or rules.hard_links or rules.modes == "keep"
     return not more and rules.files_from is None and selector(rules) is _take_all
 
