@@ -60,10 +60,7 @@ class SiteReport:
 
 
 def check_site(site: Site, programs: Sequence[str] = (), on_event: Listener = ignore) -> SiteReport:
-    """Connect to the site, and check its configuration and that these programs exist.
-
-    All errors go to the report.
-    """
+    """Connect to the site and check configuration and programs; all errors go to the report."""
     report = SiteReport()
     try:
         if site.ssh is not None and site.ssh.auth == "gsi":
@@ -114,10 +111,7 @@ def _look_at_proxy(site: Site, settings: SshSettings) -> str:
 
 
 def reach_machine(site: Site, report: SiteReport, on_event: Listener) -> tuple[RemoteHost, int]:
-    """Return the site's host and the number of logins.
-
-    If `auto` had settled on SFTP, the agent is tried again.
-    """
+    """Return the site's host and the number of logins; with `auto`, the agent is tried again."""
     module = load("transfers.stores", site.kind)
 
     def with_agent() -> tuple[RemoteHost, int]:
@@ -203,10 +197,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Tuning:
-    """The measured times in seconds, and the trials.
-
-    `because` is the reason if some or all trials are missing.
-    """
+    """The measured times in seconds, and the trials; `because` is the reason if some are missing."""
 
     round_trip: float | None = None
     login_seconds: float | None = None

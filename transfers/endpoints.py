@@ -387,10 +387,7 @@ def _check_backup_overlap(endpoints: Endpoints, backup: Location) -> None:
 
 
 def check_overlap(endpoints: Endpoints) -> None:
-    """Raise `RefusedError` if source and target overlap (S20).
-
-    Files chosen by name are exempt: they are read one by one.
-    """
+    """Raise `RefusedError` if source and target overlap (S20); files chosen by name are exempt."""
     request, single = endpoints.request, endpoints.single
     if request.chosen is not None:
         return
@@ -436,10 +433,7 @@ def open_direct(endpoints: Endpoints, on_event: Listener) -> None:
 def _open_globus(
     endpoints: Endpoints, recorder: Recorder, not_by_globus: tuple[str, ...]
 ) -> GlobusMover | None:
-    """Log in to Globus where both ends have a collection and nothing else is asked for.
-
-    A dry run only checks.
-    """
+    """Log in to Globus if both ends have a collection and no option excludes it; a dry run only checks."""
     source, target, request = endpoints.origin.store, endpoints.target, endpoints.request
     plain = source.facts.globus and target.facts.globus
     reasons = () if plain else ("a dataset, a place with packs or a choice of files",)

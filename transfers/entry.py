@@ -13,10 +13,7 @@ MOST_NS = (
 
 
 class Kind(StrEnum):
-    """The type of an entry.
-
-    SPECIAL are devices, FIFOs and sockets, which are never created or opened (S2).
-    """
+    """The type of an entry; SPECIAL (device, FIFO, socket) is never created or opened (S2)."""
 
     FILE = "file"
     FOLDER = "folder"

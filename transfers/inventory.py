@@ -145,10 +145,7 @@ class InventoryRequest:
 
 
 class Inventory:
-    """One location, listed on entering and hashed as `hashed` is read.
-
-    Unreadable files are reported as `Failed`.
-    """
+    """The files at a location; `hashed` hashes them, and unreadable ones are reported as `Failed`."""
 
     tree: Tree
 

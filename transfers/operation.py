@@ -244,10 +244,7 @@ def _count_own_files_as_moved(receipt: Receipt) -> None:
 
 
 def connect(operation: Operation, stack: ExitStack, not_by_globus: tuple[str, ...] = ()) -> Endpoints:
-    """Open the endpoints of an attempt, and record their roots once.
-
-    Raises the errors of `open_endpoints`.
-    """
+    """Open the endpoints, and record their roots once. Raises the errors of `open_endpoints`."""
     request, recorder = operation.request, operation.recorder
     endpoints = open_endpoints(request, recorder, operation.stores, stack, not_by_globus)
     operation.endpoints = endpoints
@@ -280,10 +277,7 @@ def record_empty_target(endpoints: Endpoints, recorder: Recorder) -> None:
 
 
 def lock_existing(endpoints: Endpoints, *, exists: bool) -> Lock | None:
-    """Lock the target before planning, if possible.
-
-    A folder must exist to be locked; a prefix need not.
-    """
+    """Lock the target before planning; a folder must exist for that, a prefix need not."""
     facts = endpoints.target.facts
     return _lock(endpoints) if facts.locks and (exists or not facts.folders) else None
 
@@ -307,10 +301,7 @@ def _lock(endpoints: Endpoints, *, make: bool = False) -> Lock:
 
 
 def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
-    """List both sides and plan, or check a saved plan against both listings.
-
-    Record the counts and the known failures.
-    """
+    """Plan, or check a saved plan against both listings; record counts and known failures."""
     request, recorder = operation.request, operation.recorder
     recorder.record(Listing())
     exists = endpoints.target.stat() is not None
@@ -427,10 +418,7 @@ def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bo
 def _transfer(
     operation: Operation, endpoints: Endpoints, plan: TransferPlan, *, backed_up: bool, names: bool
 ) -> None:
-    """Move the files of the plan, or with `names` make the further names of files.
-
-    Nothing is replaced unless `backed_up`.
-    """
+    """Move files, or with `names` link further names; nothing is replaced unless `backed_up`."""
     answered = operation.answered
     expected = 0
 
@@ -462,10 +450,7 @@ def _transfer(
 
 
 def item_of(request: Request, number: int, action: Action) -> Item:
-    """Return what is to be carried.
-
-    A saved plan replaces only what it saw; any other plan whatever is there by then.
-    """
+    """Return the item; with a saved plan, it replaces only the entry that the plan saw."""
     # A backup gives the file a second name, which changes its ctime.
     kept = request.backup is not None and action.target is not None
     clear, exact = action.verb is Verb.RETYPE, request.saved is not None and not kept
@@ -589,10 +574,7 @@ def _adjust(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
 
 
 def finish(operation: Operation, problem: BaseException | None) -> Receipt:
-    """Complete and write the receipt, also of an operation that `problem` stopped.
-
-    Raises `IncompleteError`.
-    """
+    """Complete and write the receipt, also after `problem`. Raises `IncompleteError`."""
     recorder, endpoints = operation.recorder, operation.endpoints
     receipt = recorder.receipt
     recorder.on_event(Ended())

@@ -66,10 +66,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An entry that cannot be transferred, and why.
-
-    With `refuse`, the whole operation is refused (exit 8).
-    """
+    """An entry that cannot be transferred; with `refuse`, the whole operation is refused (exit 8)."""
 
     entry: Entry
     code: str
@@ -430,10 +427,7 @@ def _differ_in(bits: int, ours: Entry, theirs: Entry) -> bool:
 
 
 class FoldedNames:
-    """All names of both sides, case-folded, to find clashes.
-
-    All are in memory, so only for targets that fold.
-    """
+    """All case-folded names of both sides, in memory, to find clashes at targets that fold case."""
 
     def __init__(self) -> None:
         self._names: dict[str, bytes] = {}
@@ -457,9 +451,6 @@ class FoldedNames:
 
 
 def _folded(path: bytes) -> str:
-    """Return the name with case and Unicode composition folded (as macOS and ext4 `casefold` do).
-
-    Other bytes stay.
-    """
+    """Return the name with case and Unicode composition folded (as macOS and ext4 `casefold` do)."""
     text = path.decode("utf-8", "surrogateescape")
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).casefold())

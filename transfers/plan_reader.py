@@ -333,10 +333,7 @@ class SavedPlan:
 
 
 def read_plan(path: Path) -> SavedPlan:
-    """Read and check a plan.
-
-    Raises `NotFoundError`, and `RefusedError("plan-damaged")` for an invalid one.
-    """
+    """Read a plan. Raises `NotFoundError`, and `RefusedError("plan-damaged")` for an invalid one."""
     try:
         stream = path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
@@ -469,10 +466,7 @@ def _damaged(message: str, subject: str) -> RefusedError:
 
 
 def doubts_about(saved: SavedPlan) -> str:
-    """Return why the plan may not be this user's, with its owner.
-
-    "" for one that is signed here and private.
-    """
+    """Return why the plan may not be this user's; "" if it is signed here and private."""
     ours = saved.owner == os.geteuid()
     found = []
     if not ours:

@@ -436,10 +436,7 @@ def _order(action: Action) -> bytes:
 
 
 def deepest_first(actions: Iterable[Action]) -> Iterator[Action]:
-    """Reorder actions in canonical order: each folder after its contents.
-
-    Only one path's folders are held.
-    """
+    """Reorder actions in canonical order: each folder after its contents."""
     held: list[Action] = []
     for action in actions:
         while held and not action.entry.order.startswith(held[-1].entry.order):

@@ -37,10 +37,7 @@ class RetryPolicy:
         self._next = _FIRST_PAUSE
 
     def lost(self, now: float, mark: object) -> None:
-        """Note a lost connection.
-
-        A different `mark` than last time means progress, which restarts the policy.
-        """
+        """Note a lost connection; a new `mark` means progress and restarts the policy."""
         if self._since is None or mark != self._mark:
             self._since, self._mark, self._next = now, mark, _FIRST_PAUSE
 
@@ -61,10 +58,7 @@ class Reconnection:
     """
 
     def __init__(self, stores: Sequence[Store], progress: Callable[[], object], on_event: Listener) -> None:
-        """Keep the stores.
-
-        `stores` may still grow, and `progress` returns another value after each progress.
-        """
+        """Keep `stores`, which may grow, and `progress`, whose value changes with each progress."""
         self._stores = stores
         self._progress = progress
         self._on_event = on_event
@@ -72,10 +66,7 @@ class Reconnection:
         self._restarts = 0
 
     def until_done(self, act: Callable[[], Result], *, anew: bool = False) -> Result:
-        """Call `act` again after each reconnection, and return its result.
-
-        `anew` if it lists everything itself.
-        """
+        """Return what `act` returns, called again after each reconnection; `anew` if it lists by itself."""
         while True:
             try:
                 return act()

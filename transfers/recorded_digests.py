@@ -28,17 +28,14 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class DigestBook:
-    """An append-only file of digests in the ledger; a damaged one costs hashing again, never a wrong digest.
+    """A file of digests in the ledger; if damaged, files are hashed again, never a wrong digest used.
 
     A line is valid while the identity of each of its files is the same (S5): size, mtime, ctime, device and
     inode, or the ETag. Files of a store that has neither are never in it.
     """
 
     def __init__(self, folder: str, question: Any, *, keep: bool) -> None:
-        """`question` is any JSON value that names the place and what is hashed.
-
-        Without `keep` the book starts empty.
-        """
+        """Open the book for `question`, any JSON value as its key; without `keep` it starts empty."""
         name = hashlib.sha256(line_of_json({"question": question}).encode("ascii")).hexdigest()[:32]
         self._path = ledger_folder(folder) / f"{name}.jsonl"
         self._known: dict[bytes, tuple[str, str]] = {}
@@ -212,10 +209,7 @@ def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, b
 
 
 def moved_by(operation: str) -> dict[bytes, Expected] | None:
-    """Return what one operation moved to its target.
-
-    None if it is not known, or if some of it was already there.
-    """
+    """Return what an operation moved; None if unknown, or if it found files already there."""
     moved: dict[bytes, Expected] = {}
     receipt: dict[str, Any] = {}
     for record in read_records(ledger_folder("operations") / f"{operation}.jsonl"):
@@ -241,10 +235,7 @@ class CutOff:
 
 
 class MissingRecords:
-    """The recorded digests of a target, and the files without one.
-
-    `cut_off` is the reason for missing records, if known.
-    """
+    """The recorded digests of a target, and a reason (`cut_off`) for missing ones, if known."""
 
     def __init__(
         self,
@@ -254,10 +245,7 @@ class MissingRecords:
         *,
         proof: Proof = Proof.DIGEST,
     ) -> None:
-        """Keep the records.
-
-        `proof` is the proof of a comparison, whose digests may come from an earlier command.
-        """
+        """Keep the records; `proof` is the proof of a comparison (digests may be recorded ones)."""
         self._known = known
         self._proof = proof
         self._cut_off = cut_off

@@ -23,10 +23,7 @@ from transfers.stores.open_store import open_store
 
 @dataclass(frozen=True, slots=True)
 class RemovalRequest:
-    """A request to remove a file, or with `recursive` a folder.
-
-    The roots of `sites`, all configured ones, are protected.
-    """
+    """A request to remove a file, or a folder if `recursive`; the roots of `sites` are protected."""
 
     location: Location
     recursive: bool = False
@@ -112,10 +109,7 @@ class _Removal:
         return store
 
     def find(self) -> Entry:
-        """Find the entry and check that it may be removed.
-
-        A folder is the root of the last opened store.
-        """
+        """Find the entry and check it; a folder becomes the root of the last store."""
         location, recursive = self._request.location, self._request.recursive
         check_writable(location)
         check_named(location)

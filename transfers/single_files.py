@@ -178,10 +178,7 @@ def _unwritable(problem: OSError, file: Path) -> IncompleteError:
 
 
 def _part_of(file: Path) -> Path:
-    """Return the path of the partial file, whose name git-annex treats as unused content.
-
-    `file` if it would be too long.
-    """
+    """Return the partial file's path, unused content to git-annex; `file` if it is too long."""
     name = f"{file.name}.part"
     return file.with_name(name) if len(os.fsencode(name)) <= _NAME_BYTES else file
 

@@ -66,10 +66,7 @@ class Pairs(Spooled[Pair]):
 
 @dataclass(slots=True)
 class Matched:
-    """The pairs to compare.
-
-    `nobodys` counts files without an expected digest that are not required to have one.
-    """
+    """The pairs to compare; `nobodys` counts files without an expected digest."""
 
     pairs: Pairs = field(default_factory=Pairs)
     nobodys: int = 0
@@ -224,10 +221,7 @@ class Verification:
         self.receipt.coverage = self._coverage
 
     def run(self) -> Receipt:
-        """Hash and compare.
-
-        Raises the errors of connecting and listing, and `NotFoundError("nothing-recorded")`.
-        """
+        """Hash and compare. Raises errors of connecting and listing, `NotFoundError("nothing-recorded")`."""
         with ExitStack() as stack:
             self._recorder.start(stack)
             try:
@@ -276,10 +270,7 @@ class Verification:
         return found
 
     def _unknown(self, path: bytes) -> None:
-        """Report a file without a recorded digest.
-
-        With a manifest, such files are not part of the request.
-        """
+        """Report a file without a recorded digest, unless a manifest defines the files."""
         if self._question.manifest is None:
             self._coverage.files_unrecorded += 1
             self._recorder.record(Unverified(path, "unrecorded", "no digest is on record for it"))
@@ -358,10 +349,7 @@ class Verification:
             self._recorder.record(Failed(pair.entries[-1].path, "differs", reason))
 
     def _key(self) -> list[Any]:
-        """Return the key of the request: roots, expected digests, and selection.
-
-        Only the same key can be resumed.
-        """
+        """Return the key of the request (roots, digests, selection), which must be equal to resume."""
         question = self._question
         against = question.manifest.fingerprint if question.manifest is not None else ""
         sample = str(question.sample) if question.sample is not None else ""

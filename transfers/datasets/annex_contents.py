@@ -91,10 +91,7 @@ class KeptPlace:
         return self._there
 
     def whole(self) -> Store | None:
-        """Return the same store if it handles single small files without a lock.
-
-        Cached, because every request needs it.
-        """
+        """Return the same store if it handles small files without a lock; cached for all requests."""
         self.store()
         return self._whole
 
@@ -110,10 +107,7 @@ class KeptPlace:
         return store
 
     def find(self, path: bytes) -> Entry | None:
-        """Return the entry at a path.
-
-        Raise `NotFoundError` if the root is missing, such as an unmounted disk.
-        """
+        """Return the entry at a path; raise `NotFoundError` if the root is missing (not mounted)."""
         reason = unsafe_component(path)
         if reason:
             raise self._unsafe(path, reason)
@@ -229,10 +223,7 @@ class AnnexContents:
         self._place.ask(self._make)
 
     def is_present(self, path: bytes, size: int | None = None) -> bool:
-        """Return whether a file exists (of that size, if given).
-
-        Raises `NotFoundError` if the root is missing.
-        """
+        """Return whether a file (of that size) exists. Raises `NotFoundError` if the root is missing."""
         return self._place.ask(lambda: self._present(path, size))
 
     def store(self, path: bytes, file: Path, progress: Progress) -> None:
@@ -240,10 +231,7 @@ class AnnexContents:
         self._place.ask(lambda: self._store(path, file, progress))
 
     def retrieve(self, path: bytes, file: Path, progress: Progress, digest: str | None = None) -> None:
-        """Download a file into `file`, and verify its sha256 if given.
-
-        `file` may have the start of the content already.
-        """
+        """Download into `file`, which may have the start already; verify the sha256 if given."""
         self._place.ask(lambda: self._retrieve(path, file, progress, digest))
 
     def remove(self, path: bytes) -> None:
@@ -255,10 +243,7 @@ class AnnexContents:
         self._place.ask(lambda: self._remove_folder(path))
 
     def rename(self, path: bytes, other: bytes) -> bool:
-        """Rename a file at the site without a transfer.
-
-        Return False, with nothing changed, if the store cannot.
-        """
+        """Rename a file without a transfer; return False, with nothing changed, if that is not possible."""
         return self._place.ask(lambda: self._rename(path, other))
 
     def files(self) -> list[Entry]:

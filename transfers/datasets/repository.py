@@ -75,10 +75,7 @@ RESERVED = frozenset({b".git", b".datalad", b".gitattributes", b".gitmodules"})
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository.
-
-    `root` is absolute without symlinks, `git` its git folder, `annex` whether git-annex is used.
-    """
+    """A repository: absolute `root` without symlinks, git folder, and whether git-annex is used."""
 
     root: bytes
     git: bytes
@@ -215,10 +212,7 @@ def ask_git(
 def ask_annex(
     repository: Repository, *words: str, stdin: bytes = b""
 ) -> tuple[Finished, Iterator[dict[str, Any]]]:
-    """Return the result of `git annex WORDS --json` and its records.
-
-    Raises `NotFoundError` without git-annex.
-    """
+    """Return the result and records of `git annex WORDS --json`. Raises `NotFoundError` without git-annex."""
     finished = run_annex(repository, *words, "--json", "--json-error-messages", stdin=stdin)
     return finished, _records(finished.stdout)
 
@@ -284,10 +278,7 @@ def told_by(program: str, finished: Finished) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the user's environment without git's variables and prompts.
-
-    hibali's programs are last in PATH.
-    """
+    """Return the user's environment without git's variables and prompts; hibali's PATH is last."""
     kept = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
     ours = str(Path(sys.executable).parent)
     path = os.pathsep.join(part for part in (kept.get("PATH", os.defpath), ours) if part)
@@ -363,10 +354,7 @@ class Content(NamedTuple):
 
 
 class Contents:
-    """The files below a path of a repository and of repositories in it.
-
-    Names are relative; b"" is the path itself.
-    """
+    """The files below a path, in nested repositories, too. Names are relative; b"" is the path."""
 
     def __init__(self, place: RepositoryPath, on_event: Listener) -> None:
         self.place = place
@@ -428,10 +416,7 @@ class Contents:
         return self.key(path, link)
 
     def bring(self, paths: Iterable[bytes]) -> None:
-        """Get the missing content of these files, and keep the reasons of failures.
-
-        One command runs for each repository.
-        """
+        """Get missing content with one command per repository, and keep the reasons of failures."""
         wanted: dict[Repository, dict[bytes, int]] = {}
         for path in paths:
             if self.find(path) is not None:
@@ -458,10 +443,7 @@ def look_into(path: bytes) -> Contents | None:
 
 
 def bring_here(path: bytes) -> None:
-    """Get annexed content at and below an absolute path.
-
-    Raises `IncompleteError` if some could not be got.
-    """
+    """Get annexed content at and below an absolute path. Raises `IncompleteError` if some fails."""
     contents = look_into(path)
     if contents is None:
         return
@@ -476,10 +458,7 @@ def bring_here(path: bytes) -> None:
 
 
 def _files_below(root: bytes) -> Iterator[bytes]:
-    """Yield the files and symlinks below a path, without the repository's own.
-
-    B"" if the path is a file itself.
-    """
+    """Yield files and symlinks below a path, except the repository's own; b"" for a file."""
     path = Path(os.fsdecode(root))
     if path.is_symlink() or not path.is_dir():
         yield b""

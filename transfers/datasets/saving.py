@@ -112,10 +112,7 @@ class _Saving:
         return commit
 
     def _is_to_annex(self, name: bytes) -> bool:
-        """Return whether it is a file.
-
-        Symlinks are skipped, because `git annex add` would recreate them with another time.
-        """
+        """Return whether it is a file; `git annex add` would recreate a symlink with another time."""
         path = Path(os.fsdecode(self._repository.root + b"/" + name))
         return path.is_file() and not path.is_symlink()
 
@@ -268,10 +265,7 @@ def commit_message(receipt: Receipt) -> str:
 
 
 class Unsaved:
-    """The absolute names that this and earlier commands changed and did not commit.
-
-    Used only with the target locked.
-    """
+    """The absolute names that are changed and not committed; used only with the target locked."""
 
     def __init__(self, where: bytes) -> None:
         """Open a new file of names; `where` is the target, without symlinks."""

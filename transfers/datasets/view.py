@@ -45,10 +45,7 @@ _AT_ONCE = 256
 
 
 class ContentReading:
-    """A reader of contents, with annexed files resolved.
-
-    It uses a store that includes git-annex's objects.
-    """
+    """A reader of annexed contents, with a store that includes git-annex's objects."""
 
     def __init__(
         self, contents: Contents, location: Location, opener: Opener, *, brings: bool = True
@@ -186,10 +183,7 @@ class DatasetStore(StoreView):
         return self.store.facts.of_view(keeps=False, attributes=False, hard_links=False, reserved=RESERVED)
 
     def receive(self, saving: Saving) -> None:
-        """Use it as a target: files without content count as missing.
-
-        Raises the errors of `Changes.check`.
-        """
+        """Treat files without content as missing. Raises the errors of `Changes.check`."""
         self._receives = True
         self._changes.check(saving)
 
@@ -258,10 +252,7 @@ class DatasetStore(StoreView):
         return self._reading.digest(entries)
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
-        """See Store.
-
-        Each name is recorded before its file is committed, so that the git commit includes it.
-        """
+        """See Store; each name is recorded before its file is committed, for the git commit."""
 
         def noted() -> Iterator[Payload]:
             for payload in payloads:
@@ -280,10 +271,7 @@ class DatasetStore(StoreView):
                 yield committed
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store; of an annexed file only the name is removed.
-
-        `git annex dropunused` removes the content.
-        """
+        """See Store; only the name of an annexed file is removed (content: `git annex dropunused`)."""
         asked: deque[Entry] = deque()
 
         def listed() -> Iterator[Entry]:

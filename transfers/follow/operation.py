@@ -417,10 +417,7 @@ class Follower:
             self.operation.recorder.record(Noted(f"{printable(path) or '.'}: not sent yet: {message}"))
 
     def _grow(self, cycle: Cycle, grown: dict[bytes, Entry | None]) -> Iterator[int]:
-        """Send the tails of grown files.
-
-        Yield the bytes of each, and put the target's new entries into `grown`.
-        """
+        """Send tails of grown files; yield the bytes of each; `grown` receives the target's entries."""
         source, target = self.endpoints.origin, self.endpoints.target
         tails = (
             Tail(source.path_of(action.entry), action.entry, action.target.size)

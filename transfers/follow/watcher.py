@@ -342,9 +342,7 @@ class SourceWatcher:
             return True
         marker = self._following.marker
         if is_marker(marker, entry.path):
-            return (
-                seen.scans > 1
-            )  # the previous scan began after the marker existed
+            return seen.scans > 1  # the previous scan began after the marker existed
         if marker is not None:
             return self.marked(entry)
         return is_quiet(seen, now, self._following.quiet)

@@ -45,10 +45,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """The head of an index: `size` and `digest` of the tar file.
-
-    They are 0 and None for a pack that only records deletions.
-    """
+    """The head of an index: size and sha256 of the tar file; unset if it only records deletions."""
 
     name: str
     size: int = 0
@@ -61,10 +58,7 @@ class Pack:
 
 
 def pack_name(generation: int, layout: str) -> str:
-    """Return the name of a pack.
-
-    The same content has the same name again, so that an upload can be resumed.
-    """
+    """Return the name of a pack; equal content has an equal name, so that an upload can be resumed."""
     return f"pack-{generation:06d}-{layout[:16]}"
 
 
@@ -394,10 +388,7 @@ def gather(items: Iterable[Item], pack_bytes: int) -> Iterator[list[Item]]:
 
 
 def lay_out(items: list[Item], generation: int, piece: int) -> Layout:
-    """Compute offsets and name.
-
-    The tar file is named by a hash of its headers and has the newest member's time.
-    """
+    """Compute the offsets; the tar file has a name from a hash of its headers, and the newest time."""
     units = tuple(group_units(items, lambda: piece))
     offsets: dict[int, int] = {}
     summed = hashlib.sha256()

@@ -43,10 +43,7 @@ class PackedPlace:
     """The packs below the root of a store, read at first use and then cached. For one thread only."""
 
     def __init__(self, store: Store, subject: str, *, known: bool = True) -> None:
-        """Keep the store.
-
-        `subject` is the root in messages, `known` whether it is already known to be packed.
-        """
+        """Keep the store; `subject` is for messages, `known` whether the root is known to be packed."""
         self._known = known
         self.store = store
         self._subject = subject

@@ -123,10 +123,7 @@ class MemberReading:
         return payload
 
     def _prove(self, unit: Unit, position: int, content: Any) -> tuple[str | None, Proof] | Problem:
-        """Compare the content with the digest recorded at packing time.
-
-        The receiver compares it with that digest, too.
-        """
+        """Compare the content with the digest recorded at packing, as the receiver does, too."""
         item = unit.items[position]
         known = item.entry.digest
         if not unit.segment:
@@ -196,10 +193,7 @@ class PackedStore(StoreView):
     """A read-only view of a packed root, or of a folder or file in it."""
 
     def __init__(self, place: PackedPlace, subject: str, below: bytes = b"", *, counts: bool = True) -> None:
-        """Create a view of `below`, a path in the root.
-
-        Of several views, only one `counts` transferred bytes.
-        """
+        """Create a view of the path `below`; only one of several views `counts` transferred bytes."""
         super().__init__(place.store)
         self.place = place
         self._subject = subject
@@ -381,10 +375,7 @@ class Seeing:
         return self._opener(location.parent)
 
     def _depth(self, store: Store, found: Entry | None, location: Location) -> int | None:
-        """Return the number of components between a packed root and the location.
-
-        None if it is in no packed root.
-        """
+        """Return the number of components below the packed root; None if there is none."""
         if store.facts.reports_packs:
             if store.packed_at is None:
                 return None

@@ -225,10 +225,7 @@ class Connection:
         self._posted.append(word)
 
     def answers(self, asked_at: float | None = None) -> list[protocol.Frame]:
-        """Read the answers to all posted requests, the first sent at `asked_at` (monotonic clock).
-
-        Raises the first error.
-        """
+        """Read the answers to posted requests, the first sent at `asked_at`; raises the first error."""
         posted, self._posted = self._posted, []
         found = []
         refused: HibaliError | None = None

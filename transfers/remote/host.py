@@ -52,40 +52,28 @@ class RemoteHost(Protocol):
         """Expand a path that may start with `~/` or `$NAME` to an absolute one; nothing else is expanded."""
 
     def facts(self) -> dict[str, str]:
-        """Return host, user (name), home, python, boot, clock (seconds since the epoch) as the host reports them."""
+        """Return host, user (name), home, python, boot, and clock (seconds since the epoch)."""
 
     def stat(self, path: bytes) -> Entry | None:
         """Describe a path, following a symlink in the last component; None when absent."""
 
     def is_private(self, path: bytes) -> bool:
-        """Return whether it is a folder of this account or root that others cannot write to.
-
-        Symlinks are followed.
-        """
+        """Return whether it is a folder of this account or root, not writable by others; follows symlinks."""
 
     def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
-        """Create a folder and its parents, 0700.
-
-        With `exclusive`, only one caller ever gets True for a path.
-        """
+        """Create a folder and its parents, 0700; with `exclusive`, only one caller ever gets True."""
 
     def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
         """Write a small private file, atomically and durably."""
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
-        """Read up to `maximum` bytes of a regular file from `offset`, without following symlinks.
-
-        None when absent.
-        """
+        """Read up to `maximum` bytes of a regular file (no symlink) from `offset`; None when absent."""
 
     def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
         """Create these folders, parents first, and write all the files as `put` does, in few round trips."""
 
     def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
-        """Read the first `maximum` bytes of each, in few round trips.
-
-        None where it is not a readable regular file.
-        """
+        """Read the first `maximum` bytes of each, in few round trips; None if not a readable file."""
 
     def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         """Copy each source to its target as `copy` does, in few round trips."""

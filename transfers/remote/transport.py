@@ -330,10 +330,7 @@ _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 
 
 def gate_script(python: str, *, agent: bool = True) -> str:
-    """Return the script of the forced command, for the site's `python`.
-
-    Without `agent`, only SFTP transfers files.
-    """
+    """Return the script of the forced command; without `agent`, only SFTP transfers files."""
     if not _PYTHON.fullmatch(python):
         raise UsageError("unsafe-python", "`python` can only have letters, digits and _./+-", subject=python)
     text = Path(__file__).with_name("gate.sh").read_text("ascii")
