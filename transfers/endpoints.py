@@ -45,18 +45,18 @@ _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
 @dataclass(slots=True)
 class Endpoints:
-    """Source and target as one attempt opened them, and the ways to carry bytes between them.
+    """The opened source and target of one attempt, and the ways to transfer between them.
 
     Attributes:
-        request: what they were opened for.
+        request: the transfer.
         root: the store at the location of the source.
-        source: what is read: `root`, or one file of the folder that holds it.
+        source: what is read: `root`, or one file of its parent folder.
         target: the store that is written.
         plain_target: the same without the view that writes packs; a `DatasetStore` in a dataset.
         stack: closes everything that the attempt opens.
-        stream: carries bytes through this machine, or straight from site to site.
-        direct: the connection from site to site, where there is one.
-        globus: carries bytes by Globus, where both ends have a collection.
+        stream: transfers through this machine, or directly from site to site.
+        direct: the connection from site to site, if there is one.
+        globus: transfers by Globus, if both endpoints have a collection.
     """
 
     request: Request
@@ -71,12 +71,12 @@ class Endpoints:
 
     @property
     def single(self) -> SingleSource | None:
-        """The source, where it is one file."""
+        """The source if it is one file, else None."""
         return self.source if isinstance(self.source, SingleSource) else None
 
     @property
     def origin(self) -> Origin:
-        """The store that is read, and the name of the file in it where it is one file."""
+        """The store that is read, and the file's name in it if the source is one file."""
         return Origin(self.single.store, self.single.name) if self.single else Origin(self.root)
 
     @property

@@ -87,12 +87,12 @@ class Operation:
 def synchronise(request: Request, on_event: Listener = ignore) -> Receipt:
     """Execute a transfer and return its receipt, whose `exit` is the exit code.
 
-    The receipt is in the ledger also where this raises, except before the operation is recorded.
+    The receipt is in the ledger even if this raises, unless the operation was not recorded yet.
 
     Raises:
-        RefusedError: it must not be done; nothing was changed.
-        TryLaterError, AccessError, NotFoundError: an endpoint stopped it.
-        IncompleteError: everything is in a dataset, and could not be saved there.
+        RefusedError: a rule forbids it; nothing was changed.
+        TryLaterError, AccessError, NotFoundError: an endpoint failed.
+        IncompleteError: everything was transferred into a dataset, but not committed there.
     """
     check_writable(request.target)
     with ExitStack() as stack:
@@ -141,7 +141,7 @@ def plan_only(
 def start_operation(
     request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False
 ) -> Operation:
-    """Begin the journal, unless it is a dry run. Raises `RefusedError` where the ledger cannot be written."""
+    """Begin the journal, unless it is a dry run. Raises `RefusedError` if the ledger cannot be written."""
     recorder = Recorder(request.operation, request.source.text, request.target.text, on_event)
     if not dry:
         recorder.start(stack)
@@ -283,7 +283,7 @@ def lock_existing(endpoints: Endpoints, *, exists: bool) -> Lock | None:
 
 
 def make_root_and_lock(endpoints: Endpoints, lock: Lock | None) -> Lock | None:
-    """Make the target's root, and lock it where it could not be locked before."""
+    """Create the target's root, and lock it if that was not possible before."""
     if lock is None and endpoints.target.facts.locks:
         return _lock(endpoints, make=True)
     endpoints.target.make_root()
@@ -466,13 +466,13 @@ def carry(
     size: int,
     on_result: Callable[[Committed], None],
 ) -> int:
-    """Carry items of `size` bytes in all to the target.
+    """Transfer items to the target.
 
     Args:
-        operation: gets the events and the answered numbers.
-        endpoints: where they are carried from and to.
-        items: what is carried.
-        size: for the number of connections.
+        operation: receives the events and the answered numbers.
+        endpoints: the source and the target.
+        items: the items to transfer.
+        size: their total size in bytes, which determines the number of connections.
         on_result: called for every item that was committed or failed.
 
     Returns:
@@ -514,7 +514,7 @@ def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
 
 
 def record_result(recorder: Recorder, result: Committed) -> None:
-    """Record what happened to one item."""
+    """Record the result of one item."""
     entry, problem = result.item.entry, result.problem
     if problem is not None:
         recorder.record(Failed(entry.path, problem.code, problem.message))

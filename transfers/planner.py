@@ -356,7 +356,7 @@ def _counted_target(entries: Iterable[Entry], plan: TransferPlan) -> Iterator[En
 
 
 def listed(side: Side, unlisted: Unlisted) -> Iterator[Entry]:
-    """List a side; what it could not list goes to `unlisted`."""
+    """List a side; unlisted names go to `unlisted`."""
     return _gathered(side.list(), unlisted)
 
 

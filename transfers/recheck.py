@@ -296,7 +296,7 @@ class _Recheck:
         return _ADJUST
 
     def settle(self) -> None:
-        """Compare by digest where the rules require it."""
+        """Compare by digest if the rules require it."""
         numbers = iter(self._numbers)
         for judged in settle(self._source, self._target, self._compared, self._rules):
             number = next(numbers)

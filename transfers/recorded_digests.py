@@ -102,7 +102,7 @@ class DigestBook:
 
 
 def _identity(entries: list[Entry]) -> str | None:
-    """Return one hash of the identities of all; None where a store reports too little."""
+    """Return one hash of the identities of all; None if a store reports too little."""
     parts = list(_parts(entries))
     if None in parts:
         return None
@@ -129,9 +129,9 @@ class Expected:
 
 
 def recorded_digests(location: Location, where: bytes) -> dict[bytes, Expected]:
-    """Return path to digest, from every operation that wrote at, above or below `where`, oldest first.
+    """Return the digests by path from all operations that wrote at, above or below `where`, oldest first.
 
-    Paths are relative to `where`, the root as its store knows it; b"" is a file of that very name.
+    Paths are relative to `where`, the root as its store knows it; b"" is a file with that name.
     """
     known: dict[bytes, Expected] = {}
     for journal in sorted(ledger_folder("operations").glob("*.jsonl"), key=_began):

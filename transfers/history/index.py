@@ -150,7 +150,7 @@ class Story:
 
     @property
     def rate(self) -> float | None:
-        """The rate in bytes per second; None where nothing moved."""
+        """The rate in bytes per second; None if nothing moved."""
         moved, seconds = self.operation.number("bytes_moved"), self.operation.seconds
         return moved / seconds if moved and seconds else None
 

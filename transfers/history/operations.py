@@ -67,7 +67,7 @@ class OperationRoot:
         return None
 
     def holds(self, other: OperationRoot) -> bool:
-        """Return whether `other` is this place or below it."""
+        """Return whether `other` is this root or below it."""
         return other.way_to(self) == b""
 
 

@@ -1,4 +1,4 @@
-"""Read the indexes of a packed place and ranges of its tar files."""
+"""Read the indexes of a packed root and ranges of its tar files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Range(NamedTuple):
 
 
 class MemberSpool(Spooled[Member]):
-    """The members of a packed place."""
+    """The members of a packed root."""
 
     def _pack(self, value: Member) -> list[Any]:
         return [entry_to_list(value.entry), value.generation, value.gone]
@@ -172,7 +172,7 @@ class PackedPlace:
             yield payload.problems.get(0) or payload
 
     def _tar_of(self, wanted: Range) -> tuple[int, Entry | None]:
-        """Return the tar file of a range with its number; None where it is missing or was replaced."""
+        """Return the tar file of a range with its number; None if it is missing or was replaced."""
         number, tar = self._tars.get(wanted.pack, (0, None))
         pack = self._packs.get(wanted.pack)
         return number, tar if tar is not None and pack is not None and tar.size == pack.size else None

@@ -115,10 +115,10 @@ class RemoteHost(Protocol):
 
 @runtime_checkable
 class KnowsPrograms(Protocol):
-    """A host where programs can be found by name and run with any arguments."""
+    """A host that can find programs by name and run them with any arguments."""
 
     def which(self, names: Sequence[str]) -> Mapping[str, str | None]:
-        """Find each program by name; None where it is missing."""
+        """Find each program by name; None if it is missing."""
 
 
 @runtime_checkable

@@ -44,7 +44,7 @@ def open_either(
     with_sftp: Callable[[Client, int], Opened],
     on_event: Listener = ignore,
 ) -> Opened:
-    """Open the agent or SFTP, as the site's `transport` says; `auto` remembers where only SFTP works."""
+    """Open the agent or SFTP, by the site's `transport`; `auto` remembers that only SFTP works."""
     way = _settled(site, bulk=bulk)
     if way == "agent":
         return with_agent()
@@ -60,7 +60,7 @@ def open_either(
 
 
 def _settled(site: Site, *, bulk: bool) -> str:
-    """Return `agent`, `sftp`, or `auto` where it is not known yet."""
+    """Return `agent`, `sftp`, or `auto` if it is not known yet."""
     if site.ssh is None:
         return "agent"
     if site.ssh.transport != "auto":
@@ -101,7 +101,7 @@ def sftp_host(site: Site, client: Client) -> RemoteHost:
 
 
 def forget(site: Site) -> None:
-    """Let the next call try the agent again."""
+    """Forget the remembered transport, so that the agent is tried again."""
     path = _file(site)
     record = _read(path)
     if record.pop("transports", None):
@@ -299,7 +299,7 @@ def _batches(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
 
 
 def _cut(sizes: list[int], body: bytes, count: int) -> list[bytes | None]:
-    """Split concatenated contents; raises `ValueError` where the sizes do not add up."""
+    """Split concatenated contents; raises `ValueError` if the sizes do not add up."""
     if len(sizes) != count or sum(max(size, 0) for size in sizes) != len(body):
         raise ValueError
     found: list[bytes | None] = []
