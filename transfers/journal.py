@@ -74,7 +74,7 @@ class Receipt:
     logins: int = 0
     reconnects: int = 0
     limited_by: str | None = None
-    mover: str | None = None  # which mover carried the bytes; None where nothing was carried
+    mover: str | None = None  # the mover's name; None if nothing was transferred
     exit: Exit = Exit.DONE
     failures: list[Failed] = field(default_factory=list)
     coverage: Coverage | None = None  # only of a verification

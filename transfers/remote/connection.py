@@ -32,8 +32,8 @@ BOOTSTRAP = (
     "exec(zlib.decompress(r(int(r(8)))))"
 )
 
-# Finds the modules that were sent, and compiles each when it is first imported; the class of a specification (PEP 451)
-# is taken from an existing one, because importing it is slow.
+# Finds the modules that were sent, and compiles each at its first import; the class of a specification
+# (PEP 451) is taken from an existing one, because importing it is slow.
 _FINDER = """
 import sys
 class Sent:
