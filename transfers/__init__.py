@@ -1,1 +1,1 @@
-"""Moving data between places, with proof."""
+"""Move data between sites and verify it."""

@@ -1,4 +1,4 @@
-"""Check a site without leaving anything behind, end leftovers, and tune its connection."""
+"""Check a site without leaving files behind, abort stale uploads, and tune the connection."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from transfers.stores.sftp.client import Client
 def clean_site(
     site: Site, *, older_than: float, everybody: bool, dry: bool, on_event: Listener = ignore
 ) -> Iterator[Leftover]:
-    """Abort uploads older than that many seconds, and tell of each that there is; `dry` only tells.
+    """Abort uploads that are older than `older_than` seconds, and yield each; with `dry`, only yield them.
 
-    Without `everybody` only those that this machine began. Raises `UsageError` for a site where nothing can be left:
-    what an interrupted push leaves in a folder is taken away by the next push there.
+    Without `everybody`, only uploads that this machine started. Raises `UsageError` for a site without such
+    uploads: in a folder, the next push removes what an interrupted push left.
     """
     module = load("transfers.stores", site.kind)
     if not hasattr(module, "clean"):
@@ -53,14 +53,14 @@ def clean_site(
 
 @dataclass(slots=True)
 class SiteReport:
-    """What was found, by name, and what is wrong."""
+    """The facts of a site by name, and the problems found."""
 
     facts: dict[str, str | int | bool] = field(default_factory=dict)
     problems: list[HibaliError] = field(default_factory=list)
 
 
 def check_site(site: Site, programs: Sequence[str] = (), on_event: Listener = ignore) -> SiteReport:
-    """Reach the site and check what its configuration says of it, and that it has these programs; raises nothing but a bug."""
+    """Connect to the site and check configuration and programs; all errors go to the report."""
     report = SiteReport()
     try:
         if site.ssh is not None and site.ssh.auth == "gsi":
@@ -82,7 +82,7 @@ def check_site(site: Site, programs: Sequence[str] = (), on_event: Listener = ig
 
 
 def check_store(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
-    """Reach the store of a site; fills `facts`. Raises the errors of reaching it."""
+    """Connect to the store of a site and fill `facts`. Raises the errors of connecting."""
     module = load("transfers.stores", site.kind)
     if hasattr(module, "check"):
         module.check(site, facts, on_event=on_event)
@@ -96,7 +96,7 @@ def check_store(site: Site, facts: dict[str, str | int | bool], *, on_event: Lis
 
 
 def _check_collection(site: Site, report: SiteReport, on_event: Listener) -> None:
-    """The collection of a site that is reached in another way, too."""
+    """Check the Globus collection of a site that has another kind of store."""
     try:
         load("transfers.stores", "globus").check(site, report.facts, on_event=on_event)
     except HibaliError as problem:
@@ -104,14 +104,14 @@ def _check_collection(site: Site, report: SiteReport, on_event: Listener) -> Non
 
 
 def _look_at_proxy(site: Site, settings: SshSettings) -> str:
-    """How long it is valid; looked at even where a kept login needs none."""
+    """Return how long the GSI proxy is valid; checked even if a kept login does not need it."""
     from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 
     return f"valid for {format_time_left(seconds_left(ready_proxy(settings.proxy, subject=site.name).path))}"
 
 
 def reach_machine(site: Site, report: SiteReport, on_event: Listener) -> tuple[RemoteHost, int]:
-    """The machine there, and how many logins it took; where `auto` found only SFTP, the agent is tried again."""
+    """Return the site's host and the number of logins; with `auto`, the agent is tried again."""
     module = load("transfers.stores", site.kind)
 
     def with_agent() -> tuple[RemoteHost, int]:
@@ -137,7 +137,7 @@ def _check_machine(site: Site, programs: Sequence[str], host: RemoteHost, report
         _check_folder(site, host, report, f"root {name}", path, needed=True)
     _check_folder(site, host, report, "work", site.work, needed=False)
     if not isinstance(host, AgentHost):
-        return  # behind a gate only an answer shows that a word is allowed, and asking is not for free
+        return  # a forced command shows only by a request whether it allows a program, which costs time
     for program, found in host.which(programs).items():
         report.facts[program] = found or "not found"
         if found is None:
@@ -175,17 +175,17 @@ def _check_folder(
         )
 
 
-TRIAL_BYTES = 64 * 1024 * 1024  # at most this much goes there, and comes back, in one trial
-_QUESTIONS = 5  # the quickest answer of so many is the round trip
+TRIAL_BYTES = 64 * 1024 * 1024  # sent, and received again, in one trial at most
+_QUESTIONS = 5  # number of requests; the fastest one is the round trip
 _TRIAL_SECONDS = 5.0
-_LINES_SECONDS = 30.0  # for further lines to come up, beside the pauses between logins
+_LINES_SECONDS = 30.0  # to open further channels, in addition to the pauses between logins
 _NOTHING_TO_SET = "only ssh sites have `logins` and `channels`; elsewhere hibali spreads its work by itself"
 _GOOD = 0.9  # a setting is as good as the best one when it reaches this share of it
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one setting reached, in bytes a second; `lines` were there, where fewer came than asked for."""
+    """The rates of one setting, in bytes per second; `lines` is the number of channels that were opened."""
 
     logins: int
     channels: int
@@ -197,7 +197,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Tuning:
-    """What was measured, in seconds and trials; `because` says why there is none, or why no more."""
+    """The measured times in seconds, and the trials; `because` is the reason if some are missing."""
 
     round_trip: float | None = None
     login_seconds: float | None = None
@@ -206,17 +206,17 @@ class Tuning:
 
     @property
     def proposed(self) -> Trial | None:
-        """The most modest trial that is as good as the best in both directions; None where only one was tried.
+        """The smallest setting that is as fast as the best one in both directions.
 
-        `channels` is the most that may be opened, and over a short line fewer are in any case.
+        None if only one was tried. Its `channels` is a maximum; a short round trip needs fewer.
         """
         return propose(self.trials) if len(self.trials) > 1 else None
 
 
 def settings_to_try(round_trip: float, logins: int, rate: int = 0) -> list[tuple[int, int]]:
-    """Logins and channels, the more modest first: one channel, several, and up to `logins` logins.
+    """Return pairs of logins and channels, smallest first: one channel, several, and up to `logins` logins.
 
-    Where answers come at once, or the limit of `rate` bytes a second is low, one channel is all it takes.
+    With a very short round trip, or a low limit of `rate` bytes per second, one channel is enough.
     """
     if count_lines(round_trip, sys.maxsize, 2, rate) == 1:
         return [(1, 1)]
@@ -225,7 +225,7 @@ def settings_to_try(round_trip: float, logins: int, rate: int = 0) -> list[tuple
 
 
 def propose(trials: Iterable[Trial]) -> Trial | None:
-    """The first trial that reaches nine tenths of the best, up and down; where none does, the one nearest to that."""
+    """Return the first trial that reaches 90 % of the best rate, up and down, or the one closest to that."""
     found = list(trials)
     if not found:
         return None
@@ -240,10 +240,10 @@ def propose(trials: Iterable[Trial]) -> Trial | None:
 def tune(
     site: Site, place: Location | None, logins: int | None = None, on_event: Listener = ignore
 ) -> Tuning:
-    """Measure with random data in a folder of its own below `place`, which is removed again; None where there is nothing to set.
+    """Measure with random data in a temporary folder below `place`.
 
-    Up to `logins` logins are tried, by default as many as the site's settings allow, and none that would ask for
-    anything. Raises what reaching or writing raises.
+    `place` is None for a site without settings. Up to `logins` logins are tried, by default the site's
+    setting, and none that would prompt. Raises the errors of connecting and writing.
     """
     tuning = Tuning()
     settings = site.ssh
@@ -298,7 +298,7 @@ def _try_all(tuning: Tuning, site: Site, there: Location, logins: int, on_event:
 
 
 def _try(site: Site, there: Location, number: int, logins: int, channels: int, on_event: Listener) -> Trial:
-    """One setting: up, and the same back down."""
+    """Measure one setting, up and down."""
     assert site.ssh is not None
     tried = replace(site, ssh=replace(site.ssh, logins=logins, channels=channels))
     with ExitStack() as stack:
@@ -316,7 +316,7 @@ def _try(site: Site, there: Location, number: int, logins: int, channels: int, o
 
 
 def _send(store: PosixStore, rate: int, where: str) -> tuple[int, int]:
-    """How much went there, and how many bytes a second."""
+    """Return the bytes sent and the bytes per second."""
     began = time.monotonic()
     sent = 0
 
@@ -335,7 +335,7 @@ def _send(store: PosixStore, rate: int, where: str) -> tuple[int, int]:
 
 
 def _fetch(store: PosixStore) -> int:
-    """How many bytes a second come back."""
+    """Return the bytes per second received."""
     there = [entry for entry in store.list() if entry.kind is Kind.FILE]
     began = time.monotonic()
     come = 0
@@ -348,7 +348,7 @@ def _fetch(store: PosixStore) -> int:
 
 
 class _Noise(Source):
-    """A source of random files of one pack each, which nothing on the way can make smaller."""
+    """A source of random files of one batch each, which cannot be compressed."""
 
     facts = AGENT_FACTS
 
@@ -357,7 +357,7 @@ class _Noise(Source):
         self._digest = hashlib.sha256(self._content).hexdigest()
 
     def list(self) -> Iterator[Entry]:
-        """Nobody lists it."""
+        """Return no entries; the listing is not used."""
         return iter(())
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:

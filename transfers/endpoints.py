@@ -45,18 +45,18 @@ _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
 @dataclass(slots=True)
 class Endpoints:
-    """Source and target as one attempt opened them, and the ways to carry bytes between them.
+    """The opened source and target of one attempt, and the ways to transfer between them.
 
     Attributes:
-        request: what they were opened for.
+        request: the transfer.
         root: the store at the location of the source.
-        source: what is read: `root`, or one file of the folder that holds it.
+        source: what is read: `root`, or one file of its parent folder.
         target: the store that is written.
         plain_target: the same without the view that writes packs; a `DatasetStore` in a dataset.
         stack: closes everything that the attempt opens.
-        stream: carries bytes through this machine, or straight from site to site.
-        direct: the connection from site to site, where there is one.
-        globus: carries bytes by Globus, where both ends have a collection.
+        stream: transfers through this machine, or directly from site to site.
+        direct: the connection from site to site, if there is one.
+        globus: transfers by Globus, if both endpoints have a collection.
     """
 
     request: Request
@@ -71,17 +71,17 @@ class Endpoints:
 
     @property
     def single(self) -> SingleSource | None:
-        """The source, where it is one file."""
+        """The source if it is one file, else None."""
         return self.source if isinstance(self.source, SingleSource) else None
 
     @property
     def origin(self) -> Origin:
-        """The store that is read, and the name of the file in it where it is one file."""
+        """The store that is read, and the file's name in it if the source is one file."""
         return Origin(self.single.store, self.single.name) if self.single else Origin(self.root)
 
     @property
     def target_side(self) -> Side:
-        """What is listed and compared at the target."""
+        """The side that is listed and compared at the target."""
         return SingleTarget(self.target, self.single.shown) if self.single else self.target
 
     @property
@@ -100,12 +100,12 @@ class Endpoints:
 
     @property
     def required_proof(self) -> Proof:
-        """The weakest proof that is good enough for a moved file."""
+        """The weakest accepted proof of a moved file."""
         best = weakest(self.source.facts.proof_read, self.target.facts.proof_write)
         return self.request.rules.require_proof or best
 
     def header(self) -> Header:
-        """Return what a saved plan says of its endpoints."""
+        """Return the header of a saved plan."""
         request = self.request
         return Header(
             PlanEndpoint(typed_anywhere(request.source), self.root.where),
@@ -126,15 +126,15 @@ def open_endpoints(
     """Open both endpoints and check them.
 
     Args:
-        request: what is to be transferred.
-        recorder: of the operation.
-        stores: gets every store as soon as it is open, also where this raises.
-        stack: closes them.
-        not_by_globus: options of the call that Globus cannot serve.
+        request: the transfer.
+        recorder: the recorder of the operation.
+        stores: receives every store as soon as it is open, also if this raises.
+        stack: closes the stores.
+        not_by_globus: options of the call that Globus does not support.
 
     Raises:
-        UsageError: a combination that makes no sense, or `RefusedError` for it where a saved plan is executed.
-        RefusedError: what these endpoints can never do together.
+        UsageError: an impossible combination; for a saved plan `RefusedError` instead.
+        RefusedError: these endpoints cannot be used together.
         HibaliError: an endpoint cannot be reached.
     """
     if request.direct:
@@ -162,7 +162,7 @@ def open_endpoints(
 
 
 class _Opener:
-    """Opens the stores of one attempt."""
+    """A factory of the stores of one attempt."""
 
     def __init__(self, request: Request, on_event: Listener, stores: list[Store], stack: ExitStack) -> None:
         self.request = request
@@ -180,16 +180,16 @@ class _Opener:
         return see_dataset(opened(location), location, opened, self.on_event)
 
     def take(self, store: Store) -> Store:
-        """Count a store as one of the attempt, which closes it."""
+        """Register a store with the attempt, which closes it."""
         self.stack.callback(store.close)
         self._stores.append(store)
         return store
 
     def open_target(self, location: Location) -> tuple[Store, Store]:
-        """Open a target, as it is written and as it is without packs.
+        """Open a target, with and without the view that writes packs.
 
         Raises:
-            RefusedError: packs would be put beside other files, or files beside packs; or the root of a schedule was replaced.
+            RefusedError: packs and plain files would be mixed, or the root of a schedule was replaced.
             UsageError: a push to siblings without a dataset.
         """
         request = self.request
@@ -211,7 +211,7 @@ class _Opener:
 
 
 def _open_both(opener: _Opener) -> Endpoints:
-    """Open both ends; slashes mean what they mean to rclone.
+    """Open both endpoints; trailing slashes have the meaning that rclone gives them.
 
     The contents of a folder go into the target, and a file goes to exactly that name.
     """
@@ -228,7 +228,7 @@ def _open_both(opener: _Opener) -> Endpoints:
     target = replace(request.target, confined=request.rules.delete)
     if found.kind is not Kind.FOLDER:
         return _open_file(opener, store, target)
-    # not where the source has to answer something else first
+    # only if the source has no other request to answer first
     if request.saved is None and not request.rules.xattrs:
         store.list_ahead()
     opened, plain = opener.open_target(target)
@@ -280,7 +280,7 @@ def _endpoints(opener: _Opener, root: Store, source: Source, targets: tuple[Stor
 
 
 def _scheduled_root(request: Request, target: Store) -> tuple[KnownRoots, Store] | None:
-    """Return what a schedule remembers of its targets, and the target's root; None without a schedule."""
+    """Return the recorded roots of the schedule, and the target's root; None without a schedule."""
     schedule = scheduled_by().get("schedule")
     store = target.store if isinstance(target, DatasetStore) else target
     if schedule is None or request.operation not in _TYPED or not store.facts.root_identity:
@@ -289,7 +289,7 @@ def _scheduled_root(request: Request, target: Store) -> tuple[KnownRoots, Store]
 
 
 def _check_scheduled_root(request: Request, location: Location, target: Store) -> None:
-    """Raise `RefusedError` where the schedule wrote to another folder before."""
+    """Raise `RefusedError` if the schedule wrote to another folder before."""
     found = _scheduled_root(request, target)
     if found is not None:
         known, store = found
@@ -305,7 +305,7 @@ def remember_root(endpoints: Endpoints) -> None:
 
 
 def check_facts(request: Request, source: Facts, target: Facts) -> None:
-    """Raise `RefusedError` for a target that cannot be written, and for deletions by a listing that may lack names."""
+    """Raise `RefusedError` for a read-only target, and for deletions with a possibly incomplete listing."""
     if not target.writable:
         raise RefusedError("read-only-site", "this site can only be read", subject=request.target.text)
     if request.rules.delete and not source.complete:
@@ -318,7 +318,7 @@ def check_facts(request: Request, source: Facts, target: Facts) -> None:
 
 
 def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[str, str]) -> None:
-    """Raise `RefusedError` where an endpoint cannot keep permissions, attributes or hard links; `subjects` names both."""
+    """Raise `RefusedError` if an endpoint cannot keep permissions, attributes or hard links."""
     for facts, subject in zip((source, target), subjects, strict=True):
         if rules.modes == "keep" and not facts.modes:
             raise RefusedError(
@@ -340,7 +340,10 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[s
 
 
 def _take_attributes(request: Request, target: Store, stores: Iterable[Store]) -> None:
-    """Have every store list attributes. Raises `RefusedError` where a filesystem has none: those of the other would be lost."""
+    """Request attributes in all listings.
+
+    Raises `RefusedError` if one filesystem has none, because those of the other would be lost.
+    """
     for store in stores:
         if not store.take_attributes():
             raise _no_attributes((request.target if store is target else request.source).text)
@@ -356,7 +359,7 @@ def _no_attributes(subject: str) -> RefusedError:
 
 
 def check_backup(backup: Location, target: Location, facts: Facts) -> None:
-    """Raise `UsageError` for a backup that is not at the target's site, or overlaps with the target by its name."""
+    """Raise `UsageError` for a backup at another site, or with a path that overlaps with the target's."""
     check_writable(backup)
     if not facts.keeps:
         raise UsageError("cannot-keep", "this kind of site cannot keep backups", subject=target.text)
@@ -375,7 +378,7 @@ def check_backup(backup: Location, target: Location, facts: Facts) -> None:
 
 
 def _check_backup_overlap(endpoints: Endpoints, backup: Location) -> None:
-    """Raise `RefusedError` where the backup is in the target or the source, whatever names lead there."""
+    """Raise `RefusedError` if the backup is in the target or the source, after resolving symlinks."""
     target = endpoints.target
     if target.facts.machine:
         folders = [one for one in target.identify([backup.raw]) if one is not None]
@@ -384,10 +387,7 @@ def _check_backup_overlap(endpoints: Endpoints, backup: Location) -> None:
 
 
 def check_overlap(endpoints: Endpoints) -> None:
-    """Raise `RefusedError` where source and target overlap (S20).
-
-    Files that were chosen by name are read one by one, whatever is around them.
-    """
+    """Raise `RefusedError` if source and target overlap (S20); files chosen by name are exempt."""
     request, single = endpoints.request, endpoints.single
     if request.chosen is not None:
         return
@@ -402,7 +402,10 @@ def check_overlap(endpoints: Endpoints) -> None:
 
 
 def _identities(endpoints: Endpoints, store: Store) -> list[Identity]:
-    """Return what is worth comparing: a folder of a machine is never one of a service, except of a collection that shows it."""
+    """Return the identities to compare.
+
+    Folders of hosts and paths of services are never the same, except for a collection that shows a folder.
+    """
     sites = endpoints.request.source.site, endpoints.request.target.site
     site = sites[store is endpoints.target]
     found = identity_at(site, store.where) if all(one.globus is not None for one in sites) else []
@@ -419,7 +422,7 @@ def agent_stores(endpoints: Endpoints) -> tuple[PosixStore, PosixStore]:
 
 
 def open_direct(endpoints: Endpoints, on_event: Listener) -> None:
-    """Connect the source's site to the target's; nothing is changed by that. Raises what `open_way` raises."""
+    """Connect the source's site to the target's, without any change. Raises the errors of `open_way`."""
     request = endpoints.request
     source, target = agent_stores(endpoints)
     endpoints.direct = open_way(request.source, request.target, source, target, on_event)
@@ -430,7 +433,7 @@ def open_direct(endpoints: Endpoints, on_event: Listener) -> None:
 def _open_globus(
     endpoints: Endpoints, recorder: Recorder, not_by_globus: tuple[str, ...]
 ) -> GlobusMover | None:
-    """Log in to Globus where both ends have a collection and nothing else is asked for; a dry run only checks."""
+    """Log in to Globus if both ends have a collection and no option excludes it; a dry run only checks."""
     source, target, request = endpoints.origin.store, endpoints.target, endpoints.request
     plain = source.facts.globus and target.facts.globus
     reasons = () if plain else ("a dataset, a place with packs or a choice of files",)

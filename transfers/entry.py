@@ -1,4 +1,4 @@
-"""Define an entry of a listing and the order of entries."""
+"""Define the entries of listings and their order."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-_BLOCK = 4096  # a hole is at least so large
+_BLOCK = 4096  # the smallest size of a hole
 MOST_NS = (
     2**63 * 10**9
 )  # no time that a filesystem reports, in nanoseconds, is this far from 1970 (time_t has 64 bits)
 
 
 class Kind(StrEnum):
-    """What an entry is; SPECIAL covers devices, FIFOs and sockets, which are never created or opened (S2)."""
+    """The type of an entry; SPECIAL (device, FIFO, socket) is never created or opened (S2)."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 
 class Proof(StrEnum):
-    """How well an entry is known to equal its source,, best first."""
+    """How well an entry is known to equal its source, best first."""
 
     DIGEST = "digest"
     RECORDED = "recorded"
@@ -32,23 +32,29 @@ class Proof(StrEnum):
 
     @property
     def strength(self) -> int:
-        """Larger is stronger."""
+        """The rank of the proof; larger is stronger."""
         return (Proof.NONE, Proof.SIZE, Proof.CLAIMED, Proof.RECORDED, Proof.DIGEST).index(self)
 
 
 def weakest(first: Proof, second: Proof) -> Proof:
-    """The one that promises less."""
+    """Return the weaker proof."""
     return first if first.strength <= second.strength else second
 
 
 class Entry(NamedTuple):
-    """One name below a root. `path` is relative, bytes, without a leading or trailing slash; the root itself is b"".
+    """An entry in a listing.
 
-    `mtime_ns` is 0 where the store keeps none; `mode` holds permission bits, or -1 where unknown; `link` is
-    a symlink's target, `etag` a store's own tag, `digest` a sha256 in hexadecimal that the store recorded
-    with this very content, `offline` a file whose bytes are not on disk (tape), `allocated` how many bytes are, -1 where
-    unknown, `attributes` its `user.*` attributes as `transfers.agent.writing` packs them, where they were asked for,
-    `same_as` an earlier name of the same file, where hard links are kept.
+    Attributes:
+        path: relative to the root, without a leading or trailing slash; the root itself is b"".
+        mtime_ns: 0 if the store has no times.
+        mode: permission bits, or -1 if unknown.
+        link: the target of a symlink.
+        etag: the store's tag of the content.
+        digest: the sha256 in hexadecimal that the store recorded for this content.
+        offline: whether the content is not on disk (tape).
+        allocated: the number of bytes on disk, or -1 if unknown.
+        attributes: `user.*` attributes as `transfers.agent.writing` packs them, if requested.
+        same_as: an earlier name of the same file, if hard links are kept.
     """
 
     path: bytes
@@ -70,17 +76,17 @@ class Entry(NamedTuple):
 
     @property
     def sparse(self) -> bool:
-        """Whether a file has holes, or is kept in less than its size (compressed, on tape)."""
+        """Whether a file has holes, or uses less space than its size (compressed, on tape)."""
         return self.kind is Kind.FILE and 0 <= self.allocated <= self.size - _BLOCK
 
     @property
     def order(self) -> bytes:
-        """The key of the canonical order: the bytes of the path, a folder's with a slash behind it."""
+        """The key of the canonical order: the bytes of the path, for a folder with a trailing slash."""
         return self.path + b"/" if self.kind is Kind.FOLDER else self.path
 
 
 def enclosing(path: bytes) -> Iterator[bytes]:
-    """The folders around a path, nearest first, the root (b"") last."""
+    """Yield the parent folders of a path, nearest first, the root (b"") last."""
     while b"/" in path:
         path = path.rpartition(b"/")[0]
         yield path

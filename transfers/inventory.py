@@ -1,4 +1,4 @@
-"""List and hash the files at a place, reuse cached digests, and sum up usage."""
+"""List and hash the files at a location, reuse recorded digests, and sum up usage."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Digested = tuple[Entry, str | None, Problem | None]
 
 @dataclass(slots=True)
 class Tree:
-    """The files and symlinks that a filter takes, in canonical order, on disk; `single` where the place is one file.
+    """The selected files and symlinks at a location, in canonical order, on disk; `single` if it is one file.
 
-    `specials` counts devices, FIFOs and sockets; `unlisted` is what could not be looked at; `missing` are the names of a
-    list that nothing here meets.
+    `specials` counts devices, FIFOs and sockets; `unlisted` has what could not be listed; `missing` the
+    requested names that match no entry.
     """
 
     location: Location
@@ -47,25 +47,25 @@ class Tree:
     missing: set[bytes] = field(default_factory=set)
 
     def question(self) -> list[str | None]:
-        """The place as its site knows it, for naming what is kept about it."""
+        """Return the root as its site knows it, as the key of what is recorded about it."""
         return [self.location.site.name, self.location.bucket, self.where.decode("utf-8", "surrogateescape")]
 
     def digests(self, entries: Iterable[Entry]) -> Iterator[Digested]:
-        """The sha256 of the content as it is now, in the order asked; from a site only digests travel."""
+        """Yield the current sha256 of each file, in the given order, computed at the site where possible."""
         for entry, digest, problem in self.side.digest(entries):
             if digest is None or _is_sha256(digest):
                 yield entry, digest, problem
             else:
-                # it would stand in manifests as it came
+                # an invalid digest would be written into manifests
                 yield entry, None, Problem("no-digest", "the site answered with something that is no sha256")
 
     def close(self) -> None:
-        """Forget what was listed."""
+        """Delete the listing from disk."""
         self.files.close()
         self.links.close()
 
     def list(self, selected: Selector, names: frozenset[bytes] | None = None) -> None:
-        """Look at it all."""
+        """List all selected entries."""
         try:
             for entry in unmet(names, self.side.list(), self.missing) if names else self.side.list():
                 if entry.kind is Kind.FOLDER or not selected(entry):
@@ -91,9 +91,9 @@ def open_tree(
     stack: ExitStack,
     names: frozenset[bytes] | None = None,
 ) -> Tree:
-    """The tree at a place: all below a folder, or one file, which no filter leaves out. Raises `NotFoundError`.
+    """Return the tree at a location: all in a folder, or one file, which no filter excludes.
 
-    What is opened is closed with `stack`. Which of `names` nothing meets is told by the tree.
+    Raises `NotFoundError`. `stack` closes it. `names` that match nothing are in the tree's `missing`.
     """
 
     def opened(at: Location) -> Store:
@@ -124,7 +124,7 @@ def _take_all(entry: Entry) -> bool:
 
 
 class Hashed(NamedTuple):
-    """One file, its sha256 in hexadecimal, and whether it was computed now (DIGEST) or earlier (RECORDED)."""
+    """A file, its sha256 in hexadecimal, and whether it was computed now (DIGEST) or earlier (RECORDED)."""
 
     entry: Entry
     digest: str
@@ -133,9 +133,9 @@ class Hashed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InventoryRequest:
-    """What to take stock of; `recorded` takes digests on record where the files are what they were.
+    """What to list and hash; with `recorded`, recorded digests of unchanged files are used.
 
-    `leave_out` is a file there that is no part of it: the manifest that is being written.
+    `leave_out` is a file to exclude: the manifest that is being written.
     """
 
     location: Location
@@ -145,7 +145,7 @@ class InventoryRequest:
 
 
 class Inventory:
-    """One place, listed when it is entered, hashed as `hashed` is read; what could not be read is told as `Failed`."""
+    """The files at a location; `hashed` hashes them, and unreadable ones are reported as `Failed`."""
 
     tree: Tree
 
@@ -157,7 +157,7 @@ class Inventory:
         self.failures = 0
 
     def __enter__(self) -> Self:
-        """List it; raises the errors of reaching and listing."""
+        """List it; raises the errors of connecting and listing."""
         with ExitStack() as stack:
             self.tree = open_tree(self._wanted.location, self._selected, self._on_event, stack)
             self._stack = stack.pop_all()
@@ -176,7 +176,7 @@ class Inventory:
         self._on_event(Failed(path, reason.code, reason.message))
 
     def hashed(self) -> Iterator[Hashed]:
-        """Every regular file that could be read; how many names are of another kind is told as `Noted`."""
+        """Yield every readable regular file; the number of other entries is reported as `Noted`."""
         tree, recorded = self.tree, self._wanted.recorded
         if tree.links.count or tree.specials:
             self._on_event(
@@ -198,14 +198,14 @@ class Inventory:
         return (entry for entry in self.tree.files if entry.path != self._wanted.leave_out)
 
     def _earlier(self, entry: Entry, book: DigestBook) -> str | None:
-        """The digest on record, where that is wanted."""
+        """Return the recorded digest if recorded ones may be used."""
         return (entry.digest or book.find([entry])) if self._wanted.recorded else None
 
     def _unknown(self, book: DigestBook) -> Iterator[Entry]:
         return (entry for entry in self._files() if self._earlier(entry, book) is None)
 
     def _now(self, files: Iterable[Entry], book: DigestBook) -> Iterator[str | None]:
-        """Hash these there, some ahead; None for one that could not be read."""
+        """Hash these files at the site, with read-ahead; None for an unreadable one."""
         for entry, digest, problem in self.tree.digests(files):
             if digest is None:
                 self._fail(entry.path, problem)
@@ -217,7 +217,7 @@ class Inventory:
 
 @dataclass(slots=True)
 class Usage:
-    """What lies at and below `path`; b"" is the whole. Links and special files count as files without bytes."""
+    """The sizes at and below `path`; b"" is the whole. Links and special files count as files of 0 bytes."""
 
     path: bytes
     files: int = 0
@@ -225,16 +225,17 @@ class Usage:
     bytes: int = 0
 
     def take(self, inner: Usage) -> None:
-        """Count what a folder in it holds."""
+        """Add the counts of a folder in it."""
         self.files += inner.files
         self.folders += inner.folders
         self.bytes += inner.bytes
 
 
 def usages(listed: Iterable[Entry], depth: int) -> Iterator[Usage]:
-    """A tree's folders down to `depth`, each behind those in it, and the whole last, from a listing in canonical order.
+    """Yield the folders down to `depth`, each after those in it, and the whole last.
 
-    A folder that only names below it tell of (an object store's) is one, too.
+    `listed` is in canonical order. A folder that exists only as a prefix of names (in an object store)
+    counts, too.
     """
     held = [Usage(b"")]
     for entry in listed:

@@ -46,7 +46,11 @@ class Coverage:
 
 @dataclass(slots=True)
 class Receipt:
-    """Summarize an operation: `files` and `bytes` of the whole tree, `*_moved` of what it moved, proofs the weakest of all."""
+    """The summary of an operation.
+
+    `files` and `bytes` count the whole tree, `*_moved` what was moved; each proof is the weakest of its
+    files.
+    """
 
     id: str
     operation: str
@@ -70,7 +74,7 @@ class Receipt:
     logins: int = 0
     reconnects: int = 0
     limited_by: str | None = None
-    mover: str | None = None  # which mover carried the bytes; None where nothing was carried
+    mover: str | None = None  # the mover's name; None if nothing was transferred
     exit: Exit = Exit.DONE
     failures: list[Failed] = field(default_factory=list)
     coverage: Coverage | None = None  # only of a verification
@@ -139,7 +143,7 @@ class Recorder:
     """
 
     def __init__(self, operation: str, source: str, target: str, on_event: Listener) -> None:
-        """`on_event` is the listener of the caller; what is progress only goes there without being recorded."""
+        """Keep the caller's listener `on_event`, which also receives progress that is not recorded."""
         self.receipt = Receipt(new_identifier(), operation, source, target)
         self.on_event = on_event
         self._journal: Journal | None = None
@@ -151,7 +155,7 @@ class Recorder:
         return self._journal is not None
 
     def start(self, stack: ExitStack) -> None:
-        """Begin the journal, closed with `stack`. Raises `RefusedError` where the ledger cannot be written."""
+        """Begin the journal. Raises `RefusedError` if the ledger cannot be written."""
         receipt = self.receipt
         self._journal = stack.enter_context(Journal(ledger_folder("operations") / f"{receipt.id}.jsonl"))
         record = {
@@ -165,7 +169,7 @@ class Recorder:
         self.append({**record, "source": receipt.source, "target": receipt.target}, durable=True)
 
     def record(self, event: Event) -> None:
-        """Count, write and pass on one event. Raises `IncompleteError` where the journal cannot be written."""
+        """Count, write and forward an event. Raises `IncompleteError` if the journal cannot be written."""
         self.receipt.take(event)
         line = _journal_line(event)
         if line is not None:
@@ -173,7 +177,7 @@ class Recorder:
         self.on_event(event)
 
     def append(self, line: dict[str, Any], *, durable: bool = False) -> None:
-        """Write one line to the journal, if there is one. Raises `IncompleteError`."""
+        """Write a line to the journal, if there is one. Raises `IncompleteError`."""
         if self._journal is not None:
             self._journal.append(line, durable=durable)
 
@@ -199,7 +203,7 @@ class Recorder:
 
 
 def exit_after(problem: BaseException | None, receipt: Receipt) -> Exit:
-    """Return the exit code of an operation that `problem` stopped, or that reached its end."""
+    """Return the exit code of an operation that ended, or that `problem` stopped."""
     if isinstance(problem, HibaliError):
         return problem.exit
     if isinstance(problem, KeyboardInterrupt):
@@ -211,7 +215,7 @@ def exit_after(problem: BaseException | None, receipt: Receipt) -> Exit:
 
 
 def target_line(location: Location, where: bytes) -> dict[str, Any]:
-    """Return the journal line with the root below which all later paths are; `where` is as the store knows it."""
+    """Return the journal line with the root of all later paths; `where` is as the store knows it."""
     place = path_fields(where, "place")
     return {"kind": "place", "site": location.site.name, "bucket": location.bucket, **place}
 
@@ -228,14 +232,14 @@ def _stopped_line(problem: HibaliError) -> dict[str, Any]:
 
 
 def _journal_line(event: Event) -> dict[str, Any] | None:
-    """Return the line that keeps this event; None for one that is not kept."""
+    """Return the journal line of this event; None for an event that is not recorded."""
     match event:
         case Moved():
             return _file_line("moved", event, event.kind, event.etag)
         case Recorded():
             return _file_line("recorded", event, "file", event.etag)
         case Grown():
-            # the whole file as it is now, which is all that a later reader wants to know
+            # the whole file as it is now, which is all that readers need
             return _file_line("moved", event, "file", None)
         case Noted(kept=True):
             return {"kind": "noted", "message": event.message}

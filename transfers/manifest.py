@@ -18,10 +18,10 @@ from hibali.text import printable
 from transfers.inventory import Hashed, Inventory
 from transfers.stores.base import unsafe_component
 
-PAYLOAD = b"data/"  # where a bag holds what it is about
+PAYLOAD = b"data/"  # the folder of a bag's payload
 _LINE_LIMIT = 16 * 1024
 _PATH_LIMIT = 4096
-_NAMED = 20  # with so many bad lines no further one is looked for
+_NAMED = 20  # the limit of reported bad lines; reading stops there
 _LINE = re.compile(rb"([0-9A-Fa-f]+) [ *](.+)", re.DOTALL)
 _BAG_LINE = re.compile(rb"([0-9A-Fa-f]+)[ \t]+\*?(.+)", re.DOTALL)
 _BAG_NAME = re.compile(rb"(tag)?manifest-sha256\.txt")
@@ -32,9 +32,9 @@ _MEANINGS = {escape: byte for byte, escape in _ESCAPES.items()}
 
 @dataclass(slots=True)
 class Manifest:
-    """What a manifest says: path to sha256 in hexadecimal. `fingerprint` is the sha256 of its own text.
+    """The content of a manifest: path to sha256 in hexadecimal. `fingerprint` is the sha256 of its own text.
 
-    `below` is the prefix it answers for: a bag's payload manifest says nothing of what lies beside `data/`.
+    `below` is the prefix that it covers: a bag's payload manifest does not list files outside of `data/`.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Manifest:
 
 
 class MalformedManifestError(UsageError):
-    """Some lines mean nothing; `problems` has `line` (from 1) and `message` of each."""
+    """An error for invalid lines; `problems` has `line` (from 1) and `message` of each."""
 
     def __init__(self, name: str, problems: list[dict[str, Any]]) -> None:
         super().__init__("malformed-manifest", _words(problems), subject=name, hint=_HINT)
@@ -52,7 +52,10 @@ class MalformedManifestError(UsageError):
 
 
 class UnsafeManifestError(RefusedError):
-    """Some lines name what could lie outside of the tree (S1); `problems` has `line` (from 1) and `message` of each."""
+    """An error for names that could lead outside of the tree (S1).
+
+    `problems` has `line` (from 1) and `message` of each.
+    """
 
     def __init__(self, name: str, problems: list[dict[str, Any]]) -> None:
         super().__init__("unsafe-name", _words(problems), subject=name, hint=_HINT)
@@ -63,28 +66,28 @@ _HINT = "Nothing was hashed. Correct the manifest, or have it written again by w
 
 
 def is_bag_name(name: str) -> bool:
-    """Whether a file of that name is a manifest of a bag."""
+    """Return whether this is the name of a bag's manifest."""
     return _BAG_NAME.fullmatch(name.rpartition("/")[2].encode("utf-8", "surrogateescape")) is not None
 
 
 def write_line(path: bytes, digest: str) -> bytes:
-    r"""A line as `sha256sum` writes it; where the name has a `\`, LF or CR they are escaped, and a `\` stands first."""
+    r"""Return a line as `sha256sum` writes it; if `\`, LF or CR are escaped, it starts with a `\`."""
     escaped = re.sub(rb"[\\\n\r]", lambda found: _ESCAPES[found.group()], path)
     mark = b"\\" if escaped != path else b""
     return mark + digest.encode("ascii") + b"  " + escaped + b"\n"
 
 
 def write_bag_line(path: bytes, digest: str) -> bytes:
-    """A line of a bag's manifest: CR, LF and `%` in names are percent-encoded, and only those (RFC 8493, 2.1.3)."""
+    """Return a line of a bag's manifest; only CR, LF and `%` are percent-encoded (RFC 8493, 2.1.3)."""
     encoded = re.sub(rb"[\r\n%]", lambda found: b"%%%02X" % ord(found.group()), path)
     return digest.encode("ascii") + b"  " + encoded + b"\n"
 
 
 def read_manifest(stream: IO[bytes], name: str, *, bag: bool = False) -> Manifest:
-    """Read a manifest that nobody vouches for; with `bag`, names are percent-encoded as in a bag.
+    """Read an untrusted manifest; with `bag`, names are percent-encoded as in a bag.
 
-    Raises `UnsafeManifestError` (8) for names that climb or are absolute, `MalformedManifestError` (2) for
-    lines of any other form, for a name that comes twice, and for a manifest without any line.
+    Raises `UnsafeManifestError` (8) for absolute names and names with `..`, `MalformedManifestError` (2) for
+    invalid lines, duplicate names, and a manifest without lines.
     """
     found = Manifest(name)
     summed = hashlib.sha256()
@@ -120,12 +123,12 @@ class _LineError(Exception):
 def _take(found: Manifest, line: bytes, read_line: Callable[[bytes], tuple[bytes, str]]) -> None:
     if len(line) > _LINE_LIMIT:
         raise _LineError(f"it is longer than {_LINE_LIMIT} bytes")
-    # a CR at the end is that of a text file from elsewhere; one in a name is escaped
+    # a CR at the end is from a Windows text file; one in a name is escaped
     text = line.removesuffix(b"\n").removesuffix(b"\r")
     if not text.strip() or text.startswith(b"#"):
         return
     path, digest = read_line(text)
-    while path.startswith(b"./"):  # as `find` names what it finds
+    while path.startswith(b"./"):  # as `find` prints names
         path = path[2:].lstrip(b"/")
     reason = unsafe_component(path)
     if reason:
@@ -182,12 +185,11 @@ _MOST_NAMED_IN_BAG = 5
 def write_bag(
     stock: Inventory, folder: Path, day: date, software: str, watch: Callable[[Hashed], None]
 ) -> None:
-    """Hash what is in stock and write the four tag files into `folder`, which is made; it names the payload `data/`.
+    """Hash the files and write the four tag files of a bag into `folder`, which is created.
 
-    `watch` sees each file as it was hashed.
-
-    Raises `RefusedError` where a tag file stands there already and for what a bag cannot hold, before anything is
-    hashed, and `IncompleteError` where not all could be read: then there is no bag.
+    The payload is `data/`. `watch` is called with each hashed file. Raises `RefusedError`, before anything is
+    hashed, if a tag file exists or if a bag cannot have an entry, and `IncompleteError` if a file could not
+    be read: then no bag is written.
     """
     _check_payload(stock)
     _check_folder(folder)
@@ -214,7 +216,7 @@ def write_bag(
     digests[DECLARATION] = hashlib.sha256(_DECLARED).hexdigest()
     lines = [f"{digests[name]}  {name}\n" for name in sorted(digests)]
     _write(folder, TAG_MANIFEST, "".join(lines).encode("ascii"), {})
-    # the declaration comes last: a folder without it is no bag
+    # last, because a folder without the declaration is no bag
     _write(folder, DECLARATION, _DECLARED, {})
 
 

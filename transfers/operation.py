@@ -1,7 +1,8 @@
 """Run a transfer: open both endpoints, plan, execute the plan, and write the receipt.
 
-`synchronise` is the whole of push, pull, sync and apply; the functions below it are in the order in which they run. `plan_only`
-is the dry run. What a follower does in cycles (transfers.follow) is built from the same functions.
+`synchronise` is the whole of push, pull, sync and apply; the functions below it are in the order in which
+they run. `plan_only` is the dry run. What a follower does in cycles (transfers.follow) is built from the same
+functions.
 """
 
 from __future__ import annotations
@@ -86,12 +87,12 @@ class Operation:
 def synchronise(request: Request, on_event: Listener = ignore) -> Receipt:
     """Execute a transfer and return its receipt, whose `exit` is the exit code.
 
-    The receipt is in the ledger also where this raises, except before the operation is recorded.
+    The receipt is in the ledger even if this raises, unless the operation was not recorded yet.
 
     Raises:
-        RefusedError: it must not be done; nothing was changed.
-        TryLaterError, AccessError, NotFoundError: an endpoint stopped it.
-        IncompleteError: everything is in a dataset, and could not be saved there.
+        RefusedError: a rule forbids it; nothing was changed.
+        TryLaterError, AccessError, NotFoundError: an endpoint failed.
+        IncompleteError: everything was transferred into a dataset, but not committed there.
     """
     check_writable(request.target)
     with ExitStack() as stack:
@@ -140,7 +141,7 @@ def plan_only(
 def start_operation(
     request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False
 ) -> Operation:
-    """Begin the journal, unless it is a dry run. Raises `RefusedError` where the ledger cannot be written."""
+    """Begin the journal, unless it is a dry run. Raises `RefusedError` if the ledger cannot be written."""
     recorder = Recorder(request.operation, request.source.text, request.target.text, on_event)
     if not dry:
         recorder.start(stack)
@@ -176,9 +177,9 @@ def _run(operation: Operation, stack: ExitStack) -> Receipt:
 
 
 def _may_restart(operation: Operation, problem: TryLaterError) -> bool:
-    """Whether this is the lost connection of a server that the operation had reached.
+    """Return whether the connection to a server was lost after the operation had reached it.
 
-    After a restart, our own stale agent may hold the lock of the target for a moment.
+    After a restart, hibali's own stale agent may still lock the target for a moment.
     """
     sites = (operation.request.source.site, operation.request.target.site)
     by_globus = operation.endpoints is not None and operation.endpoints.globus is not None
@@ -192,7 +193,7 @@ def _may_restart(operation: Operation, problem: TryLaterError) -> bool:
 
 
 def _prepare_restart(operation: Operation, attempt: ExitStack) -> None:
-    """Close everything; what was committed is found at the target and kept."""
+    """Close everything; the next attempt finds committed files at the target and keeps them."""
     receipt = operation.recorder.receipt
     _count_connections(operation)
     receipt.reconnects += 1
@@ -207,7 +208,7 @@ def _prepare_restart(operation: Operation, attempt: ExitStack) -> None:
 
 
 def _attempt(operation: Operation, stack: ExitStack) -> Receipt:
-    """Do everything from opening the endpoints to the receipt."""
+    """Run one attempt, from opening the endpoints to the receipt."""
     request, recorder = operation.request, operation.recorder
     endpoints = connect(operation, stack)
     target, globus = endpoints.target, endpoints.globus
@@ -237,13 +238,13 @@ def _attempt(operation: Operation, stack: ExitStack) -> Receipt:
 
 
 def _count_own_files_as_moved(receipt: Receipt) -> None:
-    """Take what an earlier attempt moved from the files that were kept."""
+    """Count files that an earlier attempt moved as moved, not as kept."""
     moved = receipt.files_moved + receipt.files_linked
     receipt.files_kept = max(0, receipt.files_kept - moved)
 
 
 def connect(operation: Operation, stack: ExitStack, not_by_globus: tuple[str, ...] = ()) -> Endpoints:
-    """Open the endpoints of an attempt, and record once where they are. Raises what `open_endpoints` raises."""
+    """Open the endpoints, and record their roots once. Raises the errors of `open_endpoints`."""
     request, recorder = operation.request, operation.recorder
     endpoints = open_endpoints(request, recorder, operation.stores, stack, not_by_globus)
     operation.endpoints = endpoints
@@ -267,7 +268,7 @@ def _note_unknown_facts(operation: Operation, endpoints: Endpoints) -> None:
 
 
 def record_empty_target(endpoints: Endpoints, recorder: Recorder) -> None:
-    """Record that nothing is at the target: what earlier operations recorded there is gone."""
+    """Record that the target is empty, which invalidates earlier records of its files."""
     if endpoints.single is None:
         recorder.append({"kind": "empty"})
 
@@ -276,16 +277,13 @@ def record_empty_target(endpoints: Endpoints, recorder: Recorder) -> None:
 
 
 def lock_existing(endpoints: Endpoints, *, exists: bool) -> Lock | None:
-    """Lock the target before anything is planned, where that is possible.
-
-    A folder has to exist to be locked; a prefix need not, and its store knows by then what it can hold.
-    """
+    """Lock the target before planning; a folder must exist for that, a prefix need not."""
     facts = endpoints.target.facts
     return _lock(endpoints) if facts.locks and (exists or not facts.folders) else None
 
 
 def make_root_and_lock(endpoints: Endpoints, lock: Lock | None) -> Lock | None:
-    """Make the target's root, and lock it where it could not be locked before."""
+    """Create the target's root, and lock it if that was not possible before."""
     if lock is None and endpoints.target.facts.locks:
         return _lock(endpoints, make=True)
     endpoints.target.make_root()
@@ -293,7 +291,7 @@ def make_root_and_lock(endpoints: Endpoints, lock: Lock | None) -> Lock | None:
 
 
 def _lock(endpoints: Endpoints, *, make: bool = False) -> Lock:
-    """Take the lease; it is given back at the latest when the attempt is closed."""
+    """Acquire the lease; it is released at the latest when the attempt is closed."""
     lock = endpoints.target.lock(endpoints.request.operation, make=make)
     endpoints.stack.callback(lock.release)
     return lock
@@ -303,7 +301,7 @@ def _lock(endpoints: Endpoints, *, make: bool = False) -> Lock:
 
 
 def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
-    """List both sides and plan, or check a saved plan against both listings; record the counts and the known failures."""
+    """Plan, or check a saved plan against both listings; record counts and known failures."""
     request, recorder = operation.request, operation.recorder
     recorder.record(Listing())
     exists = endpoints.target.stat() is not None
@@ -332,7 +330,7 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
 
 
 def _check_above(target: Store, location: Location) -> None:
-    """Raise `RefusedError` where a part of the target's path is a file."""
+    """Raise `RefusedError` if a component of the target's path is a file."""
     if target.file_above():
         raise RefusedError(
             "not-a-folder",
@@ -343,7 +341,7 @@ def _check_above(target: Store, location: Location) -> None:
 
 
 def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: bool) -> TransferPlan:
-    """Plan from the listings; where digests decide, from those of this operation or, with --recorded, from the record."""
+    """Plan from the listings; digests are compared now, or with --recorded taken from the record."""
     request, recorder = operation.request, operation.recorder
     source: Side = endpoints.source
     target = endpoints.target_side
@@ -370,7 +368,7 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
 
 
 def _missing_records(recorder: Recorder, endpoints: Endpoints) -> MissingRecords | None:
-    """Return what finds files without a recorded digest: where digests decide anyhow, and after a journal was cut off."""
+    """Return a finder of files without a recorded digest, if digests are compared or a journal is cut off."""
     request, where = endpoints.request, endpoints.target.where
     if not recorder.journaled:
         return None
@@ -398,7 +396,7 @@ def execute(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
 
 
 def _fetch_annexed(endpoints: Endpoints, plan: TransferPlan) -> None:
-    """Get the content of the source that git-annex keeps elsewhere."""
+    """Fetch source content that git-annex stores elsewhere."""
     origin = endpoints.origin
     if isinstance(origin.store, DatasetStore):
         entries = (action.entry for action in plan.moves)
@@ -407,7 +405,7 @@ def _fetch_annexed(endpoints: Endpoints, plan: TransferPlan) -> None:
 
 
 def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bool:
-    """Keep everything that is to be replaced or deleted, where a backup is requested; return whether all of it is kept."""
+    """Back up everything that will be replaced or deleted, if requested; return whether all succeeded."""
     backup, complete = endpoints.request.backup, True
     if backup is not None:
         for entry, problem in endpoints.target.keep(backup, replaced_entries(plan)):
@@ -420,7 +418,7 @@ def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bo
 def _transfer(
     operation: Operation, endpoints: Endpoints, plan: TransferPlan, *, backed_up: bool, names: bool
 ) -> None:
-    """Move the files of the plan, or with `names` make the further names of files; nothing is replaced unless `backed_up`."""
+    """Move files, or with `names` link further names; nothing is replaced unless `backed_up`."""
     answered = operation.answered
     expected = 0
 
@@ -452,7 +450,7 @@ def _transfer(
 
 
 def item_of(request: Request, number: int, action: Action) -> Item:
-    """Return what is to be carried. A saved plan replaces only what it saw; any other plan whatever is there by then."""
+    """Return the item; with a saved plan, it replaces only the entry that the plan saw."""
     # A backup gives the file a second name, which changes its ctime.
     kept = request.backup is not None and action.target is not None
     clear, exact = action.verb is Verb.RETYPE, request.saved is not None and not kept
@@ -468,25 +466,25 @@ def carry(
     size: int,
     on_result: Callable[[Committed], None],
 ) -> int:
-    """Carry items of `size` bytes in all to the target.
+    """Transfer items to the target.
 
     Args:
-        operation: gets the events and the answered numbers.
-        endpoints: where they are carried from and to.
-        items: what is carried.
-        size: for the number of connections.
+        operation: receives the events and the answered numbers.
+        endpoints: the source and the target.
+        items: the items to transfer.
+        size: their total size in bytes, which determines the number of connections.
         on_result: called for every item that was committed or failed.
 
     Returns:
         The number of items with a result.
     """
     recorder, mover = operation.recorder, mover_for(endpoints, operation.recorder.on_event)
-    # a GridFTP mover knows what is left for the connections of the stores
+    # a GridFTP mover sets the number of connections of the stores itself
     if endpoints.direct is None and not isinstance(mover, GridftpMover):
         for store in operation.stores:
             store.expect(size)
     count = 0
-    # closed before anything else unwinds: the lock is not given back while files are still committed
+    # closed first, so that the lock is not released while files are still committed
     with closing(mover.carry(endpoints.source, endpoints.target, items)) as events:
         for event in events:
             if isinstance(event, Committed):
@@ -503,7 +501,7 @@ def carry(
 
 
 def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
-    """Choose the mover: Globus, the target's own server, GridFTP, or a stream through this machine, in this order."""
+    """Return the first possible mover: Globus, the target's own server, GridFTP, or a stream through here."""
     request, origin, stream = endpoints.request, endpoints.origin, endpoints.stream
     if endpoints.globus is not None:
         return endpoints.globus
@@ -516,7 +514,7 @@ def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
 
 
 def record_result(recorder: Recorder, result: Committed) -> None:
-    """Record what happened to one item."""
+    """Record the result of one item."""
     entry, problem = result.item.entry, result.problem
     if problem is not None:
         recorder.record(Failed(entry.path, problem.code, problem.message))
@@ -530,7 +528,7 @@ def record_result(recorder: Recorder, result: Committed) -> None:
 
 
 def _delete(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> None:
-    """Delete last, only where everything else succeeded, and never where anything could not be listed."""
+    """Delete last, and only if everything else succeeded and all listings were complete."""
     recorder = operation.recorder
     if not plan.deletions.count:
         return
@@ -554,7 +552,7 @@ def _delete(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
 
 
 def _adjust(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> None:
-    """Set permissions and attributes of kept entries and of new folders, after everything was put into them."""
+    """Set permissions and attributes of kept entries and new folders, after their contents."""
     recorder = operation.recorder
     if not endpoints.target.facts.adjusts:
         return
@@ -576,7 +574,7 @@ def _adjust(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
 
 
 def finish(operation: Operation, problem: BaseException | None) -> Receipt:
-    """Complete and write the receipt, also of an operation that `problem` stopped. Raises `IncompleteError`."""
+    """Complete and write the receipt, also after `problem`. Raises `IncompleteError`."""
     recorder, endpoints = operation.recorder, operation.endpoints
     receipt = recorder.receipt
     recorder.on_event(Ended())
@@ -595,7 +593,7 @@ def finish(operation: Operation, problem: BaseException | None) -> Receipt:
 
 
 def _count_connections(operation: Operation) -> None:
-    """Add what the stores of an attempt sent and how often they logged in; once for each attempt."""
+    """Add the bytes sent and the logins of an attempt's stores; once for each attempt."""
     receipt, stores, endpoints = operation.recorder.receipt, operation.stores, operation.endpoints
     receipt.bytes_sent += sum(store.wire_bytes for store in stores)
     receipt.logins += sum(store.logins for store in stores)
@@ -615,7 +613,7 @@ def _exit_code(operation: Operation, problem: BaseException | None) -> Exit:
 
 
 def save_dataset(operation: Operation) -> None:
-    """Commit what came into a dataset. Raises `IncompleteError`."""
+    """Commit the changes in a dataset. Raises `IncompleteError`."""
     endpoints = operation.endpoints
     if endpoints is not None and isinstance(endpoints.plain_target, DatasetStore):
         endpoints.plain_target.save(operation.recorder.receipt, operation.request.saving)

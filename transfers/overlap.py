@@ -1,7 +1,7 @@
-"""Refuse a source and a target that overlap (S20), and a target root that changed since the last scheduled run.
+"""Refuse overlapping sources and targets (S20), and a scheduled target root that changed.
 
-Stores describe where they are (`Store.identities`), and transfers.agent.identity compares the descriptions. What no store can see is
-named in docs/transfers.md.
+Stores describe their location (`Store.identities`), and transfers.agent.identity compares the descriptions.
+Overlaps that no store can detect are listed in docs/transfers.md.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MESSAGES = {
     AROUND: "the source is inside the target",
     SHARED: "the same folder is mounted in the source and, under another name, in the target",
 }
-AMAZON = "https://s3.amazonaws.com"  # any of its endpoints
+AMAZON = "https://s3.amazonaws.com"  # represents all of Amazon's endpoints
 
 _WEB_PORTS = {"http": 80, "https": 443}
 _OWN_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def check_apart(source: Iterable[Identity], target: Iterable[Identity], subject: Location) -> None:
-    """Raise `RefusedError` where a target folder overlaps with a source folder."""
+    """Raise `RefusedError` if a target folder overlaps with a source folder."""
     found = _relation(list(target), list(source))
     if found is not None:
         raise _refused(_MESSAGES[found].format(kind="folder"), subject)
@@ -46,7 +46,10 @@ def check_another_file(
     *,
     folds: bool,
 ) -> None:
-    """Raise `RefusedError` where both are one file: a name in one folder. `folds`: names differ there in more than case."""
+    """Raise `RefusedError` if both are the same file: one name in one folder.
+
+    With `folds`, names that differ only in case are the same.
+    """
     (folders, name), (folders_there, name_there) = source, target
     alike = name == name_there or (folds and _folded(name) == _folded(name_there))
     if alike and _relation(folders_there, folders) == SAME:
@@ -54,14 +57,14 @@ def check_another_file(
 
 
 def check_real_file(source: list[Identity], target: tuple[list[Identity], bytes], subject: Location) -> None:
-    """The same where `source` describes the file itself, behind all symlinks."""
+    """Raise `RefusedError` if both are the same file; `source` describes it after resolving all symlinks."""
     folders, name = target
     if _relation([child(one, name) for one in folders], source) == SAME:
         raise _refused(_MESSAGES[SAME].format(kind="file"), subject)
 
 
 def check_backup_apart(backup: list[Identity], others: list[Identity], subject: Location) -> None:
-    """Raise `RefusedError` where the folder of a backup overlaps with any of these."""
+    """Raise `RefusedError` if the backup folder overlaps with any of the others."""
     if _relation(backup, others) is not None:
         raise RefusedError(
             "backup-overlaps",
@@ -90,23 +93,23 @@ def _refused(message: str, subject: Location) -> RefusedError:
 
 
 def identity_of_keys(service: str, path: bytes) -> Identity:
-    """The identity of a prefix or path below a service that is named alike by everybody who uses it."""
+    """Return the identity of a prefix or path at a service whose name is the same for all users."""
     return described(service, [("path", b"/" + path.strip(b"/"), b"")])
 
 
 def identity_of_url(url: str, path: bytes) -> Identity:
-    """The identity of a path below a web server's URL, for web servers and WebDAV servers alike."""
+    """Return the identity of a path below a URL, for web servers and WebDAV servers."""
     parts = urlsplit(url)
     base = unquote_to_bytes(parts.path).strip(b"/")
     scheme = "https" if parts.scheme in {"https", "davs"} else "http"
     port = parts.port or _WEB_PORTS[scheme]
-    # a server that has both usually shows the same with and without TLS
+    # HTTP and HTTPS usually show the same files
     shown = "" if port == _WEB_PORTS[scheme] else f":{port}"
     return identity_of_keys(f"web {host_name(parts.hostname)}{shown}", base + b"/" + path)
 
 
 def identity_of_bucket(endpoint: str, bucket: str, key: bytes) -> Identity:
-    """The identity of a key prefix; the names of Amazon's buckets are unique in all its regions."""
+    """Return the identity of a key prefix; Amazon's bucket names are unique in all regions."""
     parts = urlsplit(endpoint)
     host = host_name(parts.hostname)
     if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
@@ -116,7 +119,7 @@ def identity_of_bucket(endpoint: str, bucket: str, key: bytes) -> Identity:
 
 
 def host_name(host: str | None) -> str:
-    """A host in the one form that is compared."""
+    """Return a host name in the form that is compared."""
     name = (host or "").lower().rstrip(".")
     return "localhost" if name in _OWN_NAMES else name
 
@@ -125,14 +128,14 @@ _FILE = "roots.json"
 
 
 class KnownRoots:
-    """What the runs of one schedule wrote to, in `schedules/NAME/roots.json`."""
+    """The target roots of a schedule's earlier runs, in `schedules/NAME/roots.json`."""
 
     def __init__(self, schedule: str) -> None:
         self._schedule = schedule
         self._path = ledger_folder("schedules", schedule) / _FILE
 
     def check(self, target: Location, store: Store, where: bytes) -> None:
-        """Raise `RefusedError("root-changed")` where a run before this one wrote to another folder."""
+        """Raise `RefusedError("root-changed")` if an earlier run wrote to another folder."""
         before = self._read().get(_key(target, where))
         if before is None:
             return
@@ -148,7 +151,7 @@ class KnownRoots:
         )
 
     def remember(self, target: Location, store: Store, where: bytes) -> None:
-        """Keep what was written to."""
+        """Record the root."""
         now = store.root_identity()
         known = self._read()
         if now is None or known.get(_key(target, where)) == now:
@@ -174,7 +177,7 @@ class KnownRoots:
 
 
 def forget_roots(schedule_folder: Path) -> None:
-    """Let the next run of a schedule write to whatever folder it finds."""
+    """Delete a schedule's roots, so that the next run accepts any folder."""
     (schedule_folder / _FILE).unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Plan the actions of a transfer from two sorted listings; pure."""
+"""Plan the actions of a transfer from two sorted listings, without I/O."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from transfers.entry import Entry, Kind
 from transfers.rules import Rules, Selector
 from transfers.stores.base import Facts, is_own_name, is_partial_name, unsafe_component
 
-PERMISSIONS = 0o777  # setuid, setgid and sticky never travel (S2)
+PERMISSIONS = 0o777  # setuid, setgid and sticky are never transferred (S2)
 _PLAIN_LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./")
 _PLAIN = re.compile(rb"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}/){0,7}[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}")
-_PLAIN_PATH = (99, 800)  # the longest component and path of these, in bytes
+_PLAIN_PATH = (99, 800)  # the longest component and path that _PLAIN matches, in bytes
 _ANOTHER_NAME = "another name of the same file"
-IN_THE_WAY = "folder-in-the-way"  # of a file that comes
+IN_THE_WAY = "folder-in-the-way"  # a folder has the name of a file in the source
 _SECOND = 1_000_000_000
-# The ends of what filesystems and protocols hold, from 1970: signed 32 bits (ext3, XFS, NFS), none before 1970 (SFTP, NFS),
-# from 1980 (FAT); and unsigned 32 bits (SFTP, NFS), to 2107 (FAT), 34 bits (ext4), XFS with bigtime. WebDAV's are those of
+# The limits of times, in seconds from 1970: signed 32 bits (ext3, XFS, NFS), none before 1970 (SFTP, NFS),
+# from 1980 (FAT); unsigned 32 bits (SFTP, NFS), to 2107 (FAT), 34 bits (ext4), XFS (bigtime). For WebDAV see
 # transfers/stores/webdav/multistatus.py.
 _EARLIEST_NS = frozenset(seconds * _SECOND for seconds in (-30_610_224_000, -(2**31), 0, 86_401, 315_532_800))
 _LATEST_NS = frozenset(
@@ -32,10 +32,10 @@ _MICROSECOND = 1_000
 
 
 class Verb(StrEnum):
-    """What happens to one name at the target.
+    """What is done with one name at the target.
 
-    COMPARE is settled by digests before the plan is complete. ADJUST sets permissions and attributes, LINK makes
-    a further name of a file that stands or lands there: no bytes move.
+    COMPARE is decided by digests before the plan is complete. ADJUST sets permissions and attributes. LINK
+    creates a further name of a file at the target, without a transfer.
     """
 
     COPY = "copy"
@@ -51,9 +51,10 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One decision. `entry` is the source's (a DELETE's is the target's); `target` is what stands there now.
+    """A decision.
 
-    `implied` marks a deletion that happens when something else makes room, not by itself.
+    `entry` is the source's (for a DELETE the target's); `target` is the existing entry at the target.
+    `implied` marks a deletion that is part of another action, which replaces the entry.
     """
 
     verb: Verb
@@ -65,7 +66,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """One entry that cannot be done, and why; `refuse` where nothing may begin before it is resolved (exit 8)."""
+    """An entry that cannot be transferred; with `refuse`, the whole operation is refused (exit 8)."""
 
     entry: Entry
     code: str
@@ -84,16 +85,17 @@ def decide(
     source_facts: Facts,
     target_facts: Facts,
 ) -> Iterator[Decision]:
-    """Merge the two listings into decisions, in constant memory but for the length of a path.
+    """Merge the two listings into decisions; memory is limited by the length of a path.
 
-    A source name is held back until it is known whether the target has a folder of that name, and the
-    reverse: between `a` and `a/` other names may come (`a-x`, `a.b`). What a folder holds is deleted before it.
+    A source name is held until it is known whether the target has a folder of that name, and the reverse:
+    between `a` and `a/` other names may come (`a-x`, `a.b`). The content of a folder is deleted before the
+    folder.
     """
     return _Merge(rules, selected, source_facts, target_facts).run(iter(source), iter(target))
 
 
 class _Merge:
-    """One run of the merge. Everything held starts with every other thing held: a chain of prefixes."""
+    """One merge. Each held name is a prefix of the next one."""
 
     def __init__(self, rules: Rules, selected: Selector, source_facts: Facts, target_facts: Facts) -> None:
         self._rules = rules
@@ -130,7 +132,7 @@ class _Merge:
         yield from self._release(None)
 
     def _release(self, order: bytes | None) -> Iterator[Decision]:
-        """Let go of what can no longer meet a folder of its own name."""
+        """Decide held names that no folder of the same name can follow any more."""
         while self._held and (order is None or not order.startswith(self._held[-1].entry.path)):
             yield from self._held.pop().settle(self._rules)
         while self._leaving and (order is None or not order.startswith(self._leaving[-1].entry.order)):
@@ -139,7 +141,7 @@ class _Merge:
                 yield Action(Verb.DELETE, folder.entry, "not in the source")
 
     def _above(self, entry: Entry) -> _Held | None:
-        """The held name that this entry lies at or below as if it were a folder."""
+        """Return the held name that is a prefix folder of this entry."""
         for held in self._held:
             if entry.order.startswith(held.entry.path + b"/"):
                 return held
@@ -212,11 +214,11 @@ class _Merge:
             elif self._source_facts.folders or self._target_facts.file_and_folder:
                 yield action
             else:
-                # A source without folders may have more below this very name.
+                # A source without folders may have further entries below this name.
                 self._held.append(_Held(ours, from_source=True, action=action))
 
     def _unable(self, entry: Entry) -> list[Conflict] | None:
-        """Why this entry cannot be carried, an empty list where it is skipped on purpose; None when it can."""
+        """Return why this entry cannot be transferred, [] if the rules skip it, None if it can."""
         facts = self._target_facts
         if entry.kind is Kind.FOLDER and not facts.folders:
             return []
@@ -240,7 +242,7 @@ def _file_and_folder(entry: Entry) -> Conflict:
 
 
 def is_away(entry: Entry, rules: Rules) -> bool:
-    """Whether reading a file would fetch it from tape, and nobody asked for that."""
+    """Return whether the content is on tape and the rules do not allow a recall."""
     return entry.offline and not rules.recall
 
 
@@ -264,7 +266,7 @@ def _copy(entry: Entry) -> Action:
 
 @dataclass(slots=True)
 class _Leaving:
-    """A folder of the target that goes when everything below it does; `stays` when something there must stay."""
+    """A folder at the target to delete after its content; `stays` if an entry in it must be kept."""
 
     entry: Entry
     stays: bool = False
@@ -272,7 +274,7 @@ class _Leaving:
 
 @dataclass(slots=True)
 class _Held:
-    """A name that waits until it is known whether the other side has a folder of that name."""
+    """A name held until it is known whether the other side has a folder of that name."""
 
     entry: Entry
     from_source: bool
@@ -282,12 +284,12 @@ class _Held:
     made_room: bool = False
 
     def meet_folder(self, entry: Entry, *, kept: bool) -> None:
-        """The target has a folder of this source file's name; `kept` when something in it must stay."""
+        """Note that the target has a folder of this name; `kept` if an entry in it must be kept."""
         self.folder = self.folder or entry
         self.keeps = self.keeps or kept
 
     def make_folder(self, below: Entry) -> Iterator[Decision]:
-        """The target file goes, because the source has a folder of its name."""
+        """Replace the target file by a folder, because the source has a folder of its name."""
         if self.made_room:
             return
         self.made_room = True
@@ -297,7 +299,7 @@ class _Held:
         yield Action(Verb.RETYPE, folder, f"a {self.entry.kind} makes room for a folder", self.entry)
 
     def settle(self, rules: Rules) -> Iterator[Decision]:
-        """Nothing more can come: say what becomes of it."""
+        """Yield the decision: no folder of this name can follow."""
         if not self.from_source:
             if rules.delete and not self.made_room:
                 yield Action(Verb.DELETE, self.entry, "not in the source")
@@ -314,7 +316,7 @@ class _Held:
 
 
 def compare(ours: Entry, theirs: Entry, rules: Rules, source_facts: Facts, target_facts: Facts) -> Action:
-    """What becomes of a file or link that both sides have."""
+    """Return the action for a file or link that both sides have."""
     if ours.same_as:
         return Action(Verb.LINK, ours, _ANOTHER_NAME, theirs)
     if ours.kind is not theirs.kind:
@@ -350,7 +352,7 @@ def compare(ours: Entry, theirs: Entry, rules: Rules, source_facts: Facts, targe
 def kept(
     ours: Entry, theirs: Entry, because: str, rules: Rules, source_facts: Facts, target_facts: Facts
 ) -> Action:
-    """What becomes of a file or folder whose content stays: its permissions or attributes may have to be set."""
+    """Return the action for an entry with unchanged content: permissions or attributes may have to be set."""
     both = source_facts.modes and target_facts.modes
     if rules.modes == "keep" and both and _differ_in(PERMISSIONS, ours, theirs):
         verb = Verb.ADJUST if target_facts.adjusts else Verb.REPLACE
@@ -361,9 +363,10 @@ def kept(
 
 
 def same_time(first_ns: int, second_ns: int) -> bool:
-    """Whether two times are one as far as the coarser filesystem can tell (whole seconds on Lustre, microseconds on some).
+    """Return whether two times are equal at the precision of the coarser filesystem.
 
-    A filesystem that cannot hold a time keeps the nearest one that it can.
+    The precision is whole seconds on Lustre and microseconds on some others. A time outside of a filesystem's
+    range is stored as the nearest one in the range.
     """
     if first_ns == second_ns or _is_nearest(first_ns, second_ns) or _is_nearest(second_ns, first_ns):
         return True
@@ -374,14 +377,14 @@ def same_time(first_ns: int, second_ns: int) -> bool:
 
 
 def _is_nearest(kept_ns: int, wanted_ns: int) -> bool:
-    """Whether the first is what a filesystem keeps in place of the second, because that is beyond what it can hold."""
+    """Return whether `kept_ns` is the limit that a filesystem stores for `wanted_ns` beyond it."""
     return (kept_ns in _EARLIEST_NS and wanted_ns < kept_ns) or (
         kept_ns in _LATEST_NS and wanted_ns > kept_ns
     )
 
 
 def unholdable(path: bytes, facts: Facts) -> str | None:
-    """Why a target of these facts cannot hold this name, or None."""
+    """Return why the target cannot store this name, or None."""
     reason = unsafe_component(path)
     if reason:
         return reason
@@ -407,9 +410,10 @@ def unholdable(path: bytes, facts: Facts) -> str | None:
 
 
 def plain_names(facts: Facts) -> Callable[[bytes], object]:
-    """Something true for names that are surely holdable, which nearly all are: one quick look instead of many.
+    """Return a fast check that is true for most names that the target can store; others need `unholdable`.
 
-    Components of at most 99 letters, digits, `_`, `-` and `.` that do not begin with a dot, 8 of them at most.
+    It accepts at most 8 components, each of at most 99 letters, digits, `_`, `-` and `.`, without a leading
+    dot.
     """
     longest, most = _PLAIN_PATH
     narrow = 0 < facts.name_bytes < longest or 0 < facts.path_bytes < most
@@ -423,7 +427,7 @@ def _differ_in(bits: int, ours: Entry, theirs: Entry) -> bool:
 
 
 class FoldedNames:
-    """All names of both sides, as a folding filesystem may see them; only made for such targets, because it holds them all."""
+    """All case-folded names of both sides, in memory, to find clashes at targets that fold case."""
 
     def __init__(self) -> None:
         self._names: dict[str, bytes] = {}
@@ -431,7 +435,7 @@ class FoldedNames:
     def watch(
         self, entries: Iterable[Entry], conflicts: list[Conflict], selected: Selector = bool
     ) -> Iterator[Entry]:
-        """The same entries; those that cannot stand beside a name that came before are told as conflicts."""
+        """Yield the same entries; append a conflict for each whose folded name equals an earlier one."""
         for entry in entries:
             clash = self._clash(entry) if selected(entry) else None
             if clash is not None:
@@ -447,6 +451,6 @@ class FoldedNames:
 
 
 def _folded(path: bytes) -> str:
-    """As one that folds most: cases and ways of composing (macOS, ext4 `casefold`) are one; what is not UTF-8 stays."""
+    """Return the name with case and Unicode composition folded (as macOS and ext4 `casefold` do)."""
     text = path.decode("utf-8", "surrogateescape")
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).casefold())

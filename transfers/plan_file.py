@@ -33,7 +33,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PlanEndpoint:
-    """One end: the location as it is typed from anywhere, and the root as its store knew it when the plan was made."""
+    """An endpoint: the location in absolute form, and the root as its store knew it."""
 
     text: bytes
     where: bytes
@@ -41,7 +41,7 @@ class PlanEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a plan is about; `single` where the source is one file."""
+    """The header of a plan; `single` if the source is one file."""
 
     source: PlanEndpoint
     target: PlanEndpoint
@@ -51,7 +51,7 @@ class Header:
 
 
 def typed_anywhere(location: Location) -> bytes:
-    """The location as a word that means the same from every folder."""
+    """Return the location in a form that does not depend on the current folder."""
     text = location.text
     if location.typed_local:
         text = location.path if location.path == "/" or not location.slash else f"{location.path}/"
@@ -59,14 +59,14 @@ def typed_anywhere(location: Location) -> bytes:
 
 
 def write_plan(path: Path, header: Header, found: TransferPlan) -> None:
-    """Put the plan at `path`, signed, whole or not at all. Raises `UsageError` where that cannot be written."""
-    sign(SIGNED_AS, b"")  # where there can be no key nothing is written
+    """Write the signed plan to `path`, atomically. Raises `UsageError` if it is not possible."""
+    sign(SIGNED_AS, b"")  # fails before anything is written if no key can be created
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         if path.exists() and not path.is_file():
             raise UsageError("not-a-file", "a plan is written to a plain file", subject=str(path))
-        with open(os.open(partial, flags, 0o600), "wb") as stream:  # noqa: PTH123  # opened with flags of its own
+        with open(os.open(partial, flags, 0o600), "wb") as stream:  # noqa: PTH123  # needs these flags
             try:
                 stream.writelines(plan_lines(header, found, lambda end: sign(SIGNED_AS, end)))
                 stream.flush()
@@ -88,10 +88,10 @@ def write_plan(path: Path, header: Header, found: TransferPlan) -> None:
 def plan_lines(
     header: Header, found: TransferPlan, signature: Callable[[bytes], str] | None = None
 ) -> Iterator[bytes]:
-    """Every line with its newline: the header, what cannot be done, the moves, the deletions, the end, which is signed.
+    """Yield the lines: the header, failures, moves, deletions, and the signed end.
 
-    Actions stand in the canonical order of their names, so that one that comes twice is seen, and both sides
-    can be looked at again beside it in constant memory.
+    Actions are in canonical order, so that duplicates are found, and so that both sides can be listed again
+    and compared in constant memory.
     """
     summed = hashlib.sha256()
     count = 0
@@ -113,12 +113,12 @@ def plan_lines(
 
 
 def signed_content(end: Line) -> bytes:
-    """What the signature of a plan is of: its last line without it, where the sha256 stands for all others."""
+    """Return the bytes to sign: the last line without its signature; its sha256 covers all other lines."""
     return line_of_json({name: end[name] for name in end if name != "signature"}).encode("ascii")
 
 
 def totals(found: TransferPlan) -> dict[str, int]:
-    """The counts that the last line repeats."""
+    """Return the counts that the last line repeats."""
     return {
         "files": found.files,
         "bytes": found.bytes,
@@ -141,7 +141,7 @@ def _records(header: Header, found: TransferPlan) -> Iterator[Line]:
 
 
 def header_record(header: Header) -> Line:
-    """The first line."""
+    """Return the first line."""
     return {
         "schema": 1,
         "kind": "plan",
@@ -157,7 +157,7 @@ def header_record(header: Header) -> Line:
 
 
 def rules_record(rules: Rules) -> Line:
-    """The rules as they were typed; of a list of names only how many they were."""
+    """Return the rules as given, with only the number of listed names."""
     limit = rules.delete_limit
     percent = None if limit.percent is None else f"{limit.percent}%"
     names = rules.files_from
@@ -183,7 +183,7 @@ def rules_record(rules: Rules) -> Line:
 
 
 def failure_record(failure: Failed) -> Line:
-    """One name that is not done."""
+    """Return the line of an entry that is not transferred."""
     return {
         "schema": 1,
         "kind": "failed",
@@ -194,7 +194,7 @@ def failure_record(failure: Failed) -> Line:
 
 
 def action_record(action: Action, *, modes: bool = False) -> Line:
-    """One action, with what both sides looked like; with `modes` those of folders too."""
+    """Return the line of an action with both sides' facts; with `modes` also those of folders."""
     record: Line = {
         "schema": 1,
         "kind": "action",
@@ -217,7 +217,7 @@ def action_record(action: Action, *, modes: bool = False) -> Line:
 
 
 def _facts(entry: Entry, path: bytes, *, modes: bool) -> Line:
-    """What tells whether a name is still the same; a path only where it is another one."""
+    """Return the facts that show whether an entry changed; the path only if it differs from the action's."""
     facts: Line = {"type": str(entry.kind), "size": entry.size}
     if entry.path != path:
         facts |= path_fields(entry.path)
@@ -230,7 +230,7 @@ def _facts(entry: Entry, path: bytes, *, modes: bool) -> Line:
             facts[name] = value
     if entry.mode >= 0:
         facts["mode"] = f"{entry.mode:04o}"
-    if entry.kind is Kind.LINK or entry.link:  # an annexed file is one on disk
+    if entry.kind is Kind.LINK or entry.link:  # on disk, an annexed file is a symlink
         facts |= path_fields(entry.link, "link")
     if entry.etag is not None:
         facts["etag"] = entry.etag
@@ -238,5 +238,5 @@ def _facts(entry: Entry, path: bytes, *, modes: bool) -> Line:
 
 
 def _attributes(entry: Entry) -> Line:
-    """Only where they were asked for, and there are any."""
+    """Return the attributes field, if there are any."""
     return {"attributes_base64": b64encode(entry.attributes).decode("ascii")} if entry.attributes else {}

@@ -28,7 +28,7 @@ from transfers.stores.base import Problem, is_own_name, is_partial_name, unsafe_
 _MOST = 2**63 - 1
 _TEXT = 1000
 _MODE = re.compile(r"[0-7]{1,7}")
-_NAMES = 10_000  # patterns of one option
+_NAMES = 10_000  # the limit of patterns for one option
 _CHANGING = (Verb.COPY, Verb.REPLACE, Verb.RELINK, Verb.RETYPE, Verb.ADJUST, Verb.LINK, Verb.DELETE)
 
 _RULES = {
@@ -82,18 +82,18 @@ _ACTION = {
 
 
 class WrongLineError(ValueError):
-    """A line is not one that hibali writes; says why in words."""
+    """An error for a line that hibali does not write; the message says why."""
 
 
 def only(record: Mapping[str, Any], known: set[str]) -> None:
-    """Nothing that is not understood."""
+    """Raise if there are unknown keys."""
     extra = sorted(record.keys() - known)
     if extra:
         raise WrongLineError(f"the key {extra[0][:_TEXT]!r} is not known")
 
 
 def number(record: Mapping[str, Any], key: str, least: int = 0) -> int:
-    """A whole number from `least` up to what 64 bits hold."""
+    """Return an integer from `least` to the maximum of 64 bits."""
     value = record.get(key)
     if type(value) is not int or not least <= value <= _MOST:
         raise WrongLineError(f"{key} is not a whole number in its range")
@@ -101,7 +101,7 @@ def number(record: Mapping[str, Any], key: str, least: int = 0) -> int:
 
 
 def _time(record: Mapping[str, Any], key: str) -> int:
-    """A time in nanoseconds, 0 where there is none; far from 1970 they take more than 64 bits."""
+    """Return a time in nanoseconds, 0 if missing; times far from 1970 need more than 64 bits."""
     value = record.get(key, 0)
     if type(value) is not int or not -MOST_NS < value < MOST_NS:
         raise WrongLineError(f"{key} is not a whole number in its range")
@@ -109,7 +109,7 @@ def _time(record: Mapping[str, Any], key: str) -> int:
 
 
 def truth(record: Mapping[str, Any], key: str) -> bool:
-    """One of the two."""
+    """Return a boolean."""
     value = record.get(key)
     if not isinstance(value, bool):
         raise WrongLineError(f"{key} is neither true nor false")
@@ -117,12 +117,12 @@ def truth(record: Mapping[str, Any], key: str) -> bool:
 
 
 def _later(record: Mapping[str, Any], key: str) -> bool:
-    """One that plans of earlier versions do not have."""
+    """Return a boolean that plans of earlier versions do not have."""
     return key in record and truth(record, key)
 
 
 def text(record: Mapping[str, Any], key: str) -> str:
-    """Text of no great length."""
+    """Return a short string."""
     value = record.get(key)
     if not isinstance(value, str) or len(value) > _TEXT:
         raise WrongLineError(f"{key} is not a short text")
@@ -130,7 +130,7 @@ def text(record: Mapping[str, Any], key: str) -> str:
 
 
 def name(record: Mapping[str, Any], key: str = "path") -> bytes:
-    """A name in bytes, written in the one way that hibali writes it: what is shown is what is meant."""
+    """Return a name in bytes; raise if both of its forms differ, so that the readable form can be trusted."""
     shown, exact = record.get(key), record.get(f"{key}_base64")
     if not isinstance(shown, str):
         raise WrongLineError(f"{key} is not a text")
@@ -144,7 +144,7 @@ def name(record: Mapping[str, Any], key: str = "path") -> bytes:
 
 
 def safe_name(record: Mapping[str, Any], key: str = "path") -> bytes:
-    """A name below a root: one that cannot climb and is none of hibali's own."""
+    """Return a path below the root, without `..` and without names that hibali reserves."""
     found = name(record, key)
     reason = unsafe_component(found)
     if reason:
@@ -155,7 +155,7 @@ def safe_name(record: Mapping[str, Any], key: str = "path") -> bytes:
 
 
 def rules_of(record: Any) -> Rules:
-    """What of the rules counts when a plan is carried out; the selection has been made."""
+    """Return the rules that matter when a plan is applied; the selection was already made."""
     if not isinstance(record, dict):
         raise WrongLineError("rules are missing")
     only(record, _RULES)
@@ -174,7 +174,7 @@ def rules_of(record: Any) -> Rules:
     for key, words in (("links", ["keep", "skip"]), ("specials", ["fail", "skip"])):
         if record.get(key) not in words:
             raise WrongLineError(f"{key} is not one of its words")
-    modes = record.get("modes", "execute")  # plans of earlier versions know no other
+    modes = record.get("modes", "execute")  # plans of earlier versions do not have this key
     if modes not in ("execute", "keep"):
         raise WrongLineError("modes is not one of its words")
     if proof is not None and proof not in list(Proof):
@@ -193,7 +193,7 @@ def rules_of(record: Any) -> Rules:
 
 
 def action_of(record: Mapping[str, Any]) -> Action:
-    """One action that makes sense by itself."""
+    """Return a valid action."""
     only(record, _ACTION)
     path = safe_name(record)
     word = record.get("action")
@@ -231,7 +231,7 @@ def _makes_sense(action: Action) -> bool:
     if target is None:
         return False
     if verb is Verb.RETYPE:
-        # In a bucket a folder is only in the names below it: one of them stands for it.
+        # In a bucket a folder exists only as a prefix: one of the keys below it represents it.
         below = target.path.startswith(entry.path + b"/")
         return below or (
             target.path == entry.path and (entry.kind is Kind.FOLDER) != (target.kind is Kind.FOLDER)
@@ -278,7 +278,7 @@ def _entry(record: Any, path: bytes) -> Entry:
 
 
 def _attributes(record: Mapping[str, Any]) -> bytes:
-    """They are only compared with what is listed, and never set from here."""
+    """Return the attributes, which are only compared with the listing, never set from here."""
     value = record.get("attributes_base64", "")
     try:
         return base64.b64decode(value, validate=True) if isinstance(value, str) else bytes.fromhex("?")
@@ -293,7 +293,7 @@ def _inode(record: Mapping[str, Any]) -> int:
     return value
 
 
-LINE_BYTES = 320 * 1024  # two names of 4 KiB, and the attributes of both sides
+LINE_BYTES = 320 * 1024  # enough for two names of 4 KiB and the attributes of both sides
 _FAILURES = 1_000_000
 
 _HEADER = {
@@ -319,9 +319,9 @@ Record = dict[str, Any]
 
 @dataclass(slots=True)
 class SavedPlan:
-    """A plan that was read whole: `planned` has its actions in canonical order and its counts; close it.
+    """A complete plan from a file: `planned` has its actions in canonical order and its counts; close it.
 
-    `owner` and `mode` are the file's; `signature` is to be one of `signed` (transfers.plan_reader).
+    `owner` and `mode` are the file's; `signature` should be that of `signed` (see `doubts_about`).
     """
 
     header: Header
@@ -333,7 +333,7 @@ class SavedPlan:
 
 
 def read_plan(path: Path) -> SavedPlan:
-    """Read and check all of it. Raises `NotFoundError`, and `RefusedError("plan-damaged")` for anything it should not be."""
+    """Read a plan. Raises `NotFoundError`, and `RefusedError("plan-damaged")` for an invalid one."""
     try:
         stream = path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
@@ -353,7 +353,7 @@ def read_plan(path: Path) -> SavedPlan:
 
 
 class _Reading:
-    """One file being read; `line` is where it is."""
+    """A plan file being read; `line` is the current line number."""
 
     def __init__(self, stream: IO[bytes], subject: str) -> None:
         self._stream = stream
@@ -384,7 +384,7 @@ class _Reading:
         return SavedPlan(header, self.planned, file.st_uid, file.st_mode, self._signed, self._signature)
 
     def _records(self) -> Iterator[Record]:
-        """All but the last; the last is held against what came before it."""
+        """Yield all lines but the last, which is checked against the others."""
         while True:
             digest = self._summed.hexdigest()
             line = self._stream.readline(LINE_BYTES + 1)
@@ -466,7 +466,7 @@ def _damaged(message: str, subject: str) -> RefusedError:
 
 
 def doubts_about(saved: SavedPlan) -> str:
-    """Why the plan may be somebody else's, in words that say whose it is; "" for one that was signed here and is ours alone."""
+    """Return why the plan may not be this user's; "" if it is signed here and private."""
     ours = saved.owner == os.geteuid()
     found = []
     if not ours:
@@ -481,9 +481,10 @@ def doubts_about(saved: SavedPlan) -> str:
 
 
 def check_trust(saved: SavedPlan, ends: Sequence[Location], named: Sequence[Location], path: Path) -> str:
-    """What there is to say of a plan that is carried out because both its ends were named again; "" for our own.
+    """Return the doubts about a plan whose endpoints the user named again; "" if there are none.
 
-    Raises `RefusedError` for other ends than the plan's, and for a plan that is not ours without them.
+    Raises `RefusedError` if the named endpoints are not the plan's, or if there are doubts and none were
+    named.
     """
     if named and any(_place(one) != _place(other) for one, other in zip(ends, named, strict=True)):
         raise RefusedError(

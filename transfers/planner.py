@@ -30,13 +30,13 @@ from transfers.stores.base import Adjustment, Facts, ListingIncompleteError, Pag
 
 
 class FirstNames:
-    """Marks the further names of hard-linked files in a listing; remembers only files with names still to come."""
+    """A marker of further names of hard-linked files in a listing; it only keeps files with names to come."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[int, int], tuple[bytes, int]] = {}
 
     def mark(self, entry: Entry) -> Entry:
-        """Return the entry, with the first name of its file where that came earlier."""
+        """Return the entry, with the file's first name if that came earlier."""
         if entry.kind is not Kind.FILE or entry.links < 2:
             return entry
         key = (entry.device, entry.inode)
@@ -49,14 +49,14 @@ class FirstNames:
 
 
 class FurtherNames:
-    """Holds back the further names of a plan until it is decided what happens to the first ones."""
+    """Further names of files, held until the actions on the first names are known."""
 
     def __init__(self) -> None:
         self._existing: dict[bytes, tuple[int, int]] = {}
         self._further = Spool()
 
     def holds(self, action: Action) -> bool:
-        """Hold back a further name, and remember a first name that stays; return whether it was held back."""
+        """Hold a further name, or note a kept first name; return whether it was held."""
         if action.verb is Verb.LINK:
             self._further.add(action)
             return True
@@ -66,7 +66,7 @@ class FurtherNames:
         return False
 
     def decided(self) -> Iterator[Action]:
-        """Return what was held back, as kept where it is a name of that very file already."""
+        """Yield the held actions, as KEEP for names that already belong to the same file."""
         for action in self._further:
             first, target = self._existing.get(action.entry.same_as), action.target
             if target is not None and first == (target.device, target.inode):
@@ -75,7 +75,7 @@ class FurtherNames:
                 yield action
 
     def close(self) -> None:
-        """Forget them."""
+        """Delete them from disk."""
         self._further.close()
 
 
@@ -84,10 +84,10 @@ _AT_ONCE = 1024  # entries looked up on record before those without a recorded d
 
 
 class RememberingSide(Side):
-    """A side that hashes a file only once; `used` says whether any digest came from the record."""
+    """A side that hashes each file only once; `used` tells whether any digest came from the record."""
 
     def __init__(self, side: Side, location: Location, where: bytes) -> None:
-        """`where` is the root as its site knows it. Computed digests are on record for `manifest --recorded`, too."""
+        """Open the record of `where`, the root as its site knows it; `manifest --recorded` uses it, too."""
         self._side = side
         place = [location.site.name, location.bucket, where.decode("utf-8", "surrogateescape")]
         self._book = DigestBook("digests", place, keep=True)
@@ -95,7 +95,7 @@ class RememberingSide(Side):
 
     @property
     def facts(self) -> Facts:
-        """The side's own."""
+        """The facts of the side."""
         return self._side.facts
 
     def list(self) -> Iterator[Entry]:
@@ -103,7 +103,7 @@ class RememberingSide(Side):
         return self._side.list()
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store; a file on record that did not change is not read."""
+        """See Store; unchanged files with a recorded digest are not read."""
         coming = iter(entries)
         while some := list(islice(coming, _AT_ONCE)):
             known = [entry.digest or self._book.find([entry]) for entry in some]
@@ -112,7 +112,7 @@ class RememberingSide(Side):
             computed = self._computed(unknown) if unknown else iter(())
             for entry, digest in zip(some, known, strict=True):
                 yield next(computed) if digest is None else (entry, digest, None)
-            for _ in computed:  # up to the end of the answer
+            for _ in computed:  # read the answer to its end
                 pass
 
     def _computed(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
@@ -127,7 +127,7 @@ class RememberingSide(Side):
 
 
 class UnprovenSide(Side):
-    """A side of which some files are compared as if they differed, so that a plan moves them again."""
+    """A side with some files that always compare as different, so that they are moved again."""
 
     def __init__(self, side: Side, paths: Collection[bytes]) -> None:
         self._side = side
@@ -135,7 +135,7 @@ class UnprovenSide(Side):
 
     @property
     def facts(self) -> Facts:
-        """The side's own."""
+        """The facts of the side."""
         return self._side.facts
 
     def list(self) -> Iterator[Entry]:
@@ -215,14 +215,14 @@ class TransferPlan:
             self.moves.add(action)
 
     def keep(self, page: Page) -> None:
-        """Add names that are the same at both sides."""
+        """Count names that are the same at both sides."""
         self.files += page.files
         self.bytes += page.size
         self.files_kept += page.files
         self.target_files += page.files
 
     def withdraw(self) -> None:
-        """Drop the deletions that were to make room for an entry that cannot be moved after all."""
+        """Drop deletions that belonged to the replacement of an entry that cannot be moved."""
         stays = {conflict.entry.path for conflict in self.conflicts if conflict.code == IN_THE_WAY}
         if not stays:
             return
@@ -236,7 +236,7 @@ class TransferPlan:
         planned.close()
 
     def failures(self) -> Iterator[Failed]:
-        """Return the failures known before anything is moved: unlisted names, and conflicts that do not refuse the plan."""
+        """Return the failures known before the transfer: unlisted names, and conflicts without `refuse`."""
         for path, problem in self.unlisted:
             yield Failed(path, problem.code, problem.message)
         for conflict in self.conflicts:
@@ -268,7 +268,7 @@ def plan_transfer(
         missing_records: receives the digests that a comparison found and that are not on record.
 
     Raises:
-        HibaliError: a side cannot be reached, or its listing cannot be trusted. Names that could not be listed are in `unlisted`.
+        HibaliError: a side cannot be reached, or its listing is wrong; `unlisted` has unlisted names.
     """
     plan = TransferPlan()
     selected = selector(rules)
@@ -299,7 +299,7 @@ def plan_transfer(
 def _take_decisions(
     plan: TransferPlan, decisions: Iterable[Decision], compare: Callable[[Spool], Iterable[Decision]]
 ) -> None:
-    """Add every decision to the plan; those that digests decide after all listing: an agent answers one question at a time."""
+    """Add all decisions to the plan, those by digest last: an agent answers one request at a time."""
     compared, names = Spool(), FurtherNames()
 
     def take(some: Iterable[Decision]) -> None:
@@ -322,7 +322,7 @@ def _take_decisions(
 def _listings(
     source: Side, target: Side, plan: TransferPlan, *, in_pages: bool, target_exists: bool
 ) -> tuple[Iterator[Entry], Iterator[Entry]]:
-    """List both sides. Pages that are the same at both are counted whole, where nothing but their contents decides."""
+    """List both sides. Pages that are equal at both are only counted, if the rules compare nothing else."""
     if not target_exists:
         return source.list(), iter(())
     plain = in_pages and not target.facts.folds_case
@@ -338,7 +338,7 @@ def _listings(
 def _counted_source(
     entries: Iterable[Entry], rules: Rules, selected: Selector, plan: TransferPlan
 ) -> Iterator[Entry]:
-    """Count the selected entries of the source, and mark the further names of a file where hard links are kept."""
+    """Count the selected source entries; if hard links are kept, mark further names of files."""
     first_names = FirstNames()
     for entry in entries:
         counted = entry.kind in _COUNTED and selected(entry)
@@ -356,7 +356,7 @@ def _counted_target(entries: Iterable[Entry], plan: TransferPlan) -> Iterator[En
 
 
 def listed(side: Side, unlisted: Unlisted) -> Iterator[Entry]:
-    """List a side; what it could not list goes to `unlisted`."""
+    """List a side; unlisted names go to `unlisted`."""
     return _gathered(side.list(), unlisted)
 
 
@@ -374,7 +374,7 @@ def settle(
     rules: Rules,
     proven: Callable[[Action, str], None] | None = None,
 ) -> Iterator[Action]:
-    """Compare by digest: each side hashes its own files, both at once. `proven` is called for the same content."""
+    """Compare by digest; both sides hash at the same time. `proven` is called for equal content."""
     if not compared.count:
         return
     ours = source.digest(action.entry for action in compared)
@@ -390,7 +390,7 @@ def settle(
 
 
 def replaced_entries(plan: TransferPlan) -> Iterator[Entry]:
-    """Return what a plan replaces or deletes at the target: files and links, not the folders around them."""
+    """Return the files and links that a plan replaces or deletes at the target."""
     for action in plan.moves:
         if action.target is not None and action.verb in {Verb.REPLACE, Verb.RELINK, Verb.LINK}:
             yield action.target
@@ -400,7 +400,7 @@ def replaced_entries(plan: TransferPlan) -> Iterator[Entry]:
 
 
 def adjustments(plan: TransferPlan, rules: Rules) -> Iterator[Adjustment]:
-    """Return the permissions and attributes to set after everything else: of kept entries, and of new folders.
+    """Return permissions and attributes to set after everything else, for kept entries and new folders.
 
     Deepest first: a folder that can no longer be entered makes its contents unreachable.
     """
@@ -416,12 +416,12 @@ def adjustments(plan: TransferPlan, rules: Rules) -> Iterator[Adjustment]:
 
 
 def attributes_of(entry: Entry, rules: Rules) -> bytes | None:
-    """Return all attributes that an entry is to have at the target; None where they are not transferred."""
+    """Return the attributes that an entry must have at the target; None if they are not transferred."""
     return entry.attributes if rules.xattrs and entry.kind in {Kind.FILE, Kind.FOLDER} else None
 
 
 def permissions_of(entry: Entry, rules: Rules) -> int | None:
-    """Return the permission bits that an entry is to have at the target; None where the site decides."""
+    """Return the permission bits that an entry must have at the target; None if the site decides."""
     kept = rules.modes == "keep" and entry.mode >= 0 and entry.kind in {Kind.FILE, Kind.FOLDER}
     return entry.mode & PERMISSIONS if kept else None
 
@@ -436,7 +436,7 @@ def _order(action: Action) -> bytes:
 
 
 def deepest_first(actions: Iterable[Action]) -> Iterator[Action]:
-    """Order actions that come in canonical order: each folder after its contents; only one chain of folders is held."""
+    """Reorder actions in canonical order: each folder after its contents."""
     held: list[Action] = []
     for action in actions:
         while held and not action.entry.order.startswith(held[-1].entry.order):
@@ -449,7 +449,7 @@ def deepest_first(actions: Iterable[Action]) -> Iterator[Action]:
 
 
 def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
-    """Raise `RefusedError` for a plan that must not begin: unsafe names, an empty source, too many deletions."""
+    """Raise `RefusedError` for unsafe names, an empty source, or too many deletions."""
     refused = [conflict for conflict in plan.conflicts if conflict.refuse]
     if refused:
         names = "; ".join(f"{printable(c.entry.path)}: {c.message}" for c in refused[:_NAMED])
@@ -480,7 +480,7 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
 
 
 def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
-    """Raise `RefusedError` where the target has not enough free space or inodes, or its quota."""
+    """Raise `RefusedError` if the target has not enough space, inodes or quota."""
     if not plan.moves.count:
         return
     space = target.space()

@@ -28,9 +28,9 @@ _SECONDS = 20.0
 
 
 def check_guarded(target: Location, where: bytes, on_event: Listener = ignore) -> None:
-    """Raise `RefusedError` where `where`, an absolute path there, and a read-only root are one inside the other.
+    """Raise `RefusedError` if `where` (absolute, at the site) is in or above a read-only root.
 
-    What is typed is known to differ from what is meant: `$NAME`, `~` and symlinks are followed at the site.
+    Paths are resolved at the site, because `$NAME`, `~` and symlinks can lead elsewhere.
     """
     site = target.site
     roots = [site.roots[name] for name in site.read_only]
@@ -40,7 +40,10 @@ def check_guarded(target: Location, where: bytes, on_event: Listener = ignore) -
         with closing(open_host(site, on_event=on_event)) as host:
             real = _real_paths(host, [where, *(host.expand(root) for root in roots)])
     except UsageError:
-        real = [where, *(root.encode("utf-8", "surrogateescape") for root in roots)]  # no machine to ask
+        real = [
+            where,
+            *(root.encode("utf-8", "surrogateescape") for root in roots),
+        ]  # no host resolves them
     for name, root in zip(site.read_only, real[1:], strict=True):
         relation = lies(real[0], root)
         if relation is not None:
@@ -53,7 +56,7 @@ def check_guarded(target: Location, where: bytes, on_event: Listener = ignore) -
 
 
 def lies(path: bytes, root: bytes) -> str | None:
-    """How a path lies to a root: "in", "above", or neither."""
+    """Return the relation of a path to a root: "in", "above", or None."""
     path, root = path.rstrip(b"/") + b"/", root.rstrip(b"/") + b"/"
     if path.startswith(root):
         return "in"
@@ -61,14 +64,14 @@ def lies(path: bytes, root: bytes) -> str | None:
 
 
 def _real_paths(host: RemoteHost, paths: list[bytes]) -> list[bytes]:
-    """Without symlinks, as far as anything stands there; as they are where the site has no realpath(1)."""
+    """Return the paths without symlinks, or unchanged if the site has no realpath(1)."""
     found = host.run([b"realpath", b"-z", b"-m", b"--", *paths], timeout=_SECONDS)
     real = found.stdout.split(b"\0")[:-1]
     return real if found.exit_code == 0 and len(real) == len(paths) else paths
 
 
 def check_named(location: Location) -> None:
-    """Raise `RefusedError` for what is never removed by its very name: a whole site, and what hibali keeps beside data."""
+    """Raise `RefusedError` for names that are never removed: a whole site, and hibali's own files."""
     if _is_whole(location):
         raise _refused(location, "this is a site's root")
     if b".hibali" in location.raw.split(b"/"):
@@ -90,10 +93,12 @@ def _is_whole(location: Location) -> bool:
 def check_unprotected(
     location: Location, above: Store, sites: Iterable[Site], *, link: bool = False
 ) -> Identity | None:
-    """Raise `RefusedError` where a place that must stay is here or below: a root, a work folder, the home folder, our own state.
+    """Raise `RefusedError` if a protected folder is at or below the location.
 
-    `above` is the folder that holds the place, which is a `link` or anything else. Places are compared by device and inode, mounts
-    and services (transfers.agent.identity), so other names of a root make no difference. Returns the place's identity at a machine.
+    Protected are roots, work folders, the home folder and hibali's state. `above` is the parent folder;
+    `link` tells that the entry is a symlink. Identities are compared by device and inode, mounts and services
+    (transfers.agent.identity), so that other names of a root are found. Returns the entry's identity on a
+    host, else None.
     """
     if not above.facts.machine:
         for place in (child(one, location.name) for one in above.identities()):
@@ -106,7 +111,7 @@ def check_unprotected(
     asked = [above.where.rstrip(b"/") + b"/" + location.name]
     for path, _ in kept:
         raw = path.encode("utf-8", "surrogateescape")
-        # a root that is a symlink has a name of its own, which stays, too
+        # a root can be a symlink, which is protected, too, by its parent folder and name
         asked += [raw, raw.rpartition(b"/")[0] or b"/" if b"/" in raw else raw]
     here, *found = above.identify(asked)
     for position, (path, words) in enumerate(kept):
@@ -136,17 +141,17 @@ def _service_roots(sites: Iterable[Site]) -> Iterator[tuple[Identity, str]]:
 
 
 def _kept(site: Site, sites: Iterable[Site], *, here: bool) -> Iterator[tuple[str, str]]:
-    """Paths as in config.toml, and what they are; `here` tells that `site` is this machine."""
+    """Yield protected paths as in config.toml with a description; `here` if `site` is this machine."""
     yield "~", "the home folder"
     if here:
         yield str(state_folder()), "hibali's own state"
-    # a site of the same name may have been left out of `site`, which stands for local paths then
+    # for a local path, `site` is not from config.toml, where a site can have the same name
     for other in [site, *sites]:
         if not kind_of(other).has_machine:
             continue
         same = _is_same_machine(other, site) or (here and _is_here(other))
         for name, path in other.roots.items():
-            # Two hosts may share a filesystem; then a root has the same path at both.
+            # Two hosts may share a filesystem, where a root has the same path.
             if same or (path.startswith("/") and other.kind == site.kind):
                 yield path, f"the root @{name} of {other.name}"
         if same:
@@ -160,7 +165,7 @@ def _is_same_machine(one: Site, other: Site) -> bool:
 
 
 def _is_here(site: Site) -> bool:
-    """Whether a site is this machine, as far as its host's name tells."""
+    """Return whether a site is this machine, by its host name."""
     if site.ssh is None:
         return site.kind == "local"
     name = host_name(address_of(site.ssh)[0])

@@ -21,7 +21,7 @@ from transfers.stores.base import Side
 
 
 class NumberedAction(NamedTuple):
-    """One action by its number in its spool."""
+    """An action with its position in its spool."""
 
     action: Action
     number: int
@@ -32,7 +32,7 @@ _Event = tuple[bytes, int, Entry | NumberedAction]
 
 @dataclass(slots=True)
 class CurrentState:
-    """One name: what was asked of it, the file and the folder there, and a name below it that nobody asked about."""
+    """A name: the actions on it, the existing file and folder, and a name below it that is in no action."""
 
     path: bytes
     asked: list[NumberedAction] = field(default_factory=list)
@@ -42,7 +42,7 @@ class CurrentState:
 
     @property
     def unasked(self) -> bool:
-        """Whether something stands here that no action is about."""
+        """Whether something exists here that is in no action."""
         folders = {one.action.entry.kind is Kind.FOLDER for one in self.asked}
         return (self.file is not None and False not in folders) or (
             self.folder is not None and True not in folders
@@ -50,10 +50,10 @@ class CurrentState:
 
 
 def existing(listed: Iterable[Entry], asked: Iterable[NumberedAction]) -> Iterator[CurrentState]:
-    """For each name asked about, in canonical order of the actions' entries, what stands there as file and as folder.
+    """Yield, for each name in the actions, in canonical order, what exists there as file and as folder.
 
-    A name is held back until its folder has passed: between `a` and `a/` other names may come (`a-x`, `a.b`).
-    All that is held is a chain of prefixes.
+    A name is held until its folder has passed: between `a` and `a/` other names may come (`a-x`, `a.b`). Each
+    held name is a prefix of the next one.
     """
     entries: Iterator[_Event] = ((entry.order, 0, entry) for entry in listed)
     questions: Iterator[_Event] = ((one.action.entry.order, 1, one) for one in asked)
@@ -74,7 +74,7 @@ def existing(listed: Iterable[Entry], asked: Iterable[NumberedAction]) -> Iterat
 
 
 def _release(held: list[CurrentState], order: bytes | None) -> Iterator[CurrentState]:
-    """Let go of the names of which nothing more can come."""
+    """Yield held names that no later entry can belong to."""
     while held and (order is None or not order.startswith(held[-1].path)):
         name = held.pop()
         if name.unasked:
@@ -92,10 +92,10 @@ _TO_DO, _DONE, _COMPARE, _ABSENT, _ADJUST = range(5)
 def recheck(
     planned: TransferPlan, source: Side, target: Side, rules: Rules, *, target_exists: bool, subject: str
 ) -> TransferPlan:
-    """The part of a plan that is still to be done, made of what both sides list now.
+    """Return the part of a plan that is still to be done, with entries from the current listings.
 
-    What an earlier call of the same plan did already is kept. Raises `RefusedError("drift")` when anything
-    is neither as planned nor done: the plan is for a place that is no more.
+    What an earlier command did with the same plan is kept. Raises `RefusedError("drift")` if any name is
+    neither as planned nor done: the plan does not fit the current state.
     """
     with closing(_Recheck(source, target, rules)) as check:
         check.look_at_source(planned)
@@ -106,11 +106,11 @@ def recheck(
 
 
 def same(planned: Entry, found: Entry) -> bool:
-    """Whether an entry is what it was when the plan was made, as far as its store can tell."""
+    """Return whether an entry is unchanged since the plan was made, as far as its store can tell."""
     if planned.kind is not found.kind:
         return False
     if planned.kind is Kind.FOLDER:
-        # its mode is in a plan only where that is to be kept
+        # a plan has the modes of folders only if permissions are kept
         return planned.mode in {-1, found.mode} and planned.attributes == found.attributes
     if planned.kind is Kind.LINK:
         return planned.link == found.link
@@ -123,7 +123,7 @@ def same(planned: Entry, found: Entry) -> bool:
 
 
 def check_same_ends(planned: Header, now: Header, subject: str) -> None:
-    """Raise `RefusedError("drift")` where the locations of a plan have come to mean other places."""
+    """Raise `RefusedError("drift")` if the locations of a plan now resolve to other roots."""
     for side, before, after in (
         ("source", planned.source.where, now.source.where),
         ("target", planned.target.where, now.target.where),
@@ -136,7 +136,7 @@ def check_same_ends(planned: Header, now: Header, subject: str) -> None:
 
 
 def drift(message: str, subject: str) -> RefusedError:
-    """The plan is for a place that is no more."""
+    """Return the error for a plan that does not fit the current state."""
     return RefusedError(
         "drift",
         message,
@@ -146,7 +146,7 @@ def drift(message: str, subject: str) -> RefusedError:
 
 
 class _Recheck:
-    """One look; every entry that is used later comes from the listings of now, never from the file."""
+    """One check; all entries used later come from the current listings, never from the file."""
 
     def __init__(self, source: Side, target: Side, rules: Rules) -> None:
         self._source = source
@@ -165,7 +165,7 @@ class _Recheck:
         self.found = TransferPlan()
 
     def close(self) -> None:
-        """Forget what was only needed for looking, and what was not taken over."""
+        """Delete temporary data, and the result if it was not used."""
         self._moves.close()
         self._compared.close()
         if not self._taken:
@@ -177,7 +177,7 @@ class _Recheck:
             self._drifted.append(f"{printable(path)}: {reason}")
 
     def look_at_source(self, planned: TransferPlan) -> None:
-        """Every move's entry as it is now; a name that is to be deleted must still be missing."""
+        """Take every move's entry from the current listing; names to delete must still be missing."""
         orders = (planned.moves, planned.adjustments, planned.deletions)
         asked = heapq.merge(*orders, key=lambda action: action.entry.order)
         now = self._identified(listed(self._source, self.found.unlisted), self._ours)
@@ -204,7 +204,7 @@ class _Recheck:
             self._moves.add(Action(action.verb, entry or action.entry, action.because, action.target))
 
     def look_at_target(self, planned: TransferPlan, *, exists: bool) -> None:
-        """Every name as planned, absent, or already what it is to become."""
+        """Check that each name is as planned, missing, or already done."""
         self._states = bytearray(self._moves.count)
         self._deleted = bytearray(planned.deletions.count)
         listing = self._identified(listed(self._target, self.found.unlisted), self._theirs)
@@ -220,7 +220,7 @@ class _Recheck:
                     self._states[number] = self._judge_move(action, name, number)
 
     def _identified(self, entries: Iterable[Entry], known: dict[bytes, tuple[int, int]]) -> Iterator[Entry]:
-        """The same; which file a name is of is remembered where it may have others."""
+        """Yield the same entries, and remember device and inode of files with several names."""
         for entry in entries:
             if self._rules.hard_links and entry.links > 1 and entry.kind is Kind.FILE:
                 known[entry.path] = (entry.device, entry.inode)
@@ -268,7 +268,7 @@ class _Recheck:
         return self._judge_standing(action, there, number)
 
     def _judge_standing(self, action: Action, there: Entry, number: int) -> int:
-        """Something stands there: what an earlier call of this plan made of it, or what the plan saw."""
+        """Judge an existing entry: the result of an earlier command with this plan, or what the plan saw."""
         if there.kind is Kind.FOLDER:
             return self._judge_folder(action, there)
         if action.entry.same_as and _are_one(there, self._theirs.get(action.entry.same_as)):
@@ -287,7 +287,7 @@ class _Recheck:
         return _TO_DO
 
     def _judge_folder(self, action: Action, there: Entry) -> int:
-        """A folder that an earlier call of this plan made may not have its permissions yet."""
+        """Judge an existing folder; one from an interrupted command may lack its permissions."""
         judged = kept(action.entry, there, "", self._rules, self._source.facts, self._target.facts)
         if judged.verb is Verb.KEEP:
             return _DONE
@@ -296,7 +296,7 @@ class _Recheck:
         return _ADJUST
 
     def settle(self) -> None:
-        """Digests decide where the rules say so."""
+        """Compare by digest if the rules require it."""
         numbers = iter(self._numbers)
         for judged in settle(self._source, self._target, self._compared, self._rules):
             number = next(numbers)
@@ -305,18 +305,18 @@ class _Recheck:
                 self._drift(judged.entry.path, "its content changed at the target")
 
     def refuse_drift(self, subject: str) -> None:
-        """Raise `RefusedError` when anything drifted."""
+        """Raise `RefusedError` if anything drifted."""
         if self._drifts:
             more = f"; and {self._drifts - _NAMED} more" if self._drifts > _NAMED else ""
             raise drift(f"{self._drifts} are no longer as planned: {'; '.join(self._drifted)}{more}", subject)
 
     def remaining(self, planned: TransferPlan) -> TransferPlan:
-        """What is to be done; deletions deepest first."""
+        """Return what is still to be done; deletions deepest first."""
         found = self.found
         found.files, found.bytes, found.files_kept = planned.files, planned.bytes, planned.files_kept
         named = {path for path, _ in found.unlisted}
         found.unlisted.extend(failure for failure in planned.unlisted if failure[0] not in named)
-        landing: set[bytes] = set()  # files whose further names have to be made again
+        landing: set[bytes] = set()  # files whose further names must be linked again
         for action, looked in zip(self._moves, self._states, strict=True):
             state = _TO_DO if action.entry.same_as in landing else looked
             if action.entry.links > 1 and not action.entry.same_as and state in {_TO_DO, _ABSENT}:
@@ -354,7 +354,10 @@ def _numbered(actions: Iterable[Action]) -> Iterator[NumberedAction]:
 
 
 def _side_by_side(asked: Iterable[Action], now: Iterator[Entry]) -> Iterator[tuple[Action, Entry | None]]:
-    """Each action with the entry of that very order, or None; the listing is read to its end, where it tells what is missing."""
+    """Pair each action with the entry of the same order, or None.
+
+    The listing is read to its end, because it reports unlisted names there.
+    """
     entry = next(now, None)
     for action in asked:
         while entry is not None and entry.order < action.entry.order:

@@ -21,15 +21,15 @@ _LONGEST_PAUSE = 90.0
 
 
 def is_lost(problem: BaseException) -> bool:
-    """Whether this error means a lost connection, and says nothing about the server."""
+    """Return whether this error means a lost connection, not a failure of the server."""
     return isinstance(problem, TryLaterError) and problem.transient and problem.code in _LOST
 
 
 class RetryPolicy:
-    """Decides the pauses between tries, in seconds of some monotonic clock; pure."""
+    """The pauses between tries, in seconds of a monotonic clock; without I/O."""
 
     def __init__(self, seconds: float, jitter: Callable[[], float]) -> None:
-        """It ends when `seconds` have passed without progress; every pause is multiplied by `jitter`."""
+        """Stop after `seconds` without progress; every pause is multiplied by `jitter`."""
         self._seconds = seconds
         self._jitter = jitter
         self._mark: object = None
@@ -37,12 +37,12 @@ class RetryPolicy:
         self._next = _FIRST_PAUSE
 
     def lost(self, now: float, mark: object) -> None:
-        """Note a lost connection; another `mark` than the last time means progress, and the policy begins again."""
+        """Note a lost connection; a new `mark` means progress and restarts the policy."""
         if self._since is None or mark != self._mark:
             self._since, self._mark, self._next = now, mark, _FIRST_PAUSE
 
     def next_pause(self, now: float) -> float | None:
-        """Return the pause before the next try; None where there is none. The last try is made when the time is up."""
+        """Return the pause before the next try; None after the last, which is at the end of the time."""
         left = self._seconds - (now - (self._since if self._since is not None else now))
         if left <= 0:
             return None
@@ -52,13 +52,13 @@ class RetryPolicy:
 
 
 class Reconnection:
-    """Reconnects the stores of one operation after a lost connection.
+    """Reconnects all stores of one operation after a lost connection.
 
-    All of them: a store whose connection was not lost is in the middle of an answer.
+    The others must reconnect, too, because they are in the middle of an answer.
     """
 
     def __init__(self, stores: Sequence[Store], progress: Callable[[], object], on_event: Listener) -> None:
-        """`stores` may still grow; `progress` returns another value whenever something was done."""
+        """Keep `stores`, which may grow, and `progress`, whose value changes with each progress."""
         self._stores = stores
         self._progress = progress
         self._on_event = on_event
@@ -66,7 +66,7 @@ class Reconnection:
         self._restarts = 0
 
     def until_done(self, act: Callable[[], Result], *, anew: bool = False) -> Result:
-        """Return what `act` returns; call it again after each reconnection. `anew` if it lists everything by itself."""
+        """Return what `act` returns, called again after each reconnection; `anew` if it lists everything."""
         while True:
             try:
                 return act()
@@ -74,7 +74,7 @@ class Reconnection:
                 self._reconnect(problem, anew=anew)
 
     def each(self, ask: Callable[[int], Iterable[Result]]) -> Iterator[Result]:
-        """Return the answers of `ask`; it is called again after each reconnection, with the number of answers so far."""
+        """Yield the answers of `ask`, called again after each reconnection with the number of them so far."""
         done = 0
         while True:
             try:
@@ -87,7 +87,7 @@ class Reconnection:
                 return
 
     def _reconnect(self, problem: TryLaterError, *, anew: bool) -> None:
-        """Raise `problem` where reconnecting is not possible, or what the last try raised."""
+        """Reconnect; raise `problem` if that is impossible, or the error of the last try."""
         stores = self._stores
         lost = [store for store in stores if store.connection_lost]
         seconds = min((store.reconnect_seconds for store in lost), default=0.0)
@@ -112,7 +112,7 @@ class Reconnection:
         return policy
 
     def wait_to_restart(self, problem: HibaliError, seconds: float) -> bool:
-        """Pause before the operation starts again with new stores; False where it was retried for long enough."""
+        """Wait before the operation restarts with new stores; return False when the time is up."""
         policy = self._note_loss(seconds)
         wait = policy.next_pause(time.monotonic())
         if wait is None:
@@ -143,4 +143,4 @@ def _disconnect(stores: Iterable[Store]) -> None:
 
 
 def _jitter() -> float:
-    return random.uniform(0.9, 1.1)  # noqa: S311  # so that many clients of one server do not come in step
+    return random.uniform(0.9, 1.1)  # noqa: S311  # so that clients do not retry simultaneously

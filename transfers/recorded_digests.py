@@ -1,4 +1,4 @@
-"""Look up the digests on record, and repair what a killed operation left unrecorded."""
+"""Look up recorded digests, and repair the records that a killed operation did not write."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class DigestBook:
-    """An append-only file of digests in the ledger; a damaged one costs hashing again, never a wrong digest.
+    """A file of digests in the ledger; if damaged, files are hashed again, never a wrong digest used.
 
     A line is valid while the identity of each of its files is the same (S5): size, mtime, ctime, device and
     inode, or the ETag. Files of a store that has neither are never in it.
     """
 
     def __init__(self, folder: str, question: Any, *, keep: bool) -> None:
-        """`question` is any JSON value that names the place and what is hashed; without `keep` the book starts empty."""
+        """Open the book for `question`, any JSON value as its key; without `keep` it starts empty."""
         name = hashlib.sha256(line_of_json({"question": question}).encode("ascii")).hexdigest()[:32]
         self._path = ledger_folder(folder) / f"{name}.jsonl"
         self._known: dict[bytes, tuple[str, str]] = {}
@@ -102,7 +102,7 @@ class DigestBook:
 
 
 def _identity(entries: list[Entry]) -> str | None:
-    """Return one hash of the identities of all; None where a store reports too little."""
+    """Return one hash of the identities of all; None if a store reports too little."""
     parts = list(_parts(entries))
     if None in parts:
         return None
@@ -119,7 +119,7 @@ def _parts(entries: list[Entry]) -> Iterator[list[Any] | None]:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is on record of a file: its sha256 in hexadecimal, its size, and the rest of what was recorded when it was committed."""
+    """The record of a committed file: its sha256 in hexadecimal, size, and other facts."""
 
     digest: str
     size: int
@@ -129,9 +129,9 @@ class Expected:
 
 
 def recorded_digests(location: Location, where: bytes) -> dict[bytes, Expected]:
-    """Return path to digest, from every operation that wrote at, above or below `where`, oldest first.
+    """Return the digests by path from all operations that wrote at, above or below `where`, oldest first.
 
-    Paths are relative to `where`, the root as its store knows it; b"" is a file of that very name.
+    Paths are relative to `where`, the root as its store knows it; b"" is a file with that name.
     """
     known: dict[bytes, Expected] = {}
     for journal in sorted(ledger_folder("operations").glob("*.jsonl"), key=_began):
@@ -157,7 +157,10 @@ def _began(journal: Path) -> tuple[str, str]:
 
 
 def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
-    """Return the prefix to add to and the prefix to remove from recorded paths to make them relative to `wanted`; None if unrelated."""
+    """Return the prefixes to add to and remove from paths below `place` to make them relative to `wanted`.
+
+    None if both are unrelated.
+    """
     place, wanted = place.rstrip(b"/"), wanted.rstrip(b"/")
     if place == wanted:
         return b"", b""
@@ -169,7 +172,7 @@ def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _forget(known: dict[bytes, Expected], before: bytes, below: bytes) -> None:
-    """Drop earlier records of a place that was found empty."""
+    """Remove earlier records of a root that was found empty."""
     for path in [path for path in known if below or path.startswith(before)]:
         del known[path]
 
@@ -206,7 +209,7 @@ def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, b
 
 
 def moved_by(operation: str) -> dict[bytes, Expected] | None:
-    """Return what one operation moved to its target; None if it is not known, or if some of it was already there."""
+    """Return what an operation moved; None if unknown, or if it found files already there."""
     moved: dict[bytes, Expected] = {}
     receipt: dict[str, Any] = {}
     for record in read_records(ledger_folder("operations") / f"{operation}.jsonl"):
@@ -218,21 +221,21 @@ def moved_by(operation: str) -> dict[bytes, Expected] | None:
 
 _END_BYTES = 64 * 1024
 _MOST_JOURNALS = 500
-_CLOCKS_NS = 3600 * 1_000_000_000  # so far the site's clock may be off ours
+_CLOCKS_NS = 3600 * 1_000_000_000  # the largest difference between the site's clock and ours
 _READS_ONLY = frozenset({"verify", "rm"})
 _HASHES = frozenset({"local", "ssh"})  # kinds of stores whose files are hashed where they are
 
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """The oldest operation whose journal ends without a receipt, and since when files may have no record."""
+    """The oldest operation whose journal has no receipt, and the time from which files may be unrecorded."""
 
     id: str
     since_ns: int
 
 
 class MissingRecords:
-    """What is on record of a target, and what is not. `cut_off` is why something is missing, where that is known."""
+    """The recorded digests of a target, and a reason (`cut_off`) for missing ones, if known."""
 
     def __init__(
         self,
@@ -242,7 +245,7 @@ class MissingRecords:
         *,
         proof: Proof = Proof.DIGEST,
     ) -> None:
-        """`proof` is how good a comparison is: digests may come from the record of an earlier call."""
+        """Keep the records; `proof` is the proof of a comparison (digests may be recorded ones)."""
         self._known = known
         self._proof = proof
         self._cut_off = cut_off
@@ -252,12 +255,12 @@ class MissingRecords:
         self.left = 0
 
     def between(self, source: Facts, target: Facts) -> None:
-        """The two sides that are compared."""
+        """Set the facts of both sides of the comparison."""
         self._facts = source, target
         self.repaired = self.left = 0
 
     def doubting(self, decisions: Iterable[Decision], rules: Rules) -> Iterator[Decision]:
-        """The same, but files that the cut-off operation may have written are compared by digest instead of kept by size and time."""
+        """Yield the decisions; files that the cut-off operation may have written are compared by digest."""
         for decision in decisions:
             if isinstance(decision, Action) and self._is_doubtful(decision, rules):
                 yield replace(decision, verb=Verb.COMPARE)
@@ -278,7 +281,7 @@ class MissingRecords:
         return target.ctime_ns >= self._cut_off.since_ns - _CLOCKS_NS
 
     def proven(self, action: Action, digest: str) -> None:
-        """Both ends have this content."""
+        """Record the digest of equal files, if it is not on record."""
         target = action.target
         assert target is not None
         known = self._known.get(target.path)
@@ -287,7 +290,7 @@ class MissingRecords:
             self._on_event(_recorded(target, digest, self._proof))
 
     def message(self) -> str:
-        """What a person should know; "" for nothing."""
+        """Return the message for users; "" if there is none."""
         why = f", because the record of {self._cut_off.id} was cut off" if self._cut_off is not None else ""
         parts = []
         if self.repaired:
@@ -305,9 +308,9 @@ def _recorded(target: Entry, digest: str, proof: Proof) -> Recorded:
 
 
 def find_cut_off(location: Location, where: bytes, without: str) -> CutOff | None:
-    """The oldest operation since the last complete one that wrote at this place and whose record was cut off.
+    """Return the oldest cut-off operation at this root since the last complete one.
 
-    `without` is the operation that asks.
+    `without` is the id of the current operation, which is skipped.
     """
     found: CutOff | None = None
     journals = sorted(ledger_folder("operations").glob("*.jsonl"), reverse=True)
@@ -337,7 +340,7 @@ def _is_at(head: list[dict[str, Any]], location: Location, where: bytes) -> bool
 
 
 def _head_and_tail(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The records at the beginning and at the end of a journal, without those that are cut."""
+    """Return the records at the start and the end of a journal, without incomplete lines."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, 2)

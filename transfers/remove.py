@@ -1,4 +1,4 @@
-"""Remove a file or a tree: list it, ask, then remove exactly what was listed."""
+"""Remove a file or a tree: list it, confirm, then remove exactly the listed entries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transfers.stores.open_store import open_store
 
 @dataclass(frozen=True, slots=True)
 class RemovalRequest:
-    """What is to be removed: with `recursive` a folder and its contents; the roots of `sites`, all that are configured, stay."""
+    """A request to remove a file, or a folder if `recursive`; the roots of `sites` are protected."""
 
     location: Location
     recursive: bool = False
@@ -33,7 +33,7 @@ class RemovalRequest:
 
 @dataclass(slots=True)
 class RemovalPlan:
-    """What is removed, deepest first, on disk; links and special files count as files."""
+    """The entries to remove, deepest first, on disk; links and special files count as files."""
 
     folder: bool
     entries: EntrySpool = field(default_factory=EntrySpool)
@@ -48,7 +48,7 @@ class RemovalPlan:
 
     @property
     def bytes(self) -> int:
-        """The sizes of all files."""
+        """The total size of the files."""
         return self.entries.bytes
 
     def planned(self) -> Planned:
@@ -84,7 +84,7 @@ def remove(request: RemovalRequest, confirm: Confirm, on_event: Listener = ignor
 
 
 def plan_removal(request: RemovalRequest, show: Confirm, on_event: Listener = ignore) -> None:
-    """List exactly as `remove` would, and show what it would remove; nothing is changed, not even to lock it."""
+    """List what `remove` would remove, without any change, not even a lock."""
     with ExitStack() as stack:
         removal = _Removal(request, on_event, stack)
         plan = removal.plan(removal.find())
@@ -109,7 +109,7 @@ class _Removal:
         return store
 
     def find(self) -> Entry:
-        """Find what is named and check that it may be removed; the last of the stores has it, as its root if it is a folder."""
+        """Find the entry and check it; a folder becomes the root of the last store."""
         location, recursive = self._request.location, self._request.recursive
         check_writable(location)
         check_named(location)
@@ -146,7 +146,7 @@ class _Removal:
         return found
 
     def _folder_of_that_name(self, found: Entry) -> Entry:
-        """An object store may have a file of the folder's name, too."""
+        """Return the folder, if an object store has a file of the same name, too."""
         location = self._request.location
         again = self._open(location).stat() if found.kind is Kind.FILE else None
         if again is None or again.kind is not Kind.FOLDER:
@@ -157,7 +157,7 @@ class _Removal:
         return again
 
     def plan(self, found: Entry) -> RemovalPlan:
-        """List everything that is removed with it. Raises where the listing is incomplete: then nothing is removed."""
+        """List everything to remove. Raises if the listing is incomplete: then nothing is removed."""
         plan = RemovalPlan(found.kind is Kind.FOLDER)
         self._stack.callback(plan.entries.close)
         self.recorder.record(Listing())
@@ -180,7 +180,7 @@ class _Removal:
         )
 
     def check_limit(self, plan: RemovalPlan) -> None:
-        """Raise `RefusedError` for more files than may go."""
+        """Raise `RefusedError` if more files than the limit would be removed."""
         limit = self._request.limit
         if limit is not None and plan.folder and not limit.allows(plan.files, plan.files):
             raise RefusedError(
@@ -191,7 +191,7 @@ class _Removal:
             )
 
     def run(self, confirm: Confirm) -> None:
-        """Lock it, list it, have it confirmed, and remove it."""
+        """Lock, list, confirm, and remove."""
         found = self.find()
         store = self._stores[-1]
         lock = store.lock("rm")
@@ -217,7 +217,7 @@ class _Removal:
         lock.release()
 
     def _remove_root(self, store: Store) -> None:
-        """Remove the folder, which is empty now."""
+        """Remove the empty folder."""
         stays = store.remove_root()
         if stays is None:
             self.recorder.record(Deleted(b"", Kind.FOLDER))
@@ -235,7 +235,7 @@ class _Removal:
 
 
 def _deepest_first(listed: Iterable[Entry]) -> Iterator[Entry]:
-    """A listing in canonical order, each folder behind all in it; only the folders of one path are held."""
+    """Reorder a listing so that each folder follows its content; only one path's folders are held."""
     held: list[Entry] = []
     for entry in listed:
         while held and not entry.order.startswith(held[-1].order):

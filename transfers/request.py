@@ -14,13 +14,13 @@ from transfers.stores.globus.paths import TaskTimeouts
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """How files that come into a dataset are saved there.
+    """How changes in a dataset are saved.
 
     Attributes:
         save: whether they are committed.
         push_to: siblings to push the commit to.
         message: the commit message, instead of one made from the receipt.
-        also: further absolute names that belong to the commit.
+        also: further absolute names to commit.
     """
 
     save: bool = True
@@ -67,7 +67,7 @@ class Request:
 
     @property
     def lowest_rate(self) -> int:
-        """The lowest limit of bytes a second: the request's or a site's; 0 for none."""
+        """The lowest limit in bytes per second, of the request and its sites; 0 for none."""
         return min((rate for rate in (self.rate, self._bandwidth) if rate), default=0)
 
     @property
@@ -77,7 +77,7 @@ class Request:
 
     @property
     def reconnect_seconds(self) -> float:
-        """For how many seconds a lost connection is retried: the lower limit of both sites."""
+        """How many seconds a lost connection is retried: the lower limit of both sites."""
         return min(site.limits.reconnect_seconds for site in (self.source.site, self.target.site))
 
     @property

@@ -14,9 +14,9 @@ from transfers.stores.base import unsafe_component
 
 
 def read_names(content: bytes, subject: str, *, separator: bytes = b"\n") -> frozenset[bytes]:
-    """The names of a list, relative to the source; `./x` and `x/` are `x`, empty ones are passed over.
+    """Read a list of names relative to the source; `./x` and `x/` are `x`, empty ones are ignored.
 
-    Raises `UsageError` for a name that is absolute or climbs.
+    Raises `UsageError` for an absolute name or one with `..`.
     """
     names: set[bytes] = set()
     for number, written in enumerate(content.split(separator), 1):
@@ -36,7 +36,7 @@ def read_names(content: bytes, subject: str, *, separator: bytes = b"\n") -> fro
 
 
 def with_parents(path: bytes) -> Iterator[bytes]:
-    """The path and every folder above it."""
+    """Yield the path and its parent folders."""
     yield path
     end = path.rfind(b"/")
     while end > 0:
@@ -45,12 +45,12 @@ def with_parents(path: bytes) -> Iterator[bytes]:
 
 
 def is_named(path: bytes, names: frozenset[bytes]) -> bool:
-    """Whether the list has this name or a folder above it."""
+    """Return whether the list has this name or a parent folder of it."""
     return any(name in names for name in with_parents(path))
 
 
 def unmet(names: frozenset[bytes], entries: Iterable[Entry], missing: set[bytes]) -> Iterator[Entry]:
-    """The same entries; `missing` is left with the names of the list that none of them met."""
+    """Yield the same entries; afterwards, `missing` has the listed names that matched none."""
     missing.update(names)
     for entry in entries:
         if missing:
@@ -64,10 +64,10 @@ def takes_by_facts(
     newer_ns: int | None,
     sizes: tuple[int | None, int | None],
 ) -> bool:
-    """Whether the entry is named, new and of a size that was asked for.
+    """Return whether an entry matches the list of names, the age and the sizes.
 
-    A folder is taken where it is named and nothing else was asked: its age and size say nothing of what it
-    holds, and the folders above a file are made with it. A time or size that is not known leaves nothing out.
+    Folders match only without conditions on age and size, which say nothing about a folder's content; parents
+    of files are created with them. An unknown time or size matches.
     """
     smallest, largest = sizes
     plain = newer_ns is None and smallest is None and largest is None
@@ -91,17 +91,17 @@ Selector = Callable[[Entry], bool]
 
 @dataclass(frozen=True, slots=True)
 class DeleteLimit:
-    """How many files a call may delete: a number, a share of the target's files, or by default the larger of 50 and 10 %."""
+    """The limit of deleted files: a number, a percentage, or the larger of 50 and 10 % of the target's."""
 
     number: int | None = None
     percent: int | None = None
 
     def allows(self, deleted: int, of_files: int) -> bool:
-        """Whether deleting this many of so many is within the limit."""
+        """Return whether `deleted` of `of_files` files is within the limit."""
         return deleted <= self.in_files(of_files)
 
     def in_files(self, of_files: int) -> int:
-        """The limit as a number of files."""
+        """Return the limit as a number of files."""
         if self.number is not None:
             return self.number
         share = of_files * (_DEFAULT_PERCENT if self.percent is None else self.percent) // 100
@@ -109,7 +109,7 @@ class DeleteLimit:
 
 
 def read_delete_limit(text: str) -> DeleteLimit:
-    """`N` or `N%` of the command line; raises `UsageError`."""
+    """Parse `N` or `N%`; raises `UsageError`."""
     found = _LIMIT.fullmatch(text)
     if found is None or (found.group(2) and int(found.group(1)) > 100):
         raise UsageError(
@@ -123,9 +123,11 @@ def read_delete_limit(text: str) -> DeleteLimit:
 class Rules:
     """The options of push, pull and sync that decide what happens.
 
-    `files_from` are the only names to take (what lies below a named folder too), `newer_ns` the time before
-    which files are left out, in nanoseconds since the epoch. `modes` are the permission bits that travel: the execute
-    bit of files, or all nine of files and folders. `recall` reads files whose bytes are not on disk.
+    Attributes:
+        files_from: the only names to select, with everything below a named folder.
+        newer_ns: files with an earlier time are not selected, in nanoseconds since the epoch.
+        modes: transferred permission bits: the execute bit of files, or all nine of files and folders.
+        recall: whether files are read whose content is not on disk.
     """
 
     include: tuple[str, ...] = ()
@@ -148,9 +150,9 @@ class Rules:
 
 
 def selector(rules: Rules) -> Selector:
-    """Whether an entry is taken: by the patterns, by the list of names, by age and by size.
+    """Return a function that selects entries by patterns, names, age and size.
 
-    What is left out is never deleted either. Raises `UsageError` for a pattern that cannot be read.
+    Entries that are not selected are never deleted. Raises `UsageError` for an invalid pattern.
     """
     by_pattern = _pattern_selector(rules)
     names, newer, sizes = rules.files_from, rules.newer_ns, (rules.min_size, rules.max_size)
@@ -160,15 +162,18 @@ def selector(rules: Rules) -> Selector:
 
 
 def shows_in_pages(rules: Rules) -> bool:
-    """Whether every name is taken, and size, time, execute bit and link alone tell what changed."""
+    """Return whether all names are selected and listings alone show what changed.
+
+    Listings have size, time, execute bit and link.
+    """
     more = rules.checksum or rules.xattrs or rules.hard_links or rules.modes == "keep"
     return not more and rules.files_from is None and selector(rules) is _take_all
 
 
 def _pattern_selector(rules: Rules) -> Selector:
-    """By at least one `include` where there are any, and by no `exclude`.
+    """Select entries that match an `include`, if there are any, and no `exclude`.
 
-    Patterns are gitignore's; a folder's pattern takes all below it.
+    The patterns are those of gitignore; a folder's pattern matches everything below it.
     """
     if not rules.include and not rules.exclude:
         return _take_all

@@ -1,4 +1,4 @@
-"""Read and write single small files at a place."""
+"""Read and write single small files at a site."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from transfers.stores.single_file import SingleSource
 def contents(
     location: Location, *, recall: bool = False, on_event: Listener = ignore
 ) -> Generator[bytes | bytearray | memoryview, None, None]:
-    """The bytes of a regular file, streaming. A symlink is followed.
+    """Stream the content of a regular file; symlinks are followed.
 
-    Raises `NotFoundError`, `UsageError` for what is no file, and `IncompleteError` where the file changed meanwhile, is on tape
-    (unless it is to be recalled), or the bytes that came are not those that the store vouches for. Bytes given out before are
-    then of no use.
+    Raises `NotFoundError`, `UsageError` for anything but a file, and `IncompleteError` if the file changed,
+    is on tape (and `recall` is not set), or has another digest than the store reported. After an error,
+    discard what was read.
     """
     with ExitStack() as stack:
 
@@ -71,7 +71,7 @@ def contents(
 
 
 def _real_place(location: Location, store: Store) -> Location:
-    """The place of the file itself, where a symlink was named."""
+    """Return the location of the file to which a symlink leads."""
     found = store.stat()
     if found is None:
         raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
@@ -115,7 +115,7 @@ def _check(payload: Payload, size: int, digest: str, subject: str) -> None:
         )
 
 
-_numbers = itertools.count()  # a store may keep files open by the number of their item
+_numbers = itertools.count()  # unique, because a store may keep files open by item number
 _ALIGNED = 1024 * 1024
 _NAME_BYTES = 255
 
@@ -129,12 +129,12 @@ def take_file(
     digest: str | None = None,
     subject: str = "",
 ) -> None:
-    """Make `file` hold what `entry` of the store does; `progress` is told how many bytes of it are there.
+    """Download `entry` into `file`; `progress` is called with the number of bytes present.
 
-    What is in `file`, or was left beside it by a call that was cut off, is taken for its beginning. Where the whole then has not
-    the sha256 `digest`, or that which the store vouches for, all is read again. It appears under its name when it is whole: whoever
-    reads it while it grows may read a piece that is not there yet. Raises `IncompleteError` where nothing helps, where the
-    source changed, or `file` cannot be written.
+    The content of `file`, or of its partial file, is taken as the start of the content. If the sha256 of the
+    whole then differs from `digest` or from the store's, everything is downloaded again. `file` appears only
+    when it is complete, because readers could read past its end. Raises `IncompleteError` if the second
+    download differs, too, if the source changed, or if `file` cannot be written.
     """
     known = entry._replace(digest=digest or entry.digest)
     part = _part_of(file)
@@ -144,7 +144,7 @@ def take_file(
                 file.rename(part)
         with part.open("r+b" if part.exists() else "w+b") as stream:
             there = min(os.fstat(stream.fileno()).st_size, entry.size - 1) // _ALIGNED * _ALIGNED
-            there = there if entry.size > PACK_BYTES else 0  # a pack comes whole
+            there = there if entry.size > PACK_BYTES else 0  # smaller files are downloaded whole
             whole = _take(store, known, stream, there, progress, subject)
             if not whole and not (there and _take(store, known, stream, 0, progress, subject)):
                 raise _differs(subject)
@@ -156,7 +156,7 @@ def take_file(
 def put_content(
     content: bytes, file: Path, progress: Callable[[int], None], *, digest: str | None, subject: str
 ) -> None:
-    """Make `file` hold a content that came whole; raises as `take_file` does."""
+    """Write a complete content to `file`; raises as `take_file` does."""
     if digest is not None and hashlib.sha256(content).hexdigest() != digest:
         raise _differs(subject)
     part = _part_of(file)
@@ -178,7 +178,7 @@ def _unwritable(problem: OSError, file: Path) -> IncompleteError:
 
 
 def _part_of(file: Path) -> Path:
-    """Where it grows: beside it, under a name that git-annex takes for an unused content, and itself where that would be too long."""
+    """Return the partial file's path, unused content to git-annex; `file` if it is too long."""
     name = f"{file.name}.part"
     return file.with_name(name) if len(os.fsencode(name)) <= _NAME_BYTES else file
 
@@ -186,13 +186,13 @@ def _part_of(file: Path) -> Path:
 def _take(
     store: Store, entry: Entry, stream: IO[bytes], there: int, progress: Callable[[int], None], subject: str
 ) -> bool:
-    """Whether what came, behind so many bytes that were there, is what it is known to be."""
+    """Download the content from offset `there`, and return whether the whole has the expected digest."""
     summed = _hash_beginning(stream, there)
     stream.truncate(there)
     vouched = entry.digest
     units = group_units([Item(next(_numbers), entry)], lambda: store.facts.segment_bytes, lambda _: there)
     if there and vouched and not store.facts.hashes_ranges:
-        # else it would read what is there once more, to tell the digest of the whole
+        # a store that cannot hash ranges would read the first part again for the digest
         units = (replace(unit, piece=True) for unit in units)
     for payload in store.read(units):
         if 0 in payload.problems:
@@ -220,9 +220,10 @@ _IN_THE_WAY = frozenset({"in-the-way", "not-a-folder"})
 
 
 def make_place(location: Location, on_event: Listener = ignore) -> bool:
-    """Make the folder and those above it; whether it was not there before. Where there are no folders, that is told.
+    """Create the folder and its parents; return whether it was missing.
 
-    Raises `RefusedError` where something else stands in the way, or nothing may be written there.
+    Object stores have no folders, which is reported. Raises `RefusedError` if a file is in the way or writing
+    is not allowed.
     """
     check_writable(location)
     with closing(open_store(location, on_event=on_event)) as store:
@@ -256,11 +257,11 @@ def _in_the_way(location: Location) -> RefusedError:
 
 
 _MODE = 0o644
-_STANDING = "target-changed"  # how every store calls it where something stands that nobody expected
+_STANDING = "target-changed"  # the code of every store for an unexpected entry at the target
 
 
 def open_small_files(location: Location, *, on_event: Listener = ignore) -> SmallFiles:
-    """The files at a location, connected; close them. Raises the errors of reaching a site."""
+    """Open the small files at a location; the caller closes them. Raises the errors of connecting."""
     store = open_store(location, on_event=on_event)
     if store.facts.small_files:
         return store.small_files()
@@ -268,13 +269,13 @@ def open_small_files(location: Location, *, on_event: Listener = ignore) -> Smal
 
 
 def content_mark(entry: Entry) -> str:
-    """What is another one when the content is: ETag, size, times and inode, as far as the store tells them."""
+    """Return a text that changes with the content: ETag, size, times and inode, if the store has them."""
     told = (entry.etag or "", entry.inode, entry.size, entry.mtime_ns, entry.ctime_ns)
     return "-".join(str(part) for part in told)
 
 
 class StoreFiles(SmallFiles):
-    """Small files of any store: what is made is guarded by the store's own lock."""
+    """Small files of any store; creating is protected by the store's lock."""
 
     def __init__(self, store: Store, location: Location, on_event: Listener = ignore) -> None:
         self._store = store
@@ -282,7 +283,7 @@ class StoreFiles(SmallFiles):
         self._on_event = on_event
 
     def list(self) -> Iterator[Entry]:
-        """See SmallFiles. What cannot be looked into is passed over."""
+        """See SmallFiles. Folders that cannot be listed are skipped."""
         root = self._store.stat()
         if root is None:
             raise NotFoundError(
@@ -394,13 +395,13 @@ _Value_co = TypeVar("_Value_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many files, or so many of a hundred, at least one."""
+    """A number of files, or a percentage, at least one file."""
 
     number: int
     percent: bool = False
 
     def of(self, count: int) -> int:
-        """How many of `count` are meant; a percentage is rounded up."""
+        """Return the share of `count`; a percentage is rounded up."""
         return min(count, -(-count * self.number // 100) if self.percent else self.number)
 
     def __str__(self) -> str:
@@ -408,7 +409,7 @@ class Share:
 
 
 def read_share(text: str) -> Share:
-    """`N` or `N%` of the command line; raises `UsageError`."""
+    """Parse `N` or `N%`; raises `UsageError`."""
     found = _SHARE.fullmatch(text)
     if found is None or not int(found.group(1)) or (found.group(2) and int(found.group(1)) > 100):
         raise UsageError(
@@ -420,24 +421,24 @@ def read_share(text: str) -> Share:
 
 
 def new_seed() -> int:
-    """A seed that nobody chose, short enough to be typed."""
+    """Return a random seed that is short enough to type."""
     return secrets.randbelow(1_000_000_000)
 
 
 class Values(Protocol[_Value_co]):
-    """What can be counted, and looked at more than once."""
+    """A collection with a size that can be read more than once."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return their number."""
 
     def __iter__(self) -> Iterator[_Value_co]:
-        """The same ones each time."""
+        """Yield the same values each time."""
 
 
 def choose(values: Values[_Value], name: Callable[[_Value], bytes], share: Share, seed: int) -> list[_Value]:
-    """The chosen ones in the order they came.
+    """Return the sample in the given order.
 
-    Each name draws its lot from the seed by itself, so what else is there changes nothing about it.
+    Each name is drawn by its own hash with the seed, so other names have no influence on it.
     """
     key = str(seed).encode("ascii")
     lots = (

@@ -23,24 +23,24 @@ _Value = TypeVar("_Value")
 
 
 class Blocks:
-    """Pieces of bytes in the order they were added; each is framed by its length."""
+    """Byte strings in the order they were added, each with its length before it."""
 
     def __init__(self, in_memory: int = _IN_MEMORY) -> None:
-        """Beyond `in_memory` bytes they go to disk."""
+        """Create it; more than `in_memory` bytes are written to disk."""
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115  # closed by close()
         self.count = 0
 
     def append(self, content: bytes) -> None:
-        """Add one."""
+        """Add one byte string."""
         self._file.write(_LENGTH.pack(len(content)) + content)
         self.count += 1
 
     def __len__(self) -> int:
-        """How many were added."""
+        """Return their number."""
         return self.count
 
     def blocks(self) -> Iterator[bytes]:
-        """Forward, by any number of readers in turn; nothing may be added meanwhile."""
+        """Yield all of them; may be called again, but nothing may be added during a read."""
         position, held = 0, b""
         while True:
             self._file.seek(position)
@@ -60,27 +60,27 @@ class Blocks:
             held = held[start:]
 
     def close(self) -> None:
-        """Forget it all."""
+        """Delete them."""
         self._file.close()
 
 
 class Spooled(Blocks, ABC, Generic[_Value]):
-    """Values in the order they were added, each as JSON."""
+    """Values in the order they were added, stored as JSON."""
 
     @abstractmethod
     def _pack(self, value: _Value) -> list[Any]:
-        """As JSON can carry it."""
+        """Return the value as a list for JSON."""
 
     @abstractmethod
     def _unpack(self, fields: list[Any]) -> _Value:
-        """What `_pack` was given."""
+        """Return the value that `_pack` converted."""
 
     def add(self, value: _Value) -> None:
-        """Append one."""
+        """Append one value."""
         self.append(json.dumps(self._pack(value), separators=(",", ":")).encode("ascii"))
 
     def __iter__(self) -> Iterator[_Value]:
-        """Forward, by any number of readers in turn; nothing may be added meanwhile."""
+        """Yield all of them; may be called again, but nothing may be added during a read."""
         for content in self.blocks():
             yield self._unpack(json.loads(content))
 
@@ -88,7 +88,7 @@ class Spooled(Blocks, ABC, Generic[_Value]):
 def sort_on_disk(
     values: Iterable[_Value], key: Callable[[_Value], Any], make: Callable[[], Spooled[_Value]], most: int
 ) -> Iterator[_Value]:
-    """The same in the order of `key`, with so many in memory at once: sorted runs that `make` keeps, then merged."""
+    """Sort by `key`: runs of limited size are sorted in memory, kept in spools from `make`, and merged."""
     coming = iter(values)
     runs: list[Spooled[_Value]] = []
     try:
@@ -104,7 +104,7 @@ def sort_on_disk(
 
 
 class Spool(Spooled[Action]):
-    """A plan."""
+    """The actions of a plan."""
 
     def _pack(self, value: Action) -> list[Any]:
         target = entry_to_list(value.target) if value.target is not None else None
@@ -118,7 +118,7 @@ class Spool(Spooled[Action]):
 
 
 class EntrySpool(Spooled[Entry]):
-    """A listing; `bytes` is the size of all that was added."""
+    """A listing; `bytes` is the total size."""
 
     def __init__(self, in_memory: int = _IN_MEMORY // 4) -> None:
         super().__init__(in_memory)
@@ -137,12 +137,12 @@ class EntrySpool(Spooled[Entry]):
 
 
 def entry_to_list(entry: Entry) -> list[Any]:
-    """An entry as JSON can carry it."""
+    """Return an entry as a list for JSON."""
     return [value.decode("latin-1") if isinstance(value, bytes) else value for value in entry]
 
 
 def entry_from_list(fields: list[Any]) -> Entry:
-    """What `entry_to_list` was given."""
+    """Return the entry that `entry_to_list` converted."""
     for position in _BYTES:
         fields[position] = fields[position].encode("latin-1")
     fields[1] = Kind(fields[1])

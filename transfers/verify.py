@@ -1,4 +1,4 @@
-"""Verify a place against another one, a manifest, or its recorded digests."""
+"""Verify a location against another one, a manifest, or recorded digests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Unknown = Callable[[bytes], None]
 
 
 class Pair(NamedTuple):
-    """A file at one place and the digest it should have, or files at two places that should be the same."""
+    """A file and the digest it should have, or two files that should be the same."""
 
     ours: Entry
     theirs: Entry | None = None
@@ -39,12 +39,12 @@ class Pair(NamedTuple):
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """One or both."""
+        """One or both entries."""
         return (self.ours,) if self.theirs is None else (self.ours, self.theirs)
 
 
 class Pairs(Spooled[Pair]):
-    """Pairs in canonical order; `bytes` is how much there is to hash at one place."""
+    """Pairs in canonical order; `bytes` is the size to hash at each location."""
 
     def __init__(self, in_memory: int = _IN_MEMORY) -> None:
         super().__init__(in_memory)
@@ -66,16 +66,16 @@ class Pairs(Spooled[Pair]):
 
 @dataclass(slots=True)
 class Matched:
-    """What there is to compare; `nobodys` counts files that nobody says anything of and nobody asked about."""
+    """The pairs to compare; `nobodys` counts files without an expected digest."""
 
     pairs: Pairs = field(default_factory=Pairs)
     nobodys: int = 0
 
 
 def leave_out(trees: Sequence[Tree], takes: Selector, left: Callable[[bytes], object]) -> None:
-    """Take what `takes` does not take by its age or size out of one or two trees; each such name is told to `left`.
+    """Remove names that `takes` rejects by age or size from one or two trees, and call `left` with each.
 
-    A name is judged by the first tree that has it: a copy of another size is no reason not to look at it.
+    The first tree with the name decides, so that a copy of another size is still checked.
     """
     kept = [EntrySpool() for _ in trees for _ in range(2)]
     sides = [_by_path(entries) for tree in trees for entries in (tree.files, tree.links)]
@@ -93,7 +93,7 @@ def leave_out(trees: Sequence[Tree], takes: Selector, left: Callable[[bytes], ob
 
 
 def unmet_names(trees: Sequence[Tree], expected: Iterable[bytes]) -> Iterator[Failed]:
-    """The names of a list that no tree has anything of, nor anybody expects."""
+    """Yield a failure for each listed name that is in no tree and is not expected."""
     missing = set.intersection(*(tree.missing for tree in trees))
     for path in expected if missing else ():
         missing.difference_update(with_parents(path))
@@ -104,9 +104,9 @@ def unmet_names(trees: Sequence[Tree], expected: Iterable[bytes]) -> Iterator[Fa
 def match_digests(
     tree: Tree, expected: Mapping[bytes, str], fail: Fail, unknown: Unknown, *, exact: bool, below: bytes
 ) -> Matched:
-    """What should stand in one tree, and does. With `exact`, anything more below the prefix `below` is a failure.
+    """Match a tree with expected digests. With `exact`, further files below the prefix `below` are failures.
 
-    Without it, files that nothing is known of are told to `unknown`.
+    Without it, `unknown` is called with each file that has no expected digest.
     """
     found = Matched()
     wanted = ((path, None) for path in sorted(expected))
@@ -127,9 +127,9 @@ def match_digests(
 
 
 def match_trees(ours: Tree, theirs: Tree, fail: Fail) -> Matched:
-    """What stands in both: the second has to hold what the first holds, and nothing else. Two single files match by themselves.
+    """Match two trees: the second must have exactly what the first has.
 
-    Where the sizes differ there is no need to hash.
+    Two single files match whatever their names. Files of different sizes are reported without hashing.
     """
     found = Matched()
     if ours.single and theirs.single:
@@ -151,7 +151,7 @@ def match_trees(ours: Tree, theirs: Tree, fail: Fail) -> Matched:
 
 
 def _match_links(ours: Tree, theirs: Tree, fail: Fail) -> None:
-    """A symlink is what it points to, as text."""
+    """Compare symlinks by their targets, as text."""
     for path, (here, there) in _together(_by_path(ours.links), _by_path(theirs.links)):
         if not here:
             fail(Failed(path, "unexpected", "only the second place has it"))
@@ -166,7 +166,7 @@ def _by_path(entries: EntrySpool) -> Iterator[tuple[bytes, Entry]]:
 
 
 def _together(*sides: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[bytes, list[list[Any]]]]:
-    """Each path of sorted sides with what each of them has of it: one value, or none."""
+    """Merge sorted sides by path; each path has, for each side, a list of one value or none."""
     numbered = [_numbered(number, side) for number, side in enumerate(sides)]
     for path, group in groupby(heapq.merge(*numbered, key=itemgetter(0)), key=itemgetter(0)):
         having: list[list[Any]] = [[] for _ in sides]
@@ -181,10 +181,10 @@ def _numbered(number: int, side: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be proven of `first`, or of `second` against it.
+    """The request: verify `first` alone, or `second` against `first`.
 
-    `exact` names files at one place that nothing is known of. A `sample` is drawn by `seed`, which is made up
-    where it is None. `resume` goes on where the last call that asked this was stopped.
+    With `exact`, files without a known digest are failures. A `sample` is drawn with `seed`, or a new seed if
+    None. With `resume`, the last interrupted verification with the same request is resumed.
     """
 
     first: Location
@@ -201,12 +201,12 @@ _NO_FACTS = [None, None, None]
 
 
 class Verification:
-    """One verification; `receipt` is true at any moment, so that one that was stopped can say how far it came."""
+    """One verification; `receipt` is always up to date, so that it is correct after an interruption."""
 
     def __init__(self, question: Question, on_event: Listener = ignore) -> None:
         self._question = question
         rules = question.rules
-        # By name at once; by age and size once it is known which place has a name.
+        # Names are selected while listing; age and size only after both listings, see leave_out.
         self._selected: Selector = selector(replace(rules, newer_ns=None, min_size=None, max_size=None))
         self._takes: Selector = selector(
             Rules(newer_ns=rules.newer_ns, min_size=rules.min_size, max_size=rules.max_size)
@@ -214,14 +214,14 @@ class Verification:
         self._facts = [rules.newer_ns, rules.min_size, rules.max_size]
         self._trees: list[Tree] = []
         self._coverage = Coverage()
-        self.listed = False  # from then on the receipt knows what there is to look at
+        self.listed = False  # whether the counts in the receipt are complete
         target = question.second or question.first
         self._recorder = Recorder("verify", question.first.text, target.text, on_event)
         self.receipt = self._recorder.receipt
         self.receipt.coverage = self._coverage
 
     def run(self) -> Receipt:
-        """Hash and compare. Raises the errors of reaching and listing, and `NotFoundError("nothing-recorded")`."""
+        """Hash and compare. Raises errors of connecting and listing, `NotFoundError("nothing-recorded")`."""
         with ExitStack() as stack:
             self._recorder.start(stack)
             try:
@@ -249,7 +249,7 @@ class Verification:
         self._recorder.record(Failed(path, reason.code, reason.message))
 
     def _match(self, stack: ExitStack) -> Matched:
-        """Look at the one place or at both."""
+        """List one or both trees and match them."""
         question = self._question
         tree = self._open(question.first, stack)
         if question.second is not None:
@@ -270,7 +270,7 @@ class Verification:
         return found
 
     def _unknown(self, path: bytes) -> None:
-        """A file with no digest to compare with; a manifest says by itself which files are meant."""
+        """Report a file without a recorded digest, unless a manifest defines the files."""
         if self._question.manifest is None:
             self._coverage.files_unrecorded += 1
             self._recorder.record(Unverified(path, "unrecorded", "no digest is on record for it"))
@@ -280,7 +280,7 @@ class Verification:
             leave_out(self._trees, self._takes, left)
 
     def _expected(self, tree: Tree) -> dict[bytes, str]:
-        """Path to digest, as far as the question goes."""
+        """Return the expected digests of the selected paths."""
         known = self._known(tree)
         if tree.single:
             name = self._question.first.name
@@ -305,7 +305,7 @@ class Verification:
         return known | {path: expected.digest for path, expected in recorded.items()}
 
     def _prove(self, matched: Matched) -> None:
-        """Hash what is to be looked at and was not before, and judge it."""
+        """Hash and compare the files that were not verified before."""
         question, coverage = self._question, self._coverage
         files = self._trees[-1].files
         self.receipt.files, self.receipt.bytes = files.count, files.bytes
@@ -329,7 +329,7 @@ class Verification:
             book.discard()
 
     def _sort_out(self, chosen: Iterable[Pair], book: DigestBook, unseen: Pairs) -> None:
-        """`unseen` gets those that the call that is gone on with did not find good, or that are not what they were."""
+        """Put into `unseen` the pairs that the resumed verification did not verify, or that changed since."""
         for pair in chosen:
             earlier = book.find(pair.entries)
             if earlier is not None and pair.wanted in {None, earlier}:
@@ -349,7 +349,7 @@ class Verification:
             self._recorder.record(Failed(pair.entries[-1].path, "differs", reason))
 
     def _key(self) -> list[Any]:
-        """What makes another question: where, against what, and which files of it."""
+        """Return the key of the request (roots, digests, selection), which must be equal to resume."""
         question = self._question
         against = question.manifest.fingerprint if question.manifest is not None else ""
         sample = str(question.sample) if question.sample is not None else ""
@@ -361,7 +361,7 @@ class Verification:
         return [*question_of, self._facts] if self._facts != _NO_FACTS else question_of
 
     def _chosen(self, pairs: Pairs, book: DigestBook) -> Iterable[Pair]:
-        """All, or those drawn by the seed: the one given, else that of the call that is gone on with, else a new one."""
+        """Return all pairs, or a sample with the given seed, the resumed verification's, or a new one."""
         question = self._question
         if question.sample is None:
             book.begin({})
@@ -375,7 +375,7 @@ class Verification:
         return choose(pairs, lambda pair: pair.ours.path, question.sample, seed)
 
     def _hashed(self, pairs: Pairs) -> Iterator[tuple[Pair, str | None, str | None, Problem | None]]:
-        """Each with its digest and the one it should have; both places hash at the same time, some files ahead."""
+        """Yield pairs with actual and expected digest; both sites hash at the same time, with read-ahead."""
         ours = self._trees[0].digests(pair.ours for pair in pairs)
         if self._question.second is None:
             for pair, (_, digest, problem) in zip(pairs, ours, strict=True):
@@ -387,9 +387,9 @@ class Verification:
             yield pair, digest, wanted, unread or problem
 
     def _settle(self) -> Exit:
-        """Complete the receipt, and return the exit code of a verification that was not stopped.
+        """Complete the receipt, and return the exit code of a complete verification.
 
-        An unchecked file is not proven, and what an earlier verification hashed is no digest of this one.
+        Unchecked files count as not proven, and digests of an earlier verification as RECORDED.
         """
         receipt, coverage = self.receipt, self._coverage
         stores = [store for tree in self._trees for store in tree.stores]

@@ -1,1 +1,1 @@
-"""Places in DataLad datasets and git-annex repositories of this machine."""
+"""Read and write DataLad datasets and git-annex repositories on this machine."""

@@ -37,14 +37,14 @@ from transfers.stores.single_file import SingleSource
 
 _Result = TypeVar("_Result")
 
-_LOCKED_SECONDS = 60.0  # somebody else's file in the same folder is through by then, unless it is a large one
+_LOCKED_SECONDS = 60.0  # long enough for another transfer into the same folder, unless its file is large
 
 
 class KeptPlace:
-    """Paths are relative bytes. Methods raise errors of the hibali family."""
+    """A root at a site with cached connections. Paths are relative bytes; methods raise hibali's errors."""
 
     def __init__(self, location: Location, on_event: Listener = ignore) -> None:
-        """`on_event` hears what is worth telling, from any thread."""
+        """Keep the location; `on_event` receives events from any thread."""
         self.location = location
         self.on_event = on_event
         self._there: Store | None = None
@@ -54,7 +54,7 @@ class KeptPlace:
         self._checked = False
 
     def close(self) -> None:
-        """Let go of all connections; safe to call twice."""
+        """Close all connections; safe to call twice."""
         self._give_back()
         kept, self._there, self._here = [self._there, self._here], None, None
         for store in kept:
@@ -63,7 +63,10 @@ class KeptPlace:
                     store.close()
 
     def ask(self, act: Callable[[], _Result]) -> _Result:
-        """Call `act`, once more where a connection from before broke; after any failure nobody knows what its other end still does."""
+        """Call `act`, and once more with a new connection if a cached one was lost.
+
+        After any failure all connections are closed, because the state of the other side is unknown.
+        """
         kept = self._there is not None
         try:
             return act()
@@ -81,19 +84,19 @@ class KeptPlace:
             raise
 
     def store(self) -> Store:
-        """The place's store."""
+        """Return the store of the root."""
         if self._there is None:
             self._there = open_store(self.location, on_event=self.on_event)
             self._whole = self._there if self._there.facts.whole_files else None
         return self._there
 
     def whole(self) -> Store | None:
-        """The same, where it handles single small files without a lock; found out once, as every request needs it."""
+        """Return the same store if it handles small files without a lock; cached for all requests."""
         self.store()
         return self._whole
 
     def writable(self) -> Store:
-        """The same, where the configuration lets it be written to."""
+        """Return the same store; raise `RefusedError` if it or the configuration does not allow writing."""
         store = self.store()
         if not self._checked:
             check_writable(self.location)
@@ -104,7 +107,7 @@ class KeptPlace:
         return store
 
     def find(self, path: bytes) -> Entry | None:
-        """What stands at a path of a place that is there: a disk that is not mounted says nothing of what is on it."""
+        """Return the entry at a path; raise `NotFoundError` if the root is missing (not mounted)."""
         reason = unsafe_component(path)
         if reason:
             raise self._unsafe(path, reason)
@@ -121,14 +124,14 @@ class KeptPlace:
         return found
 
     def find_file(self, path: bytes) -> Entry:
-        """The file that stands there."""
+        """Return the file at a path; raise `NotFoundError` if there is none."""
         found = self.find(path)
         if found is None or found.kind is not Kind.FILE:
             raise NotFoundError("no-such-file", "there is no such content", subject=self.location.text)
         return found
 
     def check_holdable(self, path: bytes) -> None:
-        """Raise `RefusedError` for a name that the place cannot hold or hibali keeps for itself."""
+        """Raise `RefusedError` for a name that the store cannot have or that hibali reserves."""
         reason = unholdable(path, self.writable().facts)
         if reason or b".hibali" in path.split(b"/"):
             raise self._unsafe(path, reason or "it is a name that hibali keeps for itself")
@@ -139,7 +142,11 @@ class KeptPlace:
 
     @contextmanager
     def shelf(self, folder: bytes) -> Iterator[tuple[Store, bytes]]:
-        """A store for files of that folder, and the folder's path in it with a slash behind, or b"". Nothing is locked."""
+        """Open a store for the files of a folder, without a lock.
+
+        Yields:
+            The store, and the path of the folder in it, with a trailing slash or b"".
+        """
         store = self.writable()
         try:
             if store.facts.substores:
@@ -161,7 +168,7 @@ class KeptPlace:
 
     @contextmanager
     def locked_shelf(self, folder: bytes) -> Iterator[tuple[Store, bytes]]:
-        """The same, made where it is missing and held against others of us."""
+        """Open the same, with the folder created if needed and locked against other hibali commands."""
         with self.shelf(folder) as (store, below):
             lock = _lock(store)
             try:
@@ -170,7 +177,7 @@ class KeptPlace:
                 lock.release()
 
     def source(self, file: Path, shown: bytes) -> SingleSource:
-        """A file of this machine, read by an agent that hashes it on the way."""
+        """Return a file on this machine as a source, read by an agent that computes its hash."""
         real = os.fsencode(os.path.realpath(file))
         folder, _, name = real.rpartition(b"/")
         if self._here is None:
@@ -182,7 +189,7 @@ class KeptPlace:
 
 
 def _lock(store: Store) -> Lock:
-    """The lock of one folder, waited for a while; others are at work in others."""
+    """Lock a folder, and wait up to `_LOCKED_SECONDS`; other folders have their own locks."""
     pauses = growing_intervals(0.1, 2.0)
     until = time.monotonic() + _LOCKED_SECONDS
     while True:
@@ -200,50 +207,51 @@ _JOURNAL = b".hibali/journal"
 
 
 class AnnexContents:
-    """One place, reached when it is first needed, and once more where the kept connection broke meanwhile.
+    """The annexed contents at a site.
 
-    Paths are relative bytes. Every method raises errors of the hibali family; nothing is left half-done under a final name.
+    It connects at first use, and once more if a cached connection was lost. Paths are relative bytes. Methods
+    raise hibali's errors and never leave an incomplete file under a final name.
     """
 
     def __init__(self, location: Location, on_event: Listener = ignore) -> None:
-        """`on_event` hears what is worth telling, from any thread."""
+        """Keep the location; `on_event` receives events from any thread."""
         self._place = KeptPlace(location, on_event)
         self._subject = location.text
 
     def make_place(self) -> None:
-        """Make the folder of the place; one that can only be read has to be there."""
+        """Create the root folder; on a read-only site, raise `NotFoundError` if it is missing."""
         self._place.ask(self._make)
 
     def is_present(self, path: bytes, size: int | None = None) -> bool:
-        """Whether a file stands there, of that size where one is given. Raises `NotFoundError` where the place itself is gone."""
+        """Return whether a file (of that size) exists. Raises `NotFoundError` if the root is missing."""
         return self._place.ask(lambda: self._present(path, size))
 
     def store(self, path: bytes, file: Path, progress: Progress) -> None:
-        """Land a file of this machine there, hashed at both ends, going on where an earlier call was cut off."""
+        """Upload a file, hashed at both ends; an interrupted upload is resumed."""
         self._place.ask(lambda: self._store(path, file, progress))
 
     def retrieve(self, path: bytes, file: Path, progress: Progress, digest: str | None = None) -> None:
-        """Write what stands there, of that sha256 where one is given, into `file`, going on behind what is in it already."""
+        """Download into `file`, which may have the start already; verify the sha256 if given."""
         self._place.ask(lambda: self._retrieve(path, file, progress, digest))
 
     def remove(self, path: bytes) -> None:
-        """Remove a file; an absent one is done."""
+        """Remove a file; a missing one is not an error."""
         self._place.ask(lambda: self._remove(path))
 
     def remove_folder(self, path: bytes) -> None:
-        """Remove a folder of empty folders; one that still holds somebody's files stays, an absent one is done."""
+        """Remove a folder of empty folders; one with files is kept, a missing one is not an error."""
         self._place.ask(lambda: self._remove_folder(path))
 
     def rename(self, path: bytes, other: bytes) -> bool:
-        """Give a file another name without its bytes travelling; False, and nothing done, where the place cannot do that."""
+        """Rename a file without a transfer; return False, with nothing changed, if that is not possible."""
         return self._place.ask(lambda: self._rename(path, other))
 
     def files(self) -> list[Entry]:
-        """All files there, in order; a place that cannot be listed whole is an error."""
+        """Return all files, in order; raises if the listing is incomplete."""
         return self._place.ask(lambda: [one for one in self._place.store().list() if one.kind is Kind.FILE])
 
     def close(self) -> None:
-        """Let go of all connections; safe to call twice."""
+        """Close all connections; safe to call twice."""
         self._place.close()
 
     def _make(self) -> None:
@@ -266,12 +274,12 @@ class AnnexContents:
         with self._place.locked_shelf(folder) as (target, below):
             source = self._place.source(file, below + name)
             if target.facts.folders and target.stat(_JOURNAL) is not None:
-                for _ in target.list():  # what a call that was killed left behind goes with the lock
+                for _ in target.list():  # listing under the lock removes what a killed command left
                     pass
             self._carry(source, target, progress)
 
     def _store_small(self, path: bytes, file: Path) -> bool:
-        """Store a file of a pack's size at most in one request; False where that takes the locked way."""
+        """Store a file of at most PACK_BYTES in one request; return False if it needs a lock."""
         self._place.writable()
         store = self._place.whole()
         if store is None:
@@ -282,7 +290,7 @@ class AnnexContents:
                 if not stat.S_ISREG(found.st_mode) or found.st_size > PACK_BYTES:
                     return False
                 content = stream.read(PACK_BYTES + 1)
-        except OSError:  # the locked way reads it by an agent, and says what is wrong
+        except OSError:  # the agent then reads it under the lock, and reports the error
             return False
         if len(content) != found.st_size:
             raise IncompleteError(
@@ -375,6 +383,6 @@ class AnnexContents:
 
 
 def _parted(path: bytes) -> tuple[bytes, bytes]:
-    """The folder above, and the name in it."""
+    """Split a path into its parent folder and its name."""
     folder, _, name = path.rpartition(b"/")
     return folder, name

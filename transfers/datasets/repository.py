@@ -21,15 +21,15 @@ from hibali.files import account_names
 from hibali.subprocesses import Finished, run
 from hibali.text import printable
 
-POINTER_BYTES = 32 * 1024  # git-annex takes nothing larger for a pointer file
+POINTER_BYTES = 32 * 1024  # the largest pointer file that git-annex accepts
 _OBJECTS = b"/.git/annex/objects/"
-POINTER = b"/annex/objects/"  # how one begins
+POINTER = b"/annex/objects/"  # the start of a pointer file
 _KEY = re.compile(rb"[A-Z0-9_]+(?:-[a-zA-Z][0-9]+)*--[^/\n\0]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The name of some content; `size` and `sha256` (hexadecimal) where the name tells them, else -1 and None."""
+    """A git-annex key; `size` and `sha256` (hexadecimal) if the key has them, else -1 and None."""
 
     name: bytes
     size: int
@@ -37,7 +37,7 @@ class Key:
 
 
 def read_key(name: bytes) -> Key | None:
-    """The key of that name (git-annex, "key format"), or None for what is none."""
+    """Parse a key (git-annex, "key format"); None for an invalid one."""
     if not _KEY.fullmatch(name):
         return None
     text = os.fsdecode(name)
@@ -46,9 +46,10 @@ def read_key(name: bytes) -> Key | None:
 
 
 def key_of_link(link: bytes, folder: bytes) -> tuple[bytes, bytes, Key] | None:
-    """What a symlink in `folder` (absolute) leads to: a repository's root, the path below its objects, the key.
+    """Resolve the target `link` of a symlink in `folder` (absolute).
 
-    None for every other symlink, however much it looks like one.
+    Returns:
+        The repository's root, the path below its objects folder, and the key; None for any other symlink.
     """
     if _OBJECTS[1:] not in link or link.startswith(b"/"):
         return None
@@ -61,20 +62,20 @@ def key_of_link(link: bytes, folder: bytes) -> tuple[bytes, bytes, Key] | None:
 
 
 def key_of_pointer(content: bytes) -> Key | None:
-    """The key that a pointer file stands for; None for a file that is none."""
+    """Return the key in a pointer file; None for any other file."""
     if not content.startswith(POINTER):
         return None
     return read_key(content[len(POINTER) :].partition(b"\n")[0])
 
 
 _PATH_BYTES = 8192
-# What makes a repository of a folder: it is no data, neither sent nor taken nor deleted.
+# The repository's own files and folders: not data, so never sent, received or deleted.
 RESERVED = frozenset({b".git", b".datalad", b".gitattributes", b".gitmodules"})
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """`root` is absolute and without symlinks, `git` where git keeps its own; `annex` tells whether git-annex is used."""
+    """A repository: absolute `root` without symlinks, git folder, and whether git-annex is used."""
 
     root: bytes
     git: bytes
@@ -82,13 +83,13 @@ class Repository:
 
     @property
     def objects(self) -> bytes:
-        """Where the content of annexed files is."""
+        """The folder of annexed contents."""
         return self.git + b"/annex/objects"
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryPath:
-    """A path without symlinks in a repository; `link` where it is an annexed file by itself."""
+    """A path without symlinks in a repository; `link` if it is a single annexed file."""
 
     repository: Repository
     path: bytes
@@ -96,7 +97,10 @@ class RepositoryPath:
 
 
 def repository_around(folder: bytes) -> Repository | None:
-    """The nearest repository at or above an absolute path without symlinks; None where that is none or plain git."""
+    """Return the nearest repository at or above an absolute path without symlinks.
+
+    None if there is no repository, or one of plain git.
+    """
     while not os.path.lexists(folder + b"/.git"):
         above = folder.rpartition(b"/")[0]
         if above == folder:
@@ -110,9 +114,9 @@ def repository_around(folder: bytes) -> Repository | None:
 
 
 def find_place(where: bytes) -> RepositoryPath | None:
-    """What an absolute path means in the repository around it; None outside of one. What is missing may still come.
+    """Return the repository and the resolved form of an absolute path, which may be missing.
 
-    A symlink is followed, unless git-annex made it.
+    None outside of one. Symlinks are followed, except those of git-annex.
     """
     above, _, name = where.rstrip(b"/").rpartition(b"/")
     folder = os.path.realpath(above or b"/")
@@ -124,7 +128,7 @@ def find_place(where: bytes) -> RepositoryPath | None:
             return RepositoryPath(repository, path, link=True)
         path = os.path.realpath(path)
     repository = repository_around(path if _path(path).is_dir() else path.rpartition(b"/")[0])
-    # what is named inside of what makes the repository is what it is
+    # a path inside .git and the like is used as it is
     inside = path[len(repository.root) :].lower().split(b"/") if repository is not None else []
     return (
         RepositoryPath(repository, path) if repository is not None and RESERVED.isdisjoint(inside) else None
@@ -136,7 +140,7 @@ def _path(name: bytes) -> Path:
 
 
 def _git_folder(root: Path) -> Path | None:
-    """Where git keeps what all work trees of a repository share; None where `.git` is nothing of git's."""
+    """Return the git folder that all work trees share; None if `.git` is not valid."""
     git = (root / ".git").resolve()
     try:
         if git.is_file():
@@ -153,7 +157,7 @@ def _git_folder(root: Path) -> Path | None:
 
 
 def _has_annex(git: Path) -> bool:
-    """Whether git-annex is at work there, or was where it was cloned from."""
+    """Return whether git-annex is initialised there, or in a remote that was fetched."""
     if (git / "annex").is_dir() or (git / "refs" / "heads" / "git-annex").is_file():
         return True
     try:
@@ -168,8 +172,8 @@ def _has_annex(git: Path) -> bool:
         return False
 
 
-_SECONDS = 20 * 86400.0  # content comes from anywhere, tapes included; poll(2) counts no longer
-# Where the caller works, or what it was called by, is not where these are to work.
+_SECONDS = 20 * 86400.0  # long, because content may come from tape; poll(2) allows no longer timeout
+# Removed from the environment: a caller such as a git hook sets them for another repository.
 _ELSEWHERE = frozenset(
     {
         "GIT_DIR",
@@ -189,7 +193,7 @@ _ELSEWHERE = frozenset(
 def run_git(
     repository: Repository, *words: str | bytes, stdin: bytes = b"", more: Mapping[str, str] | None = None
 ) -> Finished:
-    """One command of git's own to its end; no hook and no watcher of the repository runs (S13)."""
+    """Run a git command without hooks and without the repository's file system monitor (S13)."""
     quiet = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]
     argv: list[str | bytes] = ["git", "-C", repository.root, *quiet, *words]
     return run(argv, stdin=stdin, timeout=_SECONDS, environment={**_environment(), **(more or {})})
@@ -198,7 +202,7 @@ def run_git(
 def ask_git(
     repository: Repository, *words: str | bytes, stdin: bytes = b"", more: Mapping[str, str] | None = None
 ) -> bytes:
-    """What git answers; raises `IncompleteError` where it cannot."""
+    """Return the output of a git command. Raises `IncompleteError` if it fails."""
     finished = run_git(repository, *words, stdin=stdin, more=more)
     if finished.exit_code != 0:
         raise IncompleteError("git-failed", told_by("git", finished), subject=printable(repository.root))
@@ -208,16 +212,17 @@ def ask_git(
 def ask_annex(
     repository: Repository, *words: str, stdin: bytes = b""
 ) -> tuple[Finished, Iterator[dict[str, Any]]]:
-    """How `git annex WORDS --json` ended, and the records it printed. Raises `NotFoundError` where there is no git-annex."""
+    """Return the result and records of `git annex WORDS --json`. Raises `NotFoundError` without git-annex."""
     finished = run_annex(repository, *words, "--json", "--json-error-messages", stdin=stdin)
     return finished, _records(finished.stdout)
 
 
 def run_annex(repository: Repository, *words: str, stdin: bytes = b"") -> Finished:
-    """One command of git-annex to its end, or how its initialisation failed. Raises `NotFoundError` where there is none.
+    """Run a git-annex command; return its result, or that of a failed `init`.
 
-    In a clone that nobody initialised git-annex would do so by itself, enable the special remotes that the others marked
-    for that, and run their programs: `externaltype=x/y` names a file of the work tree (S13).
+    Raises `NotFoundError` without git-annex. In a clone without `init`, git-annex would initialise itself,
+    enable special remotes marked with autoenable, and run their programs: `externaltype=x/y` names a file of
+    the work tree (S13).
     """
     environment = require_annex(repository)
     annex: list[str | bytes] = ["git", "-C", repository.root, "-c", "core.fsmonitor=false", "annex"]
@@ -229,7 +234,7 @@ def run_annex(repository: Repository, *words: str, stdin: bytes = b"") -> Finish
 
 
 def require_annex(repository: Repository) -> dict[str, str]:
-    """The environment in which git finds git-annex. Raises `NotFoundError` where there is none."""
+    """Return an environment in which git finds git-annex. Raises `NotFoundError` if it is not installed."""
     environment = _environment()
     if shutil.which("git-annex", path=environment["PATH"]) is None:
         raise NotFoundError(
@@ -242,7 +247,7 @@ def require_annex(repository: Repository) -> dict[str, str]:
 
 
 def push_to_sibling(repository: Repository, sibling: str) -> None:
-    """`datalad push`; raises `IncompleteError` with what to type."""
+    """Run `datalad push`. Raises `IncompleteError` with the command to repeat."""
     environment = _environment()
     program = shutil.which("datalad", path=environment["PATH"]) or "datalad"
     words: list[str | bytes] = [program, "push", "-d", repository.root, f"--to={sibling}"]
@@ -258,7 +263,7 @@ def push_to_sibling(repository: Repository, sibling: str) -> None:
 
 
 def identity(repository: Repository) -> dict[str, str]:
-    """Who commits where git was never told: the account and the host; nothing where it was."""
+    """Return variables for a committer made of account and host; empty if git has one configured."""
     if run_git(repository, "var", "GIT_COMMITTER_IDENT").exit_code == 0:
         return {}
     name, email = account_names()
@@ -267,13 +272,13 @@ def identity(repository: Repository) -> dict[str, str]:
 
 
 def told_by(program: str, finished: Finished) -> str:
-    """The end of what a program said, in one line."""
+    """Return the exit code and the end of a program's output, in one line."""
     said = printable(b" ".join((finished.stderr.strip() or finished.stdout.strip())[-500:].split()))
     return f"{program} ended with {finished.exit_code}: {said}"
 
 
 def _environment() -> dict[str, str]:
-    """The user's own, with the programs that were installed with us behind the others; nobody is asked anything."""
+    """Return the user's environment without git's variables and prompts; hibali's PATH is last."""
     kept = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
     ours = str(Path(sys.executable).parent)
     path = os.pathsep.join(part for part in (kept.get("PATH", os.defpath), ours) if part)
@@ -291,14 +296,14 @@ def _records(lines: bytes) -> Iterator[dict[str, Any]]:
 
 
 def zero_ended(names: Iterable[bytes]) -> bytes:
-    """Names as `-z` reads them."""
+    """Return names as the option `-z` reads them, each followed by a NUL."""
     return b"".join(name + b"\0" for name in names)
 
 
 def get_content(repository: Repository, keys: Iterable[bytes]) -> dict[bytes, str]:
-    """Get the content of keys from wherever git-annex finds it; why not, in words, for those that could not be got.
+    """Get the content of keys with git-annex; return a reason for each key that failed.
 
-    Keys, not names: a name may hold what no line can.
+    Keys are used because names can have characters that a line of `--batch` cannot.
     """
     wanted = list(dict.fromkeys(keys))
     try:
@@ -324,7 +329,7 @@ def _key(record: dict[str, Any]) -> bytes:
 
 
 def _why_not(record: dict[str, Any]) -> str:
-    """What git-annex said, and where it knows of copies."""
+    """Return git-annex's error and the copies that it knows."""
     errors = record.get("error-messages")
     said = [str(record.get("note") or ""), *(map(str, errors) if isinstance(errors, list) else ())]
     wanted = record.get("wanted")
@@ -342,14 +347,14 @@ _LINE_BYTES = 4096
 
 
 class Content(NamedTuple):
-    """Where some bytes are, absolute, and what the system says of that file."""
+    """The absolute path of a content and its status."""
 
     name: bytes
     status: os.stat_result
 
 
 class Contents:
-    """The files below one path of a repository, and of others inside it. Names are relative to that path, b"" is itself."""
+    """The files below a path, in nested repositories, too. Names are relative; b"" is the path."""
 
     def __init__(self, place: RepositoryPath, on_event: Listener) -> None:
         self.place = place
@@ -358,24 +363,24 @@ class Contents:
         self._not_got: dict[bytes, str] = {}
 
     def absolute(self, path: bytes) -> bytes:
-        """The name as the system has it."""
+        """Return the absolute path."""
         return self.place.path.rstrip(b"/") + b"/" + path if path else self.place.path
 
     def around(self, name: bytes) -> Repository | None:
-        """The repository that an absolute name lies in."""
+        """Return the repository that contains an absolute path."""
         return self._around(name.rpartition(b"/")[0])
 
     @cached_property
     def common(self) -> bytes:
-        """The folder below which all that may be read lies, with a slash behind it."""
+        """The folder, with a trailing slash, outside of which no content is read."""
         path = self.place.path
         folder = path if Path(os.fsdecode(path)).is_dir() else path.rpartition(b"/")[0]
         return os.path.commonpath([folder or b"/", self.place.repository.objects]).rstrip(b"/") + b"/"
 
     def key(self, path: bytes, link: bytes | None) -> Key | None:
-        """The key of an annexed file in this very repository, or in one inside it; None for all else.
+        """Return the key of an annexed file in this repository or in one inside it; None for any other file.
 
-        `link` is what a symlink says, None for a file, which may be a pointer.
+        `link` is the target of a symlink, or None for a file, which may be a pointer.
         """
         name = self.absolute(path)
         if link is not None:
@@ -386,7 +391,7 @@ class Contents:
         return key_of_pointer(content) if repository is not None and repository.annex else None
 
     def _led(self, name: bytes, link: bytes) -> tuple[bytes, Key] | None:
-        """Where a symlink's content would be, and its key."""
+        """Return the path where a symlink's content would be, and its key."""
         led = key_of_link(link, name.rpartition(b"/")[0])
         repository = self.around(name) if led is not None else None
         if led is None or repository is None or led[0] != repository.root:
@@ -394,7 +399,7 @@ class Contents:
         return repository.objects + b"/" + led[1], led[2]
 
     def find(self, path: bytes) -> Content | None:
-        """A file's bytes; None where they are not here, or outside of all that may be read."""
+        """Return a file's content; None if it is missing, or outside of `common`."""
         name = self.absolute(path)
         try:
             led = self._led(name, os.readlink(name))  # noqa: PTH115 - names are bytes here
@@ -403,7 +408,7 @@ class Contents:
         return _content(led[0]) if led is not None and led[0].startswith(self.common) else None
 
     def key_there(self, path: bytes) -> Key | None:
-        """The key of what stands there now."""
+        """Return the key of the file that exists now."""
         try:
             link: bytes | None = os.readlink(self.absolute(path))  # noqa: PTH115 - as above
         except OSError:
@@ -411,7 +416,7 @@ class Contents:
         return self.key(path, link)
 
     def bring(self, paths: Iterable[bytes]) -> None:
-        """Get the content of these files, as far as it is not here, each repository's in one go; what cannot be got is remembered."""
+        """Get missing content with one command per repository, and keep the reasons of failures."""
         wanted: dict[Repository, dict[bytes, int]] = {}
         for path in paths:
             if self.find(path) is not None:
@@ -425,20 +430,20 @@ class Contents:
             self._not_got.update(get_content(repository, keys))
 
     def why_missing(self, path: bytes) -> str:
-        """Why the content of a file is not here."""
+        """Return the reason why a file's content is missing."""
         key = self.key_there(path)
         why = self._not_got.get(key.name) if key is not None else None
         return f"its content is not here: {why or 'git annex get brings it'}"
 
 
 def look_into(path: bytes) -> Contents | None:
-    """The files at and below an absolute path that is in a repository; None where it is in none."""
+    """Return the files at and below an absolute path in a repository; None outside of one."""
     place = find_place(path)
     return Contents(place, ignore) if place is not None else None
 
 
 def bring_here(path: bytes) -> None:
-    """Get what is annexed at and below an absolute path. Raises `IncompleteError` with what could not be got."""
+    """Get annexed content at and below an absolute path. Raises `IncompleteError` if some fails."""
     contents = look_into(path)
     if contents is None:
         return
@@ -453,7 +458,7 @@ def bring_here(path: bytes) -> None:
 
 
 def _files_below(root: bytes) -> Iterator[bytes]:
-    """Names of files and symlinks below a path, b"" where that is one itself; nothing of what makes a repository."""
+    """Yield files and symlinks below a path, except the repository's own; b"" for a file."""
     path = Path(os.fsdecode(root))
     if path.is_symlink() or not path.is_dir():
         yield b""
@@ -466,12 +471,12 @@ def _files_below(root: bytes) -> Iterator[bytes]:
 
 
 def is_reserved(path: bytes) -> bool:
-    """Whether a relative path is of what makes a repository, and no data."""
+    """Return whether a relative path belongs to the repository itself and is not data."""
     return b"." in path and not RESERVED.isdisjoint(path.lower().split(b"/"))
 
 
 def _content(name: bytes) -> Content | None:
-    """The regular file that stands there by itself, if one does."""
+    """Return the content if it is a regular file."""
     try:
         status = os.lstat(name)
     except OSError:
@@ -480,7 +485,7 @@ def _content(name: bytes) -> Content | None:
 
 
 def read_start(name: bytes) -> bytes:
-    """The start of a file small enough to be a pointer; nothing of what is none, or cannot be read."""
+    """Return the start of a file that can be a pointer; b"" for a larger or unreadable one."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Save what a transfer changed in a dataset as one commit of those names alone."""
+"""Save the names that a transfer changed in a dataset as one commit."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
 from transfers.request import Saving
 
-_TRIES = 50  # commits that others make at the same time are joined so often
+_TRIES = 50  # attempts, because others may commit at the same time
 _NOTHING = b"0" * 40
 _NAMED = 3
 _BACKEND = re.compile(rb"[A-Za-z0-9_]+")
 
 
 def save(groups: dict[Repository, set[bytes]], outermost: Repository, message: str) -> list[str]:
-    """Commit absolute names, each in its own repository, inner ones first; the commits that were made.
+    """Commit absolute names, each in its own repository, inner ones first; return the commits.
 
-    A repository inside another is recorded there as far as `outermost`, where it is known as a subdataset. Ignored names stay as
-    they are. Raises `IncompleteError` with what to type.
+    A changed subdataset is recorded in its parents, up to `outermost`. Ignored names are skipped. Raises
+    `IncompleteError` with the command to repeat.
     """
     made: list[str] = []
     changed = {each: set(names) for each, names in groups.items()}
@@ -76,13 +76,13 @@ def _inside(path: bytes, root: bytes) -> bool:
 
 
 def _knows(parent: Repository, child: Repository) -> bool:
-    """Whether one repository records the other as a subdataset."""
+    """Return whether `parent` records `child` as a subdataset."""
     path = b":(top,literal)" + child.root[len(parent.root.rstrip(b"/")) + 1 :]
     return ask_git(parent, "ls-files", "-s", "-z", "--", path).startswith(b"160000 ")
 
 
 class _Saving:
-    """One repository. Commits are made with an index of their own, so that what the user has staged stays staged."""
+    """One repository to commit. It uses an index of its own, so that what the user staged stays staged."""
 
     def __init__(self, repository: Repository, names: Iterable[bytes]) -> None:
         self._repository = repository
@@ -90,7 +90,7 @@ class _Saving:
         self._names = sorted(name[start:] for name in names)
 
     def run(self, message: str) -> str | None:
-        """The commit; None where nothing of these names differs from the last one."""
+        """Return the commit; None if these names have no changes."""
         names = self._without_ignored()
         if not names:
             return None
@@ -112,12 +112,12 @@ class _Saving:
         return commit
 
     def _is_to_annex(self, name: bytes) -> bool:
-        """Not what is a symlink already: git-annex would make it anew, and its time would be another."""
+        """Return whether it is a file; `git annex add` would recreate a symlink with another time."""
         path = Path(os.fsdecode(self._repository.root + b"/" + name))
         return path.is_file() and not path.is_symlink()
 
     def _without_ignored(self) -> list[bytes]:
-        """Names that git is told to ignore are not saved, as with `datalad save`."""
+        """Return the names without those that git ignores, as `datalad save` does."""
         asked = zero_ended(b"./" + name for name in self._names if not self._is_behind_link(name))
         told = run_git(self._repository, "check-ignore", "-z", "--stdin", stdin=asked)
         if told.exit_code not in {0, 1}:
@@ -126,7 +126,7 @@ class _Saving:
         return [name for name in self._names if name not in ignored]
 
     def _is_behind_link(self, name: bytes) -> bool:
-        """Whether a symlink has taken the place of a folder above; git is asked nothing about what was there."""
+        """Return whether a parent folder was replaced by a symlink: git fails for names below it."""
         folder = name.rpartition(b"/")[0]
         if not folder:
             return False
@@ -134,7 +134,7 @@ class _Saving:
         return path.is_symlink() or self._is_behind_link(folder)
 
     def _check_backends(self, names: list[bytes]) -> None:
-        """Raise where .gitattributes name a backend with a path: git-annex would run that file of the work tree (S13)."""
+        """Raise `RefusedError` if .gitattributes set a backend with a path: git-annex would run it (S13)."""
         asked = zero_ended(b"./" + name for name in names if not self._is_behind_link(name))
         told = ask_git(self._repository, "check-attr", "-z", "--stdin", "annex.backend", stdin=asked)
         # "unspecified", "unset" and "set" are words of git's own (git-check-attr(1), OUTPUT)
@@ -148,7 +148,7 @@ class _Saving:
                 )
 
     def _annex(self, names: list[bytes]) -> None:
-        """What the repository's rules call large becomes annexed content, the rest git's."""
+        """Run `git annex add`: files that the repository's rules call large are annexed, others go to git."""
         finished, records = ask_annex(
             self._repository, "add", "--batch", "-z", stdin=zero_ended(b"./" + name for name in names)
         )
@@ -160,7 +160,7 @@ class _Saving:
             )
 
     def _stage(self, names: list[bytes]) -> None:
-        """In the user's own index, where they would look changed otherwise."""
+        """Update the user's index, too, where these names would look changed otherwise."""
         ask_git(
             self._repository,
             "update-index",
@@ -173,7 +173,10 @@ class _Saving:
         )
 
     def _staged(self, names: set[bytes]) -> bytes:
-        """What the index has of these names, as `update-index --index-info` reads it (git-ls-files(1), OUTPUT)."""
+        """Return the index's lines for these names, as `update-index --index-info` reads them.
+
+        The format is in git-ls-files(1), OUTPUT.
+        """
         lines: list[bytes] = []
         for line in ask_git(self._repository, "ls-files", "-s", "-z").split(b"\0"):
             head, _, name = line.partition(b"\t")
@@ -184,7 +187,10 @@ class _Saving:
         return zero_ended([*gone, *lines])
 
     def _commit(self, staged: bytes, message: str) -> tuple[bool, str | None]:
-        """Whether the branch holds it now, and the commit where one was needed; not where somebody else was first."""
+        """Return whether the branch has the changes, and the commit if one was needed.
+
+        It returns (False, None) if another process committed first.
+        """
         index = self._repository.git + b"/hibali-" + secrets.token_hex(8).encode()
         apart = {"GIT_INDEX_FILE": os.fsdecode(index)}
         try:
@@ -221,14 +227,14 @@ class _Saving:
         return branch.startswith(b"refs/heads/adjusted/")
 
     def _propagate(self) -> None:
-        """From an adjusted branch to the one that it is a view of; nothing is exchanged with anybody."""
+        """Copy commits of an adjusted branch to its original branch, without contact to remotes."""
         nothing = [f"--no-{word}" for word in ("pull", "push", "commit", "content", "resolvemerge")]
         finished = run_annex(self._repository, "sync", *nothing)
         if finished.exit_code != 0:
             raise IncompleteError("annex-failed", told_by("git annex sync", finished))
 
     def _patiently(self, act: Callable[[], None]) -> None:
-        """Somebody else may hold the index for a moment."""
+        """Call `act` again while another process has locked the index."""
         for attempt in range(_TRIES):
             try:
                 return act()
@@ -244,7 +250,10 @@ END = "^^^ hibali receipt ^^^"
 
 
 def commit_message(receipt: Receipt) -> str:
-    """Not between DataLad's own markers: `datalad rerun` would look for a command in it."""
+    """Return the message with the receipt.
+
+    It does not use DataLad's markers: `datalad rerun` would look for a command between them.
+    """
     done = [f"{receipt.files_moved} files"]
     if receipt.files_linked:
         done.append(f"{receipt.files_linked} links")
@@ -256,10 +265,10 @@ def commit_message(receipt: Receipt) -> str:
 
 
 class Unsaved:
-    """Absolute names, one call's after those that earlier calls left. Begun when the target is locked, by its holder alone."""
+    """The absolute names that are changed and not committed; used only with the target locked."""
 
     def __init__(self, where: bytes) -> None:
-        """`where` is the target, without symlinks."""
+        """Open a new file of names; `where` is the target, without symlinks."""
         self._folder = ledger_folder("unsaved", hashlib.sha256(where).hexdigest()[:32])
         self._failed: set[bytes] = set()
         self._left = sorted(self._folder.glob("*.names"))
@@ -275,35 +284,35 @@ class Unsaved:
             ) from None
 
     def begin(self, name: bytes) -> None:
-        """A name is about to be changed."""
+        """Record a name before it is changed."""
         self._stream.write(name + b"\0")
 
     def fail(self, name: bytes) -> None:
-        """It was not changed after all."""
+        """Record that a name was not changed."""
         self._failed.add(name)
 
     def names(self) -> Iterator[bytes]:
-        """All that were changed; one may come twice."""
+        """Yield all changed names, some of them more than once."""
         for path in (*self._left, self._own):
             for name in read_names(path):
                 if path != self._own or name not in self._failed:
                     yield name
 
     def settle(self) -> None:
-        """All of it is in a commit."""
+        """Remove the records after the commit."""
         self._stream.close()
         for path in (*self._left, self._own):
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Leave for the next call what is not settled; safe to call twice."""
+        """Close the file and keep its names for the next command; safe to call twice."""
         self._stream.close()
         if self._own.exists() and not self._own.stat().st_size:
             self._own.unlink()
 
 
 def read_names(path: Path) -> list[bytes]:
-    """The names in one file; one that a crash cut short is left out."""
+    """Return the names in a file, without a last one that a crash cut short."""
     try:
         return path.read_bytes().split(b"\0")[:-1]
     except FileNotFoundError:
@@ -314,7 +323,7 @@ _OWN_NAMES = ".hibali/\n.hibali-" + "[0-9a-f]" * 32 + "\n"
 
 
 class Changes:
-    """The names that a call changes at its target, once that is locked."""
+    """The names that a command changes at its locked target."""
 
     def __init__(self, contents: Contents, on_event: Listener) -> None:
         self._contents = contents
@@ -323,9 +332,12 @@ class Changes:
         self._unsaved: Unsaved | None = None
 
     def check(self, saving: Saving) -> None:
-        """Raise, before anything is changed, what would keep it from being saved.
+        """Raise, before any change, if the commit would fail.
 
-        `UsageError` for a sibling that is none, `NotFoundError` without git or git-annex, `RefusedError` where git will not work.
+        Raises:
+            UsageError: an unknown sibling.
+            NotFoundError: git or git-annex is missing.
+            RefusedError: git fails in this repository.
         """
         if not saving.save:
             return
@@ -350,15 +362,15 @@ class Changes:
                 )
 
     def open(self) -> None:
-        """The target is locked. Raises `RefusedError` where nothing can be noted."""
+        """Start recording; the target is locked. Raises `RefusedError` if the ledger cannot be written."""
         self._hide_own_names()
         if self._unsaved is None:
             self._unsaved = Unsaved(self._contents.place.path)
 
     def _hide_own_names(self) -> None:
-        """What stands beside the data while a call is at work, or was killed, is never anybody's change."""
+        """Exclude hibali's temporary files from git."""
         path = Path(os.fsdecode(self._repository.git)) / "info" / "exclude"
-        with contextlib.suppress(OSError):  # who cannot write there cannot save either, and is told then
+        with contextlib.suppress(OSError):  # if it is not writable, the commit fails with a message
             path.parent.mkdir(exist_ok=True)
             known = path.read_bytes() if path.exists() else b""
             if _OWN_NAMES.encode() not in known:
@@ -368,17 +380,17 @@ class Changes:
                     )
 
     def begin(self, entry: Entry) -> None:
-        """An entry is about to land or to go."""
+        """Record an entry before it is committed or removed."""
         if self._unsaved is not None and entry.kind is not Kind.FOLDER:
             self._unsaved.begin(self._contents.absolute(entry.path))
 
     def fail(self, entry: Entry) -> None:
-        """It did not."""
+        """Record that an entry was not changed."""
         if self._unsaved is not None:
             self._unsaved.fail(self._contents.absolute(entry.path))
 
     def save(self, receipt: Receipt, saving: Saving) -> None:
-        """Commit all that is in no commit yet, and push that on; or leave it to the user. Raises `IncompleteError`."""
+        """Commit all uncommitted names and push them, or leave both to the user. Raises `IncompleteError`."""
         if self._unsaved is None:
             return
         if saving.save:
@@ -407,6 +419,6 @@ class Changes:
         self._on_event(Noted(f"{printable(self._repository.root)}: {words}"))
 
     def close(self) -> None:
-        """Leave the rest to the next call."""
+        """Keep uncommitted names for the next command."""
         if self._unsaved is not None:
             self._unsaved.close()

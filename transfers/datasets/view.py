@@ -45,12 +45,12 @@ _AT_ONCE = 256
 
 
 class ContentReading:
-    """What a store reads, with files looked through to their content; that is reached by a store around all of it."""
+    """A reader of annexed contents, with a store that includes git-annex's objects."""
 
     def __init__(
         self, contents: Contents, location: Location, opener: Opener, *, brings: bool = True
     ) -> None:
-        """Without `brings` nothing is got."""
+        """Keep the contents; without `brings`, missing content is not fetched."""
         self._contents = contents
         self._location = location
         self._opener = opener
@@ -58,17 +58,17 @@ class ContentReading:
         self._around: Store | None = None
 
     def bring(self, entries: Iterable[Entry]) -> None:
-        """Get the content of these, as far as it is not here; what cannot be got is told when it is read."""
+        """Get the missing content of these entries; failures are reported when it is read."""
         if self._brings:
             self._contents.bring(entry.path for entry in entries if entry.kind is Kind.FILE)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """See Store; content that is not here is a problem of its item."""
+        """See Store; missing content is a problem of its item."""
         asked: deque[Unit] = deque()
 
         def placed() -> Iterator[Unit]:
             for unit in units:
-                # not everybody says before what is going to be read
+                # not every caller calls `bring` before
                 self.bring(item.entry for item in unit.items)
                 known = replace(unit, items=tuple(self._as_got(item) for item in unit.items))
                 asked.append(known)
@@ -84,7 +84,7 @@ class ContentReading:
             yield payload
 
     def _as_got(self, item: Item) -> Item:
-        """What of a file is known only when its content is here: the execute bit, and the time of an unlocked one."""
+        """Return the item with what is known only with its content: the mode, and an unlocked file's time."""
         entry = item.entry
         content = self._contents.find(entry.path) if entry.kind is Kind.FILE and entry.link else None
         if content is None:
@@ -94,7 +94,7 @@ class ContentReading:
         return replace(item, entry=entry._replace(mode=content.status.st_mode & 0o777))
 
     def _placed(self, entry: Entry) -> Entry:
-        """The same under the name of its content, with the time that has, which the reader holds it to."""
+        """Return the entry with its content's path and time, which the reader compares."""
         own = self._contents.absolute(entry.path)
         content = self._contents.find(entry.path) if entry.kind is Kind.FILE else None
         path = (content.name if content is not None else own)[len(self._contents.common) :]
@@ -114,7 +114,7 @@ class ContentReading:
         return self._around
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store; content that is not here is got first, for a key alone proves nothing in this call."""
+        """See Store; missing content is fetched first, because the key alone is no proof."""
         coming = iter(entries)
         while some := list(islice(coming, _AT_ONCE)):
             self.bring(some)
@@ -127,11 +127,11 @@ class ContentReading:
                     yield entry, digest, problem
                 else:
                     yield entry, None, self._missing(entry.path)
-            for _ in computed:  # up to the end of the answer
+            for _ in computed:  # read the answer to its end
                 pass
 
     def close(self) -> None:
-        """Let go of the store; safe to call twice."""
+        """Close the store; safe to call twice."""
         if self._around is not None:
             self._around.close()
 
@@ -142,9 +142,9 @@ _SHORTEST_POINTER = 20
 def see_dataset(
     store: Store, location: Location, opener: Opener, on_event: Listener, *, brings: bool = True
 ) -> Store:
-    """The store, or a view of it where it is in a dataset of this machine; `opener` opens more of the same site.
+    """Return the store, or a view of it if it is in a dataset on this machine.
 
-    Without `brings` no content is got that is not here.
+    `opener` opens further stores of the same site. Without `brings`, missing content is not fetched.
     """
     place = find_place(store.where) if location.site.kind == "local" else None
     if place is None:
@@ -153,10 +153,11 @@ def see_dataset(
 
 
 class DatasetStore(StoreView):
-    """A folder or file in a repository.
+    """A store for a folder or file in a repository.
 
-    What makes the repository (RESERVED) is not seen. An annexed file has the time of its symlink or pointer file, which stays when
-    its content comes and goes, and the digest that its key tells. Content is read where git-annex keeps it, never written there.
+    The repository's own files (RESERVED) are hidden. An annexed file has the time of its symlink or pointer
+    file, which does not depend on its content, and the digest of its key. Content is read from git-annex's
+    objects, never written there.
     """
 
     def __init__(
@@ -178,11 +179,11 @@ class DatasetStore(StoreView):
 
     @property
     def facts(self) -> Facts:
-        """Those of the filesystem, without what an annexed file cannot have."""
+        """The facts of the filesystem, without what annexed files cannot have."""
         return self.store.facts.of_view(keeps=False, attributes=False, hard_links=False, reserved=RESERVED)
 
     def receive(self, saving: Saving) -> None:
-        """It is a target: what is not here is missing. Raises what keeps it from being saved (Changes.check)."""
+        """Treat files without content as missing. Raises the errors of `Changes.check`."""
         self._receives = True
         self._changes.check(saving)
 
@@ -195,7 +196,7 @@ class DatasetStore(StoreView):
         return entry if entry is None or not path else self._seen(entry)
 
     def _itself(self) -> Entry | None:
-        """An annexed file that was named by itself."""
+        """Return the annexed file at the path itself."""
         path = self._contents.place.path
         try:
             found, link = os.lstat(path), os.readlink(path)  # noqa: PTH115 - a name in bytes
@@ -220,7 +221,7 @@ class DatasetStore(StoreView):
             raise ListingIncompleteError(self._location.text, unlisted)
 
     def _seen(self, entry: Entry) -> Entry | None:
-        """An entry as it is meant: None for what is no data, a file for what is annexed."""
+        """Return the entry as users see it: None for the repository's own, a file for an annexed one."""
         if is_reserved(entry.path):
             return None
         link = entry.link if entry.kind is Kind.LINK else None
@@ -230,20 +231,20 @@ class DatasetStore(StoreView):
             return entry
         content = self._contents.find(entry.path)
         if self._receives and content is None:
-            return entry  # it is in nobody's way, and brought again
+            return entry  # a symlink without content can be replaced
         size = key.size if content is None else content.status.st_size
-        # permissions of what it keeps are git-annex's own, and not compared
+        # git-annex sets the permissions of its objects, so they are not compared
         mode = entry.mode if link is None else -1
         annexed = entry._replace(kind=Kind.FILE, size=size, mode=mode, digest=key.sha256)
         marked = entry.link or POINTER + key.name
         return annexed._replace(link=marked, links=1, allocated=-1, offline=False)
 
     def bring(self, entries: Iterable[Entry]) -> None:
-        """Get the content of these, as far as it is not here; what cannot be got is told when it is read."""
+        """Get the missing content of these entries; failures are reported when it is read."""
         self._reading.bring(entries)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """See Store; content that is not here is a problem of its item."""
+        """See Store; missing content is a problem of its item."""
         return self._reading.read(units)
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
@@ -251,7 +252,7 @@ class DatasetStore(StoreView):
         return self._reading.digest(entries)
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
-        """See Store; names are on disk before anything lands, so that no commit forgets them."""
+        """See Store; each name is recorded before its file is committed, for the git commit."""
 
         def noted() -> Iterator[Payload]:
             for payload in payloads:
@@ -270,7 +271,7 @@ class DatasetStore(StoreView):
                 yield committed
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store; of an annexed file the name goes, and its content stays until `git annex dropunused`."""
+        """See Store; only the name of an annexed file is removed (content: `git annex dropunused`)."""
         asked: deque[Entry] = deque()
 
         def listed() -> Iterator[Entry]:
@@ -286,7 +287,7 @@ class DatasetStore(StoreView):
             yield entry, problem
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
-        """See Store; the permissions of annexed content are git-annex's."""
+        """See Store; annexed files are skipped, because git-annex sets their permissions."""
 
         def plain() -> Iterator[Adjustment]:
             for adjustment in adjustments:
@@ -311,7 +312,7 @@ class DatasetStore(StoreView):
         return lock
 
     def save(self, receipt: Receipt, saving: Saving) -> None:
-        """Commit what landed here and is in no commit yet, and push that on. Raises `IncompleteError` with what to type."""
+        """Commit and push what is not committed yet. Raises `IncompleteError` with the command to repeat."""
         self._changes.save(receipt, saving)
 
     def close(self) -> None:
@@ -322,7 +323,7 @@ class DatasetStore(StoreView):
 
 
 def _as_listed(entry: Entry) -> Entry:
-    """An annexed file as the symlink that it is on disk."""
+    """Return an annexed file as the symlink that it is on disk."""
     if entry.kind is Kind.FILE and entry.link and not entry.link.startswith(POINTER):
         return entry._replace(kind=Kind.LINK, size=0)
     return entry

@@ -22,7 +22,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What became of a tail: the file stands there up to `digest`, the sha256 of its `tail.entry.size` bytes, or `problem`."""
+    """The result for a tail: the sha256 of the first `tail.entry.size` bytes of the file, or a problem."""
 
     tail: Tail
     digest: str | None
@@ -31,7 +31,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Asked of the target and not yet answered."""
+    """A part of a tail that was sent and not answered yet."""
 
     tail: Tail
     stop: int
@@ -40,11 +40,11 @@ class _Piece:
 
 
 class AgentAppender(Appender):
-    """One end's agent; a connection is asked by one thread."""
+    """The agent of one endpoint; only one thread may use its connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.unanswered = 0  # while there are any, also after an interruption, nothing else can be asked
+        self.unanswered = 0  # until all are read, the connection cannot be used for other requests
 
     def read(self, name: bytes, start: int, stop: int) -> protocol.Frame:
         """See Appender."""
@@ -88,15 +88,15 @@ class AgentAppender(Appender):
 def add_tails(
     source: Appender, target: Appender, tails: Iterable[Tail], pace: Pace
 ) -> Iterator[Carried | Added]:
-    """Send every tail; an `Added` for each, in order. Raises the errors of a connection.
+    """Send all tails; yield an `Added` for each, in order. Raises the errors of a connection.
 
-    After a piece that failed those behind it find the file too short, and add nothing.
+    After a failed piece, the target rejects the next pieces of the file, because it is too short.
     """
     return _Adding(source, target, pace).run(tails)
 
 
 class _Adding:
-    """One run: pieces under way, oldest first."""
+    """One run; it keeps pieces without an answer, oldest first."""
 
     def __init__(self, source: Appender, target: Appender, pace: Pace) -> None:
         self._source = source
@@ -121,7 +121,7 @@ class _Adding:
         yield from self._take(0)
 
     def _send(self, tail: Tail, start: int) -> Problem | None:
-        """Read a piece and pass it on; what the source says where it cannot."""
+        """Read a piece and send it; return the source's problem if it cannot be read."""
         stop = min(tail.entry.size, start + _PIECE_BYTES)
         frame = self._source.read(tail.name, start, stop)
         if frame.header["problem"] is not None:
@@ -133,12 +133,12 @@ class _Adding:
         return None
 
     def _take(self, size: int, count: int = 0) -> Iterator[Carried | Added]:
-        """Take answers until no more bytes and pieces than these are under way."""
+        """Read answers until at most this many bytes and pieces are pending."""
         while self._asked and (self._held > size or len(self._asked) > count):
             piece = self._asked.popleft()
             self._held -= piece.size
             problem = self._target.answered()
-            self._failed = self._failed or problem  # the first is the reason, those behind it follow from it
+            self._failed = self._failed or problem  # the first one is the cause of the others
             if self._failed is None:
                 yield Carried(piece.size)
             if piece.stop >= piece.tail.entry.size:

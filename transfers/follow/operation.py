@@ -1,7 +1,7 @@
 """Follow a source that is still written: scan it in cycles, and send every file once it is finished.
 
-A follower is built from the functions of `transfers.operation`; `follow` is the whole of it. It neither restarts nor reconnects:
-the same command resumes it.
+`follow` uses the functions of `transfers.operation`. It neither restarts nor reconnects: the same command
+resumes it.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _IDLE_SECONDS = 2.0
 def follow(
     request: Request, following: Following, on_event: Listener = ignore
 ) -> tuple[Receipt, KeyboardInterrupt | None]:
-    """Send what is finished until the end is announced, or until an interruption.
+    """Send finished files until the end is announced, or until an interruption.
 
     Returns:
         The receipt, which is in the ledger in any case, and the interruption.
 
     Raises:
-        UsageError: a rule that has no meaning for a source that is still written.
-        HibaliError: what `synchronise` raises.
+        UsageError: a rule that cannot be used with a source that is still written.
+        HibaliError: the errors of `synchronise`.
     """
     check_request(request)
     check_writable(request.target)
@@ -89,7 +89,7 @@ def follow(
 
 
 def check_request(request: Request) -> None:
-    """Raise `UsageError` for what cannot be requested of a source that is still written."""
+    """Raise `UsageError` for options that cannot be used with a source that is still written."""
     rules = request.rules
     if request.source.site.kind != "local":
         raise UsageError(
@@ -115,11 +115,11 @@ def check_request(request: Request) -> None:
 
 @dataclass(slots=True)
 class Progress:
-    """What is reported of a follower that is interrupted.
+    """The counts to report after an interruption.
 
     Attributes:
-        waiting: the number of files that are not finished.
-        grown: files that were sent in tails, and that were not hashed as a whole yet.
+        waiting: the number of unfinished files.
+        grown: files that were sent in tails and not yet hashed as a whole.
     """
 
     waiting: int = 0
@@ -147,7 +147,7 @@ def _run(operation: Operation, following: Following, progress: Progress, stack: 
 
 
 def _listed_target(endpoints: Endpoints, unlisted: list[tuple[bytes, Problem]], *, exists: bool) -> Snapshot:
-    """List the locked target; nobody else changes it from now on. What could not be listed goes to `unlisted`."""
+    """List the locked target, which only this operation changes; unlisted names go to `unlisted`."""
     entries = listed(endpoints.target_side, unlisted) if exists else iter(())
     return Snapshot(ListedName(entry) for entry in entries)
 
@@ -184,7 +184,7 @@ def _watcher(
 
 
 def _until_inside(endpoints: Endpoints, following: Following) -> bytes | None:
-    """Return the path of the file that announces the end, where it is in the source: it is sent last."""
+    """Return the path of the file that announces the end, if it is in the source: it is sent last."""
     until = following.until
     if until is None or endpoints.single is not None:
         return None
@@ -232,13 +232,13 @@ def _record_interruption(operation: Operation, progress: Progress) -> None:
 
 
 def _moved(grown: Grown) -> Moved:
-    """Count a file of which all tails were sent as one file that was moved."""
+    """Return a grown file as one moved file."""
     return Moved(grown.path, Kind.FILE, grown.size, grown.digest, grown.proof, grown.mtime_ns, grown.mode)
 
 
 @dataclass(frozen=True, slots=True)
 class CycleResult:
-    """The seconds that a cycle took besides carrying, whether there was anything to do, and whether anything was committed."""
+    """The seconds of a cycle without transfers, whether there was work, and whether a file was committed."""
 
     seconds: float
     busy: bool
@@ -247,7 +247,7 @@ class CycleResult:
 
 @dataclass(slots=True)
 class Cycle:
-    """One cycle: what it sends, the seconds besides carrying, when an item had its last result, and what failed."""
+    """One cycle: its plan, its seconds without transfers, the time of the last result, and the failures."""
 
     plan: CyclePlan
     seconds: float
@@ -282,7 +282,7 @@ class Follower:
     _noted: set[bytes] = field(default_factory=set)
 
     def check_start(self, *, exists: bool) -> None:
-        """Refuse what must not begin, judged by everything that the source has now, finished or not."""
+        """Refuse to start, judged by all files of the source, finished or not."""
         subject = self.operation.request.target.text
         self.watcher.scan(time.monotonic())
         plan = self.watcher.plan(time.monotonic(), everything=True)
@@ -301,13 +301,13 @@ class Follower:
             plan.close()
 
     def _record_plan(self, plan: CyclePlan) -> None:
-        """Record the counts known by now; what was moved before is included, so that totals only grow."""
+        """Record the current counts; they include moved files, so that totals only grow."""
         receipt = self.operation.recorder.receipt
         files, size = receipt.files_moved + plan.files_to_move, receipt.bytes_moved + plan.bytes_to_move
         self.operation.recorder.record(Planned(plan.files, plan.bytes, files, size, plan.files_kept, 0))
 
     def run_cycle(self) -> CycleResult:
-        """Scan the source once, and send all that is finished."""
+        """Scan the source once, and send all finished files."""
         self._check_root()
         began = time.monotonic()
         self.watcher.scan(began)
@@ -325,7 +325,7 @@ class Follower:
             plan.close()
 
     def _check_root(self) -> None:
-        """Raise where another folder was put in the place of the followed one: its files would never be seen."""
+        """Raise if the followed folder was replaced: new files would never be seen."""
         if self.endpoints.single is not None:
             return
         subject, found = self.operation.request.source.text, self.endpoints.root.stat()
@@ -341,7 +341,7 @@ class Follower:
         self._root_inode = found.inode
 
     def _send(self, cycle: Cycle) -> bool:
-        """Send whole files, then what grew, then the markers of what is there; return whether anything was committed."""
+        """Send whole files, then tails, then markers; return whether any was committed."""
         plan, receipt = cycle.plan, self.operation.recorder.receipt
         before = receipt.files_moved, receipt.bytes_moved
         self._record_plan(plan)
@@ -367,7 +367,8 @@ class Follower:
     def _carry(self, cycle: Cycle, actions: Iterable[Action], size: int) -> None:
         """Send whole files.
 
-        An object store writes the digests of the whole tree after its last file: that time counts as scanning.
+        An object store writes the digests of the whole tree after its last file: that time counts as
+        scanning.
         """
 
         def on_result(result: Committed) -> None:
@@ -383,7 +384,7 @@ class Follower:
             cycle.seconds += time.monotonic() - cycle.last_result
 
     def _carry_markers(self, cycle: Cycle) -> None:
-        """Send the markers of files that are all at the target; hold the others back."""
+        """Send the markers of files that are all at the target; skip the others for now."""
         markers = cycle.plan.markers
         if not markers.count:
             return
@@ -401,7 +402,7 @@ class Follower:
         return False
 
     def _fail(self, cycle: Cycle | None, entry: Entry, problem: Problem) -> None:
-        """Have it tried again; it is a failure only when it never succeeds."""
+        """Schedule another try; only a file that never succeeds counts as failed."""
         self.full = self.full or problem.code in _FULL
         if cycle is not None:
             cycle.failures[entry.path] = problem
@@ -410,13 +411,13 @@ class Follower:
             self._note(entry.path, problem.message)
 
     def _note(self, path: bytes, message: str) -> None:
-        """Report a failure once for each name: it may be tried for days."""
+        """Report a failure once for each name, because it may be tried for days."""
         if path not in self._noted:
             self._noted.add(path)
             self.operation.recorder.record(Noted(f"{printable(path) or '.'}: not sent yet: {message}"))
 
     def _grow(self, cycle: Cycle, grown: dict[bytes, Entry | None]) -> Iterator[int]:
-        """Send the tails of grown files; yields the bytes that each added, and puts into `grown` what the target has now."""
+        """Send tails of grown files; yield the bytes of each; `grown` receives the target's entries."""
         source, target = self.endpoints.origin, self.endpoints.target
         tails = (
             Tail(source.path_of(action.entry), action.entry, action.target.size)
@@ -435,7 +436,7 @@ class Follower:
                 grown[event.tail.entry.path] = event.tail.entry
                 yield self._record_grown(event.tail, event.digest)
         for path in [path for path, entry in grown.items() if entry is None]:
-            grown[path] = self.endpoints.target.stat(path)  # some of its tail may be there
+            grown[path] = self.endpoints.target.stat(path)  # a part of its tail may be at the target
 
     def _record_grown(self, tail: Tail, digest: str) -> int:
         entry, added = tail.entry, tail.entry.size - tail.start
@@ -445,7 +446,7 @@ class Follower:
         return added
 
     def prove_grown(self) -> bool:
-        """Hash whole files that were sent in tails, at both ends; return whether all of them are the same."""
+        """Hash files that were sent in tails, at both ends; return whether all are equal."""
         waiting, self.progress.grown = self.progress.grown, {}
         entries = [Entry(one.path, Kind.FILE, one.size, one.mtime_ns) for one in waiting.values()]
         wrong = []
@@ -454,7 +455,7 @@ class Follower:
             if ours is not None and ours == theirs:
                 self.operation.recorder.record(_moved(waiting[entry.path]))
             elif ours is None or theirs is None or self._source_size(entry) != entry.size:
-                self.progress.grown[entry.path] = waiting[entry.path]  # it is still written
+                self.progress.grown[entry.path] = waiting[entry.path]  # not finished yet
             else:
                 wrong.append(entry.path)
         if wrong:
@@ -467,7 +468,7 @@ class Follower:
         return None if found is None else found.size
 
     def send_last(self) -> None:
-        """Send the file that announced the end: at the target it says, too, that everything is there."""
+        """Send the file that announced the end; at the target it announces that all files are complete."""
         path, self.watcher.last = self.watcher.last, None
         if path is None or self.full:
             return
@@ -478,7 +479,7 @@ class Follower:
             self._fail(None, Entry(path, Kind.FILE), problem)
 
     def failures(self) -> Iterator[Failed]:
-        """What is not at the target for another reason than that it is not finished."""
+        """Return the files that failed for another reason than being unfinished."""
         for path, problem in (*self.unlisted_target, *self.watcher.unlisted):
             yield Failed(path, problem.code, problem.message)
         for conflict in self._conflicts:
@@ -487,7 +488,7 @@ class Follower:
             yield Failed(path, undone.problem.code, undone.problem.message)
 
     def unproven(self) -> Iterator[Failed]:
-        """What was sent in tails, and could not be hashed as a whole."""
+        """Return the files that were sent in tails and could not be hashed as a whole."""
         for path in self.progress.grown:
             yield Failed(
                 path, "not-proven", "it was written all the time, so that it could not be hashed as a whole"

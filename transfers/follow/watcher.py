@@ -26,13 +26,13 @@ _Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """How a source that is still written is followed.
+    """How to follow a source.
 
     Attributes:
-        quiet: a file is finished when its size and time did not change for so many seconds.
-        marker: the name or pattern of the files that mark finished ones; then `quiet` does not count.
-        until: a file on this machine that says that all files are finished.
-        append: patterns of files that only ever grow at their end.
+        quiet: a file is finished when its size and time did not change for this many seconds.
+        marker: the name or pattern of files that mark finished ones; then `quiet` is not used.
+        until: a file on this machine that announces that all files are finished.
+        append: patterns of files that only grow at their end.
     """
 
     quiet: float = QUIET_SECONDS
@@ -41,12 +41,12 @@ class Following:
     append: tuple[str, ...] = ()
 
     def pause(self, seconds: float) -> float:
-        """Return the pause after a scan, and what belongs to it, that took `seconds`."""
+        """Return the pause after a scan (and other work of the cycle) that took `seconds`."""
         return max(_SHORTEST_PAUSE, min(_LONGEST_PAUSE, self.quiet / 3), _SHARE * seconds)
 
 
 def read_marker(text: bytes) -> bytes:
-    """Check a marker: `NAME`, or a pattern with one `*` for the name of the file that it marks. Raises `UsageError`."""
+    """Check a marker: `NAME`, or a pattern with one `*` for the marked file's name. Raises `UsageError`."""
     if not text.strip(b"*") or text.count(b"*") > 1 or b"/" in text or text in {b".", b".."}:
         raise UsageError(
             "bad-marker",
@@ -58,9 +58,10 @@ def read_marker(text: bytes) -> bytes:
 
 
 def marker_names(marker: bytes, path: bytes) -> tuple[bytes, ...]:
-    """Return the paths of the markers of `path`; one of them is enough.
+    """Return the paths of possible markers of `path`; one of them is enough.
 
-    A pattern stands for the file's name, or its name without the last suffix, beside it; a name marks all in and below its folder.
+    In a pattern, `*` is the file's name, with or without its last suffix; a name marks all files in its
+    folder and below.
     """
     folder, slash, name = path.rpartition(b"/")
     before, star, after = marker.partition(b"*")
@@ -86,14 +87,14 @@ def is_marker(marker: bytes | None, path: bytes) -> bool:
 
 
 class ListedName(NamedTuple):
-    """One name as a scan found it.
+    """A name in a scan.
 
     Attributes:
         entry: the name.
-        since: when it first was as it is, in seconds of a monotonic clock.
-        scans: the number of scans that found it so.
-        renamed: whether it came by a rename.
-        ours: whether this operation put it there.
+        since: when it was first seen unchanged, in seconds of a monotonic clock.
+        scans: the number of scans that found it unchanged.
+        renamed: whether it was created by a rename.
+        ours: whether this operation wrote it.
     """
 
     entry: Entry
@@ -117,7 +118,7 @@ class Snapshot:
         self._blocks.append(json.dumps(fields, separators=(",", ":")).encode("ascii"))
 
     def __iter__(self) -> Iterator[ListedName]:
-        """Read forward; several readers may run at once, and nothing may be added meanwhile."""
+        """Read all names; several readers may run at once, and nothing may be added during a read."""
         for content in self._blocks.blocks():
             *known, entry = json.loads(content)
             yield ListedName(entry_from_list(entry), *known)
@@ -128,12 +129,12 @@ class Snapshot:
         return self._blocks.count
 
     def close(self) -> None:
-        """Forget it."""
+        """Delete it from disk."""
         self._blocks.close()
 
 
 class Reader:
-    """Reads a snapshot beside another listing in the same order."""
+    """A reader of a snapshot in step with another listing in the same order."""
 
     def __init__(self, snapshot: Iterable[ListedName]) -> None:
         self._coming = iter(snapshot)
@@ -148,32 +149,32 @@ class Reader:
 
 
 def see(entry: Entry, before: ListedName | None, now: float, *, renamed: bool) -> ListedName:
-    """Compare an entry of a scan at `now` with what the scan before knew of that name."""
+    """Compare an entry of a scan at `now` with the previous scan."""
     if before is None or identity(before.entry) != identity(entry):
         return ListedName(entry, now, renamed=renamed)
     return ListedName(entry, before.since, before.scans + 1, before.renamed)
 
 
 def identity(entry: Entry) -> tuple[object, ...]:
-    """Return what differs when a file was written or replaced."""
+    """Return the values that change when a file is written or replaced."""
     return (entry.kind, entry.size, entry.mtime_ns, entry.device, entry.inode, entry.link)
 
 
 def is_quiet(seen: ListedName, now: float, quiet: float) -> bool:
-    """Return whether it did not change for `quiet` seconds, came by a rename, or is not a file."""
+    """Return whether it was unchanged for `quiet` seconds, was renamed, or is not a file."""
     return seen.renamed or seen.entry.kind is not Kind.FILE or now - seen.since >= quiet
 
 
 class Renames:
-    """Finds files of the scan before by their inodes, so that a renamed file is recognized."""
+    """The files of the previous scan by inode, to recognize renamed files."""
 
     def __init__(self, most: int = 100_000) -> None:
-        """At most `most` files are remembered; a rename of others is not noticed."""
+        """Keep at most `most` files; renames of others are not recognized."""
         self._most = most
         self._known: dict[_Identity, tuple[int, int, bool]] = {}
 
     def remember(self, entry: Entry, *, taken: bool) -> None:
-        """Remember a file of this scan; `taken` where its name is selected."""
+        """Keep a file of this scan; `taken` if its name is selected."""
         if entry.kind is Kind.FILE and entry.inode and entry.links == 1 and len(self._known) < self._most:
             self._known[entry.device, entry.inode] = (entry.size, entry.mtime_ns, taken)
 
@@ -183,10 +184,10 @@ class Renames:
         return len(self._known)
 
     def meets(self, entry: Entry) -> bool:
-        """Return whether a new name is a file of the scan before, renamed when it was complete.
+        """Return whether a new name is a renamed, complete file of the previous scan.
 
-        A name that is not selected is a temporary one, renamed last. Any other counts only where nothing was written since,
-        because inodes are reused.
+        A name that is not selected is a temporary one, renamed at the end. Other names count only if nothing
+        was written since, because inodes are reused.
         """
         known = self._known.get((entry.device, entry.inode))
         if known is None or entry.kind is not Kind.FILE or entry.links != 1:
@@ -207,7 +208,7 @@ _REMEMBERED = 50_000  # finished files that are remembered, to recognize a renam
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """Why a name is not at the target, how often it was tried, and when it is tried again if it does not change."""
+    """Why a name is not at the target, the number of tries, and the time of the next one."""
 
     problem: Problem
     entry: Entry
@@ -217,7 +218,7 @@ class Undone:
 
 @dataclass(slots=True)
 class CyclePlan:
-    """What one cycle sends: whole files, the markers after them, the files that grew, and counts."""
+    """The plan of one cycle: whole files, their markers, grown files, and counts."""
 
     moves: Spool = field(default_factory=Spool)
     markers: Spool = field(default_factory=Spool)
@@ -244,14 +245,15 @@ class CyclePlan:
 
 
 class SourceWatcher:
-    """Knows both sides between two scans, in constant memory except for one byte per name and the failures."""
+    """The state of both sides between scans; memory is one byte for each name, plus failures."""
 
     def __init__(
         self, source: Source, target_facts: Facts, there: Snapshot, rules: Rules, following: Following
     ) -> None:
-        """`there` is what the target had when it was locked; nobody else changes it since.
+        """Keep `there`, the listing of the locked target, which only this operation changes.
 
-        The functions `grows`, `marked` and `existing` say which files only ever grow, which have a marker, and what the target has now.
+        `grows`, `marked` and `existing` return whether a file only grows, whether it has a marker, and the
+        target's entry.
         """
         self._source = source
         self._facts = target_facts
@@ -264,7 +266,7 @@ class SourceWatcher:
         self.undone: dict[bytes, Undone] = {}
         self.unlisted: list[tuple[bytes, Problem]] = []
         self.ended = False
-        self.last: bytes | None = None  # a name that waits until everything else is there
+        self.last: bytes | None = None  # a name to send after everything else
         self.grows: Callable[[Entry], bool] = lambda _: False
         self.marked: Callable[[Entry], bool] = lambda _: False
         self.existing: Callable[[bytes], Entry | None] = lambda _: None
@@ -272,7 +274,7 @@ class SourceWatcher:
         self._again: set[bytes] = set()
 
     def scan(self, now: float) -> None:
-        """List the source, and compare with the scan before."""
+        """List the source, and compare it with the previous scan."""
         seen, renames, unlisted = Snapshot(), Renames(), list[tuple[bytes, Problem]]()
         before = Reader(self._seen)
         failing: dict[bytes, Undone] = {}
@@ -340,13 +342,13 @@ class SourceWatcher:
             return True
         marker = self._following.marker
         if is_marker(marker, entry.path):
-            return seen.scans > 1  # the scan before began after it existed, and so found what it marks
+            return seen.scans > 1  # the previous scan began after the marker existed
         if marker is not None:
             return self.marked(entry)
         return is_quiet(seen, now, self._following.quiet)
 
     def _can_grow(self, seen: ListedName, theirs: ListedName | None, now: float) -> bool:
-        """Return whether only a tail is sent. A complete file that the target does not have is sent as a whole, by all channels."""
+        """Return whether to send only a tail; complete new files are sent whole, over all channels."""
         entry = seen.entry
         if (
             entry.kind is not Kind.FILE
@@ -373,7 +375,7 @@ class SourceWatcher:
             plan.conflicts.append(decision)
         elif decision.verb is not Verb.KEEP:
             if decision.entry.path in self._again:
-                # what this operation put there has the permissions that the site gave it
+                # files of this operation have the permissions that the site sets
                 self._again.discard(decision.entry.path)
                 decision = replace(decision, target=self.existing(decision.entry.path))
             later = is_marker(self._following.marker, decision.entry.path)
@@ -383,8 +385,8 @@ class SourceWatcher:
             plan.names_to_make += decision.target is None
 
     def failed(self, entry: Entry, problem: Problem, now: float) -> None:
-        """Note a failure: it is tried again when it changes, and from time to time."""
-        if problem.code in _NO_TAIL:  # no failure yet: once it is finished it goes in whole
+        """Note a failure; the name is tried again when it changes, and from time to time."""
+        if problem.code in _NO_TAIL:  # not a failure: it is sent as a whole once it is finished
             self._whole.add(entry.path)
             self.undone.pop(entry.path, None)
             return
@@ -398,18 +400,18 @@ class SourceWatcher:
         self.undone[entry.path] = Undone(problem, entry, min(tries + 1, 30), now + wait)
 
     def end(self) -> None:
-        """Count all files as finished: nothing is written any more, and what failed is tried once more."""
+        """Treat all files as finished, and try failed ones once more."""
         self.ended = True
         self.undone = {}
 
     def mistrust(self, paths: Iterable[bytes]) -> None:
-        """Have these files sent again as a whole: the target does not have the content of the source."""
+        """Send these files again as a whole: their content at the target is wrong."""
         wrong: dict[bytes, Entry | None] = {path: Entry(path, Kind.FILE, -1) for path in paths}
         self._whole.update(wrong)
         self.settle(bytes(self._seen.count), set(), wrong)
 
     def settle(self, offered: bytes | bytearray, left: set[bytes], grown: dict[bytes, Entry | None]) -> None:
-        """Update what the target has: what a plan `offered` except what was `left`, and what was `grown`."""
+        """Update the target's state with what a plan `offered`, except what was `left`, and with `grown`."""
         there, before = Snapshot(), iter(self._there)
         existing = next(before, None)
         for given, seen in zip(offered, self._seen, strict=True):

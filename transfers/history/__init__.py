@@ -1,1 +1,1 @@
-"""Read the journals of operations: lists, the moves of one file, and what is not verified; nothing here changes data."""
+"""Read the journals of operations: lists, moves of a file, and unverified files; data is not changed."""

@@ -41,7 +41,10 @@ class _Known:
 
 
 def read_operations() -> list[Operation]:
-    """Return every operation, oldest first. A journal that did not change since the last call is not read again."""
+    """Return every operation, oldest first.
+
+    A journal that did not change since the last call is not read again.
+    """
     folder = ledger_folder("operations")
     cache = ledger_folder("history") / "operations.jsonl"
     known = _read_cache(cache)
@@ -130,17 +133,24 @@ _MOST_FAILURES = 1000
 
 @dataclass(slots=True)
 class Story:
-    """One operation in full: `files` counts journal lines by kind, `proofs` the moved files by proof; `failures` are the first thousand."""
+    """An operation in full.
+
+    Attributes:
+        files: the number of journal lines by kind.
+        proofs: the number of moved files by proof.
+        failures: the first thousand.
+        notes: such as the id of its Globus task.
+    """
 
     operation: Operation
     files: Counter[str] = field(default_factory=Counter)
     proofs: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # such as which Globus task carried it
+    notes: list[str] = field(default_factory=list)
 
     @property
     def rate(self) -> float | None:
-        """The rate in bytes per second; None where nothing moved."""
+        """The rate in bytes per second; None if nothing moved."""
         moved, seconds = self.operation.number("bytes_moved"), self.operation.seconds
         return moved / seconds if moved and seconds else None
 
@@ -175,11 +185,12 @@ class Compacted:
 
 
 def compact(operations: Iterable[Operation], before: float, *, dry: bool) -> Iterator[Compacted]:
-    """Shorten the journals of operations that started before `before` (seconds since the epoch) and have a receipt.
+    """Shorten the journals of operations with a receipt that started before `before` (epoch seconds).
 
-    A line about a file is removed where a newer operation moved or deleted the same file: nothing uses it any more. So are
-    the lines of old failures, which the receipt counts. Each journal is replaced atomically. The newest line about
-    each file is kept, because `verify` compares with it. Raises `IncompleteError`.
+    A line about a file is removed if a newer operation moved or deleted the same file, because nothing uses
+    it any more. So are the lines of old failures, which the receipt counts. Each journal is replaced
+    atomically. The newest line about each file is kept, because `verify` compares with it. Raises
+    `IncompleteError`.
     """
     newer = _Newer()
     for operation in sorted(operations, key=lambda each: (each.began, each.id), reverse=True):
@@ -195,14 +206,14 @@ def compact(operations: Iterable[Operation], before: float, *, dry: bool) -> Ite
 
 
 class _Newer:
-    """The files that newer operations wrote or deleted, and those with further names; 16 bytes for each."""
+    """Files that newer operations wrote or deleted, or that have further names; 16 bytes for each."""
 
     def __init__(self) -> None:
         self._written: set[bytes] = set()
         self._needed: set[bytes] = set()
 
     def judge(self, place: OperationRoot, record: dict[str, Any]) -> bool:
-        """Return whether the line may be removed, and note it for older ones."""
+        """Return whether the line may be removed, and remember its file for older lines."""
         kind = record.get("kind")
         if kind == "failed":
             return True
@@ -246,7 +257,7 @@ def _read(line: bytes) -> dict[str, Any] | None:
 
 
 def _replace(operation: Operation, kept: list[bytes], lines: int) -> None:
-    """Replace the journal, with a line that says what is missing; its modification time is kept, by which recent ones are found."""
+    """Replace the journal, with a note; its modification time is kept, by which recent ones are found."""
     path = journal_of(operation.id)
     note = line_of_json({"kind": "compacted", "at": now(), "lines": lines}).encode("ascii") + b"\n"
     try:

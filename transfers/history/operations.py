@@ -1,4 +1,4 @@
-"""Read operations from their journals: how each ended, what it moved, what is not verified."""
+"""Read operations from their journals: results, moved files, and unverified files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class OperationRoot:
     path: bytes
 
     def way_to(self, other: OperationRoot) -> bytes | None:
-        """The path of `other` relative to this one: b"" for the same or a parent; None where they are unrelated."""
+        """Return the path of `other` relative to this one: b"" for the same or a parent.
+
+        None if unrelated.
+        """
         if self.site != other.site or self.bucket != other.bucket:
             return None
         mine, theirs = self.path.rstrip(b"/"), other.path.rstrip(b"/")
@@ -64,17 +67,18 @@ class OperationRoot:
         return None
 
     def holds(self, other: OperationRoot) -> bool:
-        """Return whether `other` is this place or below it."""
+        """Return whether `other` is this root or below it."""
         return other.way_to(self) == b""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A recorded operation. `began` is RFC 3339; `origin` and `place` are None for a call that never reached them, and for old journals.
+    """A recorded operation.
 
-    `receipt` is None while it is active, and for one that was killed; `stopped` has the fields of the error that ended
-    it. `touched` is when its journal was last written, in seconds since the epoch. `schedule` and `firing` are those that
-    it belongs to, None where a user started it.
+    `began` is RFC 3339; `origin` and `place` are None for a call that never reached them, and for old
+    journals. `receipt` is None while it is active, and for one that was killed; `stopped` has the fields of
+    the error that ended it. `touched` is when its journal was last written, in seconds since the epoch.
+    `schedule` and `firing` are those that it belongs to, None where a user started it.
     """
 
     id: str
@@ -105,13 +109,13 @@ class Operation:
 
     @property
     def seconds(self) -> float:
-        """Its duration; 0 where unknown."""
+        """The duration; 0 if unknown."""
         value = (self.receipt or {}).get("seconds")
         return float(value) if isinstance(value, int | float) else 0.0
 
     @property
     def exit(self) -> int | None:
-        """Its exit code; None without a receipt."""
+        """The exit code; None without a receipt."""
         return None if self.receipt is None else self.number("exit")
 
     @property
@@ -122,13 +126,13 @@ class Operation:
 
     @property
     def proof_moved(self) -> str | None:
-        """The weakest proof of its moved files."""
+        """The weakest proof of the moved files."""
         value = (self.receipt or {}).get("proof_moved")
         return value if isinstance(value, str) else None
 
     @property
     def moment(self) -> float:
-        """Its start, in seconds since the epoch."""
+        """The start, in seconds since the epoch."""
         return moment_of(self.began) or self.touched
 
 
@@ -287,7 +291,7 @@ class Filter:
 
 
 class FileChange(StrEnum):
-    """What an operation did with a file, as seen from the requested place."""
+    """The change of a file by an operation, as seen from the requested root."""
 
     ARRIVED = "arrived"
     LEFT = "left"
@@ -297,7 +301,7 @@ class FileChange(StrEnum):
 
 @dataclass(slots=True)
 class Move:
-    """What one operation did at a place: `proof` is the weakest among its files, `sha256` that of the one file."""
+    """The changes by one operation at a root; `proof` is the weakest, `sha256` that of a single file."""
 
     operation: Operation
     way: FileChange
@@ -324,7 +328,7 @@ class Move:
 
 
 def moves_of(wanted: Iterable[OperationRoot], operations: Iterable[Operation]) -> Iterator[Move]:
-    """Return what operations did at or below these places (spellings of one place), in their order."""
+    """Yield what operations did at or below these roots (spellings of one root), in their order."""
     places = list(wanted)
     for operation in operations:
         arrived = _way(operation.place, places)
@@ -384,7 +388,7 @@ def lines_below(operation: str, below: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _needle(below: bytes) -> bytes:
-    """Return what every line about it contains: its name as JSON without the closing quote, base64 for names that are not UTF-8."""
+    """Return a string that all lines about the path have: its start in JSON, or the base64 field's name."""
     try:
         text = json.dumps(below.decode("utf-8"))
     except UnicodeDecodeError:
@@ -407,9 +411,10 @@ class Unproven:
 
 
 def find_unproven(operations: Sequence[Operation]) -> list[Unproven]:
-    """Find files that moved without proof and were not moved with proof, deleted or verified since; the largest first.
+    """Find files that moved without proof and were not moved with proof, deleted or verified since.
 
-    Only journals of operations that moved files without proof are read, and later ones at the same places.
+    The largest first. Only journals of operations that moved files without proof are read, and later ones at
+    the same places.
     """
     weak: dict[tuple[str, str | None, bytes], tuple[str, str, int]] = {}
     places: list[OperationRoot] = []

@@ -1,1 +1,1 @@
-"""Many small files in few tar files, each with an index beside it."""
+"""Store many small files in few tar files (packs), each with an index next to it."""

@@ -1,4 +1,4 @@
-"""Lay out packs as plain pax tar files with a JSON lines index each."""
+"""Define the format of packs: plain pax tar files, each with an index of JSON lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transfers.entry import MOST_NS, Entry, Kind
 from transfers.pipeline.batches import group_units
 from transfers.stores.base import Item, Unit, unsafe_component
 
-FOLDER = b".hibali/packs"  # the indexes lie here; a place that has this is a packed one
+FOLDER = b".hibali/packs"  # the folder of the indexes; a root that has it is packed
 _VERSION = 1
 _LINE_BYTES = 128 * 1024
 _LINES = 1_000_000
@@ -32,9 +32,10 @@ Line = dict[str, Any]
 
 
 class Member(NamedTuple):
-    """One name in a packed place as one pack says; with `gone` that it is no more from then on.
+    """One entry of a packed root, as one pack's index records it; with `gone`, its deletion.
 
-    `entry.etag` is `PACK:OFFSET`, where its bytes lie, and `entry.digest` their sha256. The greatest generation is right.
+    `entry.etag` is `PACK:OFFSET`, the location of its content, and `entry.digest` the sha256. Of several
+    records for one path, the one with the highest generation is valid.
     """
 
     entry: Entry
@@ -44,7 +45,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """What an index says of its pack: `size` and `digest` are those of the tar file; neither where it only says what is gone."""
+    """The head of an index: size and sha256 of the tar file; unset if it only records deletions."""
 
     name: str
     size: int = 0
@@ -52,45 +53,45 @@ class Pack:
 
     @property
     def generation(self) -> int:
-        """By which pack is right."""
+        """The pack's number; the record with the highest one is valid."""
         return generation_of(self.name)
 
 
 def pack_name(generation: int, layout: str) -> str:
-    """The name of a pack; the same content that is packed again has the same name, so that it can be gone on with."""
+    """Return the name of a pack; equal content has an equal name, so that an upload can be resumed."""
     return f"pack-{generation:06d}-{layout[:16]}"
 
 
 def generation_of(name: str) -> int:
-    """The number in a pack's name."""
+    """Return the number in a pack's name; 0 for an invalid name."""
     found = _NAME.fullmatch(name)
     return int(found.group(1)) if found else 0
 
 
 def tar_path(name: str) -> bytes:
-    """Where the tar file of a pack lies."""
+    """Return the path of a pack's tar file."""
     return name.encode("ascii") + b".tar"
 
 
 def index_path(name: str) -> bytes:
-    """Where the index of a pack lies."""
+    """Return the path of a pack's index."""
     return FOLDER + b"/" + name.encode("ascii") + b".jsonl"
 
 
 def name_in(path: bytes, *, index: bool) -> str | None:
-    """The pack of which this is the tar file, or with `index` the index."""
+    """Return the name of the pack with this tar file (or this index, with `index`); None for other paths."""
     found = (_INDEX if index else _TAR).fullmatch(path)
     return found.group(1).decode("ascii") if found else None
 
 
 def place_of(entry: Entry) -> tuple[str, int]:
-    """The pack and the offset at which a file's bytes begin."""
+    """Return the pack of a file and the offset of its content in the tar file."""
     name, _, offset = (entry.etag or "").partition(":")
     return name, int(offset) if offset.isdigit() else 0
 
 
 def write_index(pack: Pack, members: Iterable[Member]) -> bytes:
-    """The whole index; members in any order."""
+    """Return the content of an index; the members can be in any order."""
     ordered = sorted(members, key=lambda member: member.entry.order)
     tar = tar_path(pack.name).decode("ascii") if pack.digest else None
     head = {"schema": 1, "kind": "pack", "version": _VERSION, "generation": pack.generation, "tar": tar}
@@ -119,9 +120,10 @@ def _member_line(member: Member) -> Line:
 
 
 class IndexReader:
-    """Reads one index that nobody vouches for, in pieces; raises `IncompleteError("bad-index")` for the first thing that is wrong.
+    """A parser of one untrusted index, fed in pieces.
 
-    Names are checked (S1), the order is strict, so that none comes twice, and a member lies within its tar file.
+    It raises `IncompleteError("bad-index")` at the first error. It checks names (S1), a strictly increasing
+    order, so that no path occurs twice, and that each member is within the tar file.
     """
 
     def __init__(self, name: str, subject: str) -> None:
@@ -136,7 +138,7 @@ class IndexReader:
         self.pack = Pack(name)
 
     def take(self, content: bytes) -> Iterator[Member]:
-        """The members in what comes next."""
+        """Parse the next piece of content and yield the members in it."""
         *lines, self._rest = (self._rest + content).split(b"\n")
         for line in lines:
             self._lines += 1
@@ -154,7 +156,7 @@ class IndexReader:
             raise self._wrong("it is too long")
 
     def end(self) -> Pack:
-        """What it says of the pack; nothing may be missing."""
+        """Return the pack; raise `IncompleteError` if the end of the index is missing."""
         if not self._ended or self._rest:
             raise self._wrong("the end is missing")
         return self.pack
@@ -221,7 +223,7 @@ class IndexReader:
             if offset + size > self.pack.size:
                 raise self._wrong("a file in it lies beyond the end of its tar file")
             self._bytes += size
-            if self._bytes > self.pack.size:  # the same bytes a million times
+            if self._bytes > self.pack.size:  # members that overlap could claim unlimited bytes
                 raise self._wrong("its files are more than its tar file holds")
             entry = entry._replace(size=size, digest=_digest(line["sha256"]), etag=f"{self._name}:{offset}")
         return Member(entry, generation)
@@ -240,18 +242,18 @@ def _digest(value: Any) -> str:
 
 
 BLOCK = 512
-_RECORD = 20 * BLOCK  # what tapes are written in; tar files end at a whole one
-_FIELD = 100  # the longest name that a header holds by itself
+_RECORD = 20 * BLOCK  # the record size of tar; files are padded to a whole record
+_FIELD = 100  # the longest name in a ustar header; longer ones need a pax record
 _OCTAL_SIZE = 8**11
 _COMMENT = 64 * 1024
 _SECOND = 1_000_000_000
 _TYPES = {Kind.FILE: b"0", Kind.LINK: b"2", Kind.FOLDER: b"5"}
 _MODES = {Kind.FILE: 0o644, Kind.LINK: 0o777, Kind.FOLDER: 0o755}
-_PERMISSIONS = 0o777  # setuid, setgid and sticky never travel (S2)
+_PERMISSIONS = 0o777  # setuid, setgid and sticky are never transferred (S2)
 
 
 def header_of(entry: Entry) -> bytes:
-    """The blocks before a member's content: name, time and link target exact to the byte, owned by nobody in particular."""
+    """Return the blocks before a member's content: exact name, time and link target, and no owner."""
     name = entry.path + b"/" if entry.kind is Kind.FOLDER else entry.path
     records = [_record(b"mtime", _time(entry.mtime_ns))]
     if not _fits(name):
@@ -270,29 +272,29 @@ def header_of(entry: Entry) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """What follows so much content, so that the next header begins with a block."""
+    """Return the zero bytes that pad content of this size to whole blocks."""
     return bytes(-size % BLOCK)
 
 
 def padded(content: bytes) -> bytes:
-    """Whole blocks."""
+    """Return the content, padded to whole blocks."""
     return content + padding(len(content))
 
 
 def end_of(size: int) -> bytes:
-    """What ends a tar file after so many bytes of members."""
+    """Return the end of a tar file with `size` bytes of members."""
     return bytes(2 * BLOCK + -(size + 2 * BLOCK) % _RECORD)
 
 
 def filler(length: int) -> bytes:
-    """So many bytes in place of a member that could not be read: comments, which every tar passes over.
+    """Return `length` bytes that replace an unreadable member: pax comments, which every tar program skips.
 
     `length` is that of a header and its content, so at least three blocks.
     """
     blocks = []
     while length:
         room = min(length - BLOCK, _COMMENT)
-        if length - BLOCK - room == BLOCK:  # one block alone would be a header without content
+        if length - BLOCK - room == BLOCK:  # a single remaining block would be a header without content
             room -= BLOCK
         start = b"%d comment=" % room
         blocks.append(
@@ -312,7 +314,7 @@ def _time(nanoseconds: int) -> bytes:
 
 
 def _record(key: bytes, value: bytes) -> bytes:
-    """`LENGTH KEY=VALUE` and a newline, where LENGTH counts itself."""
+    """Return the pax record `LENGTH KEY=VALUE` with a newline; LENGTH includes itself."""
     rest = len(key) + len(value) + 3
     length = rest + len(b"%d" % rest)
     if len(b"%d" % length) + rest != length:
@@ -323,7 +325,7 @@ def _record(key: bytes, value: bytes) -> bytes:
 def _block(
     letter: bytes, name: bytes, size: int, mode: int = 0o644, seconds: int = 0, link: bytes = b""
 ) -> bytes:
-    """One ustar header."""
+    """Return a ustar header."""
     size = 0 if size >= _OCTAL_SIZE else size
     seconds = min(max(seconds, 0), _OCTAL_SIZE - 1)
     fields = [
@@ -341,17 +343,18 @@ def _block(
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
 
 
-LARGE_BYTES = 32 * 1024 * 1024  # a file above this has a pack of its own
+LARGE_BYTES = 32 * 1024 * 1024  # a larger file has its own pack
 LEAST_BYTES = 1024 * 1024
-MEMBERS = 20_000  # in one pack: what is held in memory of it
-_NAMES_BYTES = 8 * 1024 * 1024  # the names in one pack together
+MEMBERS = 20_000  # at most in one pack, because they are kept in memory
+_NAMES_BYTES = 8 * 1024 * 1024  # at most, the total length of the names in one pack
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One pack: `units` are what is asked of the source, and their order is that of the members.
+    """The layout of one pack: `units` are the batches to read from the source, in the order of the members.
 
-    `offsets` has where an item's content begins, by its number. A large file is `alone`: it streams.
+    `offsets` maps an item's number to the offset of its content. With `alone`, the pack is one large file,
+    which is streamed.
     """
 
     name: str
@@ -362,7 +365,10 @@ class Layout:
 
 
 def gather(items: Iterable[Item], pack_bytes: int) -> Iterator[list[Item]]:
-    """The items of each pack, in their order but for large files, so that what is left after an interruption is packed as before."""
+    """Group items into packs, in their order except for large files.
+
+    The order is kept so that the same command packs the rest in the same way after an interruption.
+    """
     some: list[Item] = []
     size = names = 0
     for item in items:
@@ -382,7 +388,7 @@ def gather(items: Iterable[Item], pack_bytes: int) -> Iterator[list[Item]]:
 
 
 def lay_out(items: list[Item], generation: int, piece: int) -> Layout:
-    """Where everything lies. The tar file is named by what goes into it and has the time of the newest of it."""
+    """Compute the offsets; the tar file has a name from a hash of its headers, and the newest time."""
     units = tuple(group_units(items, lambda: piece))
     offsets: dict[int, int] = {}
     summed = hashlib.sha256()
@@ -400,7 +406,7 @@ def lay_out(items: list[Item], generation: int, piece: int) -> Layout:
 
 
 def ordered(units: Iterable[Unit]) -> Iterator[Item]:
-    """Each item once, as units bring them."""
+    """Yield each item once, in the order of the units."""
     for unit in units:
         if unit.offset == 0:
             yield from unit.items

@@ -1,4 +1,4 @@
-"""Read the indexes of a packed place and ranges of its tar files."""
+"""Read the indexes of a packed root and ranges of its tar files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from transfers.pipeline.batches import group_units
 from transfers.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
 from transfers.stores.base import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Store, Unit
 
-_RUN = 10_000  # so many members are sorted in memory at a time
-_RUN_BYTES = 64 * 1024  # and so many bytes of each run stay there
+_RUN = 10_000  # number of members that are sorted in memory at a time
+_RUN_BYTES = 64 * 1024  # bytes of each sorted run that stay in memory
 _IN_MEMORY = 8 * 1024 * 1024
 _LOST = Problem("pack-missing", "the tar file that holds it is not there as it was written")
 
@@ -29,7 +29,7 @@ class Range(NamedTuple):
 
 
 class MemberSpool(Spooled[Member]):
-    """The members of a packed place."""
+    """The members of a packed root."""
 
     def _pack(self, value: Member) -> list[Any]:
         return [entry_to_list(value.entry), value.generation, value.gone]
@@ -43,7 +43,7 @@ class PackedPlace:
     """The packs below the root of a store, read at first use and then cached. For one thread only."""
 
     def __init__(self, store: Store, subject: str, *, known: bool = True) -> None:
-        """`subject` is the place in messages; `known` says that it was seen to be packed already."""
+        """Keep the store; `subject` is for messages, `known` whether the root is known to be packed."""
         self._known = known
         self.store = store
         self._subject = subject
@@ -54,7 +54,7 @@ class PackedPlace:
 
     @property
     def next_generation(self) -> int:
-        """Return the number of the next pack."""
+        """The number of the next pack."""
         self.load()
         return max((pack.generation for pack in self._packs.values()), default=0) + 1
 
@@ -88,7 +88,7 @@ class PackedPlace:
             return
         tar, index = name_in(entry.path, index=False), name_in(entry.path, index=True)
         if tar is not None:
-            # a number that nothing else has: whoever reads knows a file by it
+            # a unique number, because readers identify files by number
             self._tars[tar] = (len(self._tars) + 1_000_000_000, entry)
         elif index is not None:
             indexes.append((index, entry))
@@ -172,7 +172,7 @@ class PackedPlace:
             yield payload.problems.get(0) or payload
 
     def _tar_of(self, wanted: Range) -> tuple[int, Entry | None]:
-        """Return the tar file of a range with its number; None where it is missing or was replaced."""
+        """Return the tar file of a range with its number; None if it is missing or was replaced."""
         number, tar = self._tars.get(wanted.pack, (0, None))
         pack = self._packs.get(wanted.pack)
         return number, tar if tar is not None and pack is not None and tar.size == pack.size else None

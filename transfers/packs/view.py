@@ -1,4 +1,4 @@
-"""Read a packed place as a store: the members of its packs appear as files."""
+"""Read a packed root as a store: the members of its packs appear as files."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from transfers.stores.base import (
     Unit,
 )
 
-_AHEAD = 16  # so many units without a byte in them may be held
-_GAP = 64 * 1024  # what lies between two members is read along rather than asked around
+_AHEAD = 16  # number of pending units without content
+_GAP = 64 * 1024  # a smaller gap between two members is read along, which saves a request
 _CORRUPT = Problem("corrupt", "its bytes in the tar file are not those that the index tells")
 
 
 @dataclass(slots=True)
 class _Part:
-    """Where one item's bytes are in a range that is read."""
+    """The location of one item's content within a requested range."""
 
     position: int
     start: int
@@ -43,7 +43,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Asked:
-    """One range of a unit and the items in it."""
+    """A requested range and the items in it."""
 
     wanted: Range
     parts: list[_Part] = field(default_factory=list)
@@ -51,7 +51,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Pending:
-    """A unit whose ranges are under way."""
+    """A unit whose ranges were requested."""
 
     unit: Unit
     left: int
@@ -60,10 +60,10 @@ class _Pending:
 
 
 class MemberReading:
-    """One reading; used once."""
+    """A reader of members, for one use."""
 
     def __init__(self, place: PackedPlace, *, judge: bool = True) -> None:
-        """Without `judge` the digests told are those of the bytes as they are, whatever the index says."""
+        """Without `judge`, digests of the actual content are returned and not compared with the index."""
         self._place = place
         self._judge = judge
         self._sums: dict[int, tuple[int, Any]] = {}
@@ -78,7 +78,7 @@ class MemberReading:
             for unit in units:
                 wanted = _ranges_of(unit)
                 if not wanted and len(pending) >= _AHEAD:
-                    # without a question whoever asks ahead would not stop
+                    # without a request, a store that reads ahead would consume all units
                     anything = self._place.anything()
                     wanted = [] if anything is None else [_Asked(anything)]
                 pending.append(_Pending(unit, len(wanted)))
@@ -123,7 +123,7 @@ class MemberReading:
         return payload
 
     def _prove(self, unit: Unit, position: int, content: Any) -> tuple[str | None, Proof] | Problem:
-        """What was recorded when it was packed is what it has to be; whoever lands the bytes compares them with that, too."""
+        """Compare the content with the digest recorded at packing, as the receiver does, too."""
         item = unit.items[position]
         known = item.entry.digest
         if not unit.segment:
@@ -136,7 +136,7 @@ class MemberReading:
         if unit.offset == 0:
             self._sums[item.number] = (0, hashlib.sha256())
         reached, summed = self._sums.pop(item.number, (-1, None))
-        if reached != unit.offset:  # the rest stands at the target already
+        if reached != unit.offset:  # a resumed file: the target already has what is before this
             return (known if unit.last else None), Proof.RECORDED
         summed.update(content)
         if unit.last:
@@ -151,7 +151,7 @@ class MemberReading:
 
 
 def _ranges_of(unit: Unit) -> list[_Asked]:
-    """The ranges that hold a unit, each of one tar file, with what lies in between where that is little."""
+    """Return the ranges that contain a unit, each in one tar file; small gaps are included."""
     if unit.segment:
         name, start = place_of(unit.items[0].entry)
         return [_Asked(Range(name, start + unit.offset, unit.length), [_Part(0, 0, unit.length)])]
@@ -179,7 +179,7 @@ def _is_near(before: Range, name: str, offset: int, size: int) -> bool:
 
 
 def _take(pending: _Pending, asked: _Asked, answer: Payload | Problem) -> None:
-    """What came of one range."""
+    """Store the result of one range."""
     pending.left -= 1
     for part in asked.parts:
         if isinstance(answer, Problem):
@@ -190,10 +190,10 @@ def _take(pending: _Pending, asked: _Asked, answer: Payload | Problem) -> None:
 
 
 class PackedStore(StoreView):
-    """What a packed place, or a folder or file in it, holds; it is only read."""
+    """A read-only view of a packed root, or of a folder or file in it."""
 
     def __init__(self, place: PackedPlace, subject: str, below: bytes = b"", *, counts: bool = True) -> None:
-        """`below` is a path in the place. Of several views of one place, one `counts` what goes over the wire."""
+        """Create a view of the path `below`; only one of several views `counts` transferred bytes."""
         super().__init__(place.store)
         self.place = place
         self._subject = subject
@@ -205,7 +205,7 @@ class PackedStore(StoreView):
 
     @property
     def facts(self) -> Facts:
-        """Packs hold all that a filesystem does; what is proven is proven by what was recorded when they were made."""
+        """The facts of packs; the proof is the digest that was recorded at packing time."""
         return facts_over(self.store)
 
     @property
@@ -219,11 +219,11 @@ class PackedStore(StoreView):
         return self.store.logins if self._counts else 0
 
     def parent(self) -> PackedStore:
-        """A view of the folder that holds this one's file; what goes over the wire is counted here."""
+        """Return a view of the parent folder; transferred bytes are counted in this view only."""
         return PackedStore(self.place, self._subject, self._below.rpartition(b"/")[0], counts=False)
 
     def _inside(self) -> Iterator[Entry]:
-        """What lies at or below the root of this view, that itself as b""."""
+        """Yield the entries at and below the root of this view; the root itself has the path b""."""
         if not self._below:
             yield Entry(b"", Kind.FOLDER)
             yield from self.place.members()
@@ -258,14 +258,14 @@ class PackedStore(StoreView):
         return MemberReading(self.place).run(units)
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store: by whoever has the tar files, or else their ranges are read."""
+        """See Store: computed at the site if it can hash ranges, else from the content that is read."""
         if self.store.facts.hashes_ranges:
             yield from self._digest_there(entries)
             return
         items = (Item(number, entry) for number, entry in enumerate(entries))
         piece = min(SEGMENT_BYTES, self.facts.segment_bytes)
         failed: dict[int, Problem] = {}
-        # in the order asked: a large file would overtake the small ones before it
+        # group each item alone to keep the order: batches would put large files before small ones
         units = (unit for item in items for unit in group_units([item], lambda: piece))
         for payload in MemberReading(self.place, judge=False).run(units):
             item = payload.unit.items[0]
@@ -303,7 +303,7 @@ class PackedStore(StoreView):
 
 
 def facts_over(store: Store) -> Facts:
-    """What packs at a store can hold."""
+    """Return the facts of packs at a store."""
     facts = store.facts
     return Facts(
         kind="packs",
@@ -320,7 +320,7 @@ def facts_over(store: Store) -> Facts:
 
 
 def packed_already(subject: str) -> RefusedError:
-    """Files by themselves do not go among packs."""
+    """Return the error for writing plain files to a packed root."""
     return RefusedError(
         "packed-place",
         "the files at this place are packed, and others do not go among them",
@@ -333,16 +333,16 @@ Opener = Callable[[Location], Store]
 
 
 class Seeing:
-    """Opens places, looking through packs."""
+    """A factory of stores that shows packs as plain files."""
 
     def __init__(self, opener: Opener) -> None:
-        """`opener` opens a place as it is."""
+        """Keep `opener`, which opens a location without looking into packs."""
         self._opener = opener
 
     def find(self, location: Location) -> tuple[Store, Entry | None]:
-        """The store at a location and what stands there, which every caller has to know.
+        """Return the store at a location, and the entry there, which every caller needs.
 
-        Where that is a packed place or lies in one, the store is a view of what is packed.
+        At or in a packed root, the store is a view of the packed files.
         """
         store = self._opener(location)
         try:
@@ -369,13 +369,13 @@ class Seeing:
             raise
 
     def parent(self, store: Store, location: Location) -> Store:
-        """The folder of a file that `find` found in `store`."""
+        """Return the parent folder of a file that `find` found in `store`."""
         if isinstance(store, PackedStore):
             return store.parent()
         return self._opener(location.parent)
 
     def _depth(self, store: Store, found: Entry | None, location: Location) -> int | None:
-        """How many components below the root of a packed place this is; None where it is in none."""
+        """Return the number of components below the packed root; None if there is none."""
         if store.facts.reports_packs:
             if store.packed_at is None:
                 return None
@@ -386,7 +386,10 @@ class Seeing:
         return self._looked_for(location)
 
     def _looked_for(self, location: Location) -> int | None:
-        """The same by asking: what is in packs has no folder of its own, so the nearest folder that exists has to be the place."""
+        """Find the packed root by requests to the store.
+
+        Packed folders do not exist by themselves, so only the nearest existing folder can be the root.
+        """
         depth, here = 0, location
         while here.path and here.parent.path != here.path:
             depth, here = depth + 1, here.parent
@@ -397,7 +400,7 @@ class Seeing:
 
 
 def is_packed(store: Store) -> bool:
-    """Whether there are packs at the root of a store."""
+    """Return whether there are packs at the root of a store."""
     if store.facts.reports_packs:
         return store.packed_at == store.where
     found = store.stat(FOLDER)
@@ -405,6 +408,6 @@ def is_packed(store: Store) -> bool:
 
 
 def refuse_packed(store: Store, subject: str) -> None:
-    """Raise `RefusedError` where files by themselves would come among packs."""
+    """Raise `RefusedError` if the store is at or in a packed root, where plain files cannot be written."""
     if store.packed_at is not None if store.facts.reports_packs else is_packed(store):
         raise packed_already(subject)

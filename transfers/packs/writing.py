@@ -1,4 +1,4 @@
-"""Write packs: members, tar files and indexes at a target."""
+"""Write packs to a target: tar files and their indexes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _BrokenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PackedItem:
-    """An item whose content is in the tar file, as the index is to tell it, and the source's half of its proof."""
+    """An item whose content is in the tar file, with its entry for the index and the proof of the source."""
 
     item: Item
     entry: Entry
@@ -67,7 +67,7 @@ class PackedItem:
 
 
 class PackWriting:
-    """One pack on its way; `payloads` is read in another thread, the results when that has ended."""
+    """A pack being written; another thread reads `payloads`, and the results are complete when that ends."""
 
     def __init__(self, layout: Layout, source: Source) -> None:
         self._layout = layout
@@ -80,7 +80,7 @@ class PackWriting:
         self._sum: Any = hashlib.sha256()
 
     def payloads(self, units: Iterable[Unit]) -> Iterator[Payload]:
-        """The tar file in the units in which it travels; what stands at the target already is only hashed."""
+        """Yield the tar file in the requested units; the part that the target already has is only hashed."""
         chunks = self._chunks()
         summed = hashlib.sha256()
         held = bytearray()
@@ -107,7 +107,7 @@ class PackWriting:
             yield Payload(unit, content, [length], [self.digest or None], [Proof.DIGEST])
 
     def _end(self, chunks: Iterator[bytes]) -> None:
-        """Nothing more may come, and something has to be in it."""
+        """Check that the tar file is complete and has at least one member."""
         if next(chunks, None) is not None or not self.packed:
             raise _BrokenError
 
@@ -115,7 +115,7 @@ class PackWriting:
         size = 0
         broken = False
         for payload in self._source.read(iter(self._layout.units)):
-            # after a large file broke, what was asked of the source is still taken from it
+            # after a large file failed, consume the payloads that the source still sends
             for chunk in () if broken else self._blocks(payload):
                 size += len(chunk)
                 yield chunk
@@ -144,7 +144,7 @@ class PackWriting:
     def _member(
         self, item: Item, content: Any, digest: str | None, proof: Proof, problem: Problem | None
     ) -> bytes:
-        """One member whole, or as much of nothing where there is a problem."""
+        """Return one member, or filler of the same length if there is a problem."""
         header, entry = header_of(item.entry), item.entry
         if problem is not None:
             self.failed.append((item, problem))
@@ -160,7 +160,7 @@ class PackWriting:
         self.packed.append(PackedItem(item, entry, proof))
 
     def _in_segments(self, payload: Payload) -> Iterator[bytes]:
-        """A file of several segments is held until it is known to be whole."""
+        """Collect a file of several segments in memory, and yield it when its digest is checked."""
         unit, item = payload.unit, payload.unit.items[0]
         self._problem = self._problem or payload.problems.get(0)
         self._large += payload.data
@@ -177,7 +177,7 @@ class PackWriting:
         yield self._member(item, content, digest, proof, problem)
 
     def _alone(self, payload: Payload) -> Iterator[bytes]:
-        """A file too large to be held goes on at once; what goes wrong with it takes its tar file along."""
+        """Stream a file that is too large for memory; if it fails, its tar file fails, too."""
         unit, item = payload.unit, payload.unit.items[0]
         problem = payload.problems.get(0)
         if problem is None and len(payload.data) != unit.length:
@@ -198,13 +198,13 @@ class PackWriting:
             yield padding(item.entry.size)
 
     def unpacked(self) -> Iterator[Item]:
-        """Items of which nothing is known, because the tar file was given up before their turn."""
+        """Yield items without a result, because the tar file failed before they were read."""
         known = {packed.item.number for packed in self.packed} | {item.number for item, _ in self.failed}
         return (item for item in ordered(self._layout.units) if item.number not in known)
 
 
 def land(store: Store, payloads: Iterable[Payload]) -> Committed | None:
-    """What became of the one file that these carry."""
+    """Write the one file in these payloads and return its result; None without an answer."""
     found = None
     with closing(store.write(payloads)) as landing:
         for committed in landing:
@@ -213,19 +213,19 @@ def land(store: Store, payloads: Iterable[Payload]) -> Committed | None:
 
 
 def payloads_of(content: bytes, units: Iterable[Unit]) -> Iterator[Payload]:
-    """A file whose content is at hand."""
+    """Yield the payloads of a file whose content is in memory."""
     digest = hashlib.sha256(content).hexdigest()
     for unit in units:
         part = content[unit.offset : unit.offset + unit.length] if unit.segment else content
         yield Payload(unit, part, [len(part)], [digest if unit.last else None], [Proof.DIGEST])
 
 
-_GONE = 20_000  # so many names in one index that only says what is gone
+_GONE = 20_000  # number of names in one index of deletions
 _LOST = Problem("not-answered", "the store did not say what became of it")
 
 
 class PackedTarget(PackedStore):
-    """A place that is packed or is going to be; only the mover of packs puts anything there."""
+    """A root that is packed, or will be; only `PackMover` writes to it."""
 
     def __init__(self, place: PackedPlace, subject: str) -> None:
         super().__init__(place, subject)
@@ -245,16 +245,16 @@ class PackedTarget(PackedStore):
         return self.store.lock(operation, make=make)
 
     def space(self) -> Space:
-        """See Store: a file more is not a name more."""
+        """See Store: without a limit of inodes, because a packed file needs none."""
         return Space(self.store.space().free_bytes, None)
 
     def next_generation(self) -> int:
-        """A number greater than that of every pack there is."""
+        """Return a number greater than that of every existing pack."""
         self._generation = max(self._generation + 1, self.place.next_generation)
         return self._generation
 
     def land_index(self, pack: Pack, members: Iterable[Member], mtime_ns: int = 0) -> Committed:
-        """Put the index of a pack beside it: from then on the pack counts."""
+        """Write the index of a pack: this makes the pack valid."""
         content = write_index(pack, members)
         entry = Entry(index_path(pack.name), Kind.FILE, len(content), mtime_ns, 0o644)
         item = Item(pack.generation, entry)
@@ -266,7 +266,7 @@ class PackedTarget(PackedStore):
         return committed or Committed(item, None, self.facts.proof_write, problem=_LOST)
 
     def below(self, folders: set[bytes]) -> Iterator[Entry]:
-        """What the packs hold below these folders, and the folders themselves."""
+        """Yield the packed entries below these folders, and the folders themselves."""
         for entry in self.place.members() if folders else ():
             parts = entry.path.split(b"/")
             if any(b"/".join(parts[:count]) in folders for count in range(1, len(parts))) or (
@@ -275,7 +275,7 @@ class PackedTarget(PackedStore):
                 yield entry
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store: a further index says that they are gone; the tar files stay as they are."""
+        """See Store: a new index records the deletions; the tar files do not change."""
         coming = iter(entries)
         while some := list(islice(coming, _GONE)):
             generation = self.next_generation()
@@ -285,17 +285,17 @@ class PackedTarget(PackedStore):
                 yield entry, problem
 
     def clean(self) -> None:
-        """Remove tar files that an interrupted call left without their index."""
+        """Remove tar files that an interrupted command left without an index."""
         own = {name_in(entry.path, index=False): entry for entry in self.place.leftovers()}
         left = [entry for name, entry in own.items() if name not in self.made]
-        for _ in self.store.remove(left):  # what stays is named as a leftover again next time
+        for _ in self.store.remove(left):  # the next command tries again what could not be removed
             pass
 
 
 def open_target(store: Store, subject: str) -> Store:
-    """The place at the root of a store, to be packed. Raises `RefusedError` (8) where other files are."""
+    """Open the root of a store for packing. Raises `RefusedError` (8) if it has plain files."""
     if store.facts.reports_packs and store.packed_at not in {None, store.where}:
-        raise packed_already(subject)  # above it
+        raise packed_already(subject)  # a parent folder is packed
     existing = store.stat()
     known = existing is not None and existing.kind is Kind.FOLDER and is_packed(store)
     if existing is not None and existing.kind is Kind.FOLDER and not known:
@@ -315,12 +315,12 @@ _NOT_LANDED = Problem("not-answered", "the store did not say what became of its 
 
 
 class PackMover:
-    """The Mover protocol (transfers.movers.base.Mover) into a packed place."""
+    """A mover (transfers.movers.base.Mover) that writes to a packed root."""
 
     word = "stream"
 
     def __init__(self, pack_bytes: int, rate: int = 0, on_event: Listener = ignore) -> None:
-        """No pack is to have more than `pack_bytes`, but one of a single larger file; the others as StreamMover has them."""
+        """Limit packs to `pack_bytes`, except a pack of one larger file; the others as in StreamMover."""
         self._pack_bytes = pack_bytes
         self._on_event = on_event
         self._pace = Pace(rate)
@@ -328,13 +328,13 @@ class PackMover:
 
     @property
     def slowed(self) -> bool:
-        """Whether it was the rate that made it take so long."""
+        """Whether the rate limit slowed the transfer."""
         return self._pace.slows
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """See Mover. What arrives corrupt goes into a further pack a bounded number of times, then it is told."""
+        """See Mover. Files that arrive corrupt are packed again up to ROUNDS times, then they fail."""
         assert isinstance(target, PackedTarget)
         coming = items
         for round_number in range(1, ROUNDS + 1):
@@ -362,7 +362,7 @@ class PackMover:
     def _make(
         self, source: Source, target: PackedTarget, items: list[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """One pack: its tar file, then its index, and only then anything has landed."""
+        """Write one pack: its tar file, then its index; only then its files are committed."""
         store = target.place.store
         piece = min(SEGMENT_BYTES, max(source.facts.segment_bytes, store.facts.segment_bytes))
         generation = target.next_generation()
@@ -408,7 +408,10 @@ class PackMover:
 
 
 def _cleared(target: PackedTarget, items: list[Item], generation: int) -> Iterator[Member]:
-    """What is of another kind and was agreed to make room: the file of a folder's name, or a folder with all below it."""
+    """Yield the deletions for existing entries that an item of another kind replaces.
+
+    These are files, or folders and all below them.
+    """
     folders = set()
     for item in items:
         existing = item.replaces

@@ -1,4 +1,4 @@
-"""Talk to one agent: start it, send requests, read answers."""
+"""Start an agent, send requests to it, and read its answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from transfers.agent.protocol import FAILED, SILENCE_SECONDS
 from transfers.pipeline.shared_memory import arena, take_room
 from transfers.stores.server_lease import locked
 
-# Reads eight digits and then that many bytes, straight from descriptor 0 so that nothing after them is consumed.
+# Reads eight digits and then that many bytes, directly from descriptor 0 so that nothing more is consumed.
 # No newline, quote, `!` or `$`: it can be single-quoted in sh, bash, tcsh and fish alike.
 BOOTSTRAP = (
     "import os,zlib;"
@@ -32,8 +32,8 @@ BOOTSTRAP = (
     "exec(zlib.decompress(r(int(r(8)))))"
 )
 
-# Finds the modules that were sent, and compiles each when it is first imported; the class of a specification (PEP 451)
-# is taken from an existing one, because importing it is slow.
+# Finds the modules that were sent, and compiles each at its first import; the class of a specification
+# (PEP 451) is taken from an existing one, because importing it is slow.
 _FINDER = """
 import sys
 class Sent:
@@ -68,9 +68,10 @@ def local_command(python: str) -> list[str]:
 
 
 def opening(nonce: str, roots: Sequence[str] = (), *, here: bool = False) -> bytes:
-    """Return what is written to the agent's standard input before the first frame; `here` it loads hibali's own modules.
+    """Return the first input of the agent, before any frame.
 
-    `roots` are the site's, as `transfers.agent.serve.main` has them.
+    With `here`, it loads hibali's installed modules. `roots` are the site's, as in
+    `transfers.agent.serve.main`.
     """
     call = f"transfers.agent.serve.main({nonce!r}, {tuple(roots)!a})"
     source = _HERE.format(str(_ROOT)).encode("ascii") if here else _source()
@@ -95,7 +96,7 @@ def _empty_string(found: re.Match[str]) -> str:
     return found.group(1) + '""' + "\n" * found.group(0).count("\n")
 
 
-_CHATTER = 1024 * 1024  # what start-up files may print before the agent's first frame
+_CHATTER = 1024 * 1024  # the limit for output of start-up files before the agent's first frame
 _START_SECONDS = 90.0
 _SIGNALLED = 128  # a shell adds the number of the signal that killed a program to this
 
@@ -113,10 +114,11 @@ class Connection:
         look_at: bytes | None = None,
         roots: Sequence[str] = (),
     ) -> None:
-        """Start the agent; `where` names the site in errors. Raises `TryLaterError`, `AccessError`, `NotFoundError`.
+        """Start the agent; `where` names the site in errors.
 
-        Below the site's `roots` it follows no symlink of another account. It runs `here`, on this machine, sharing memory, or at
-        a site. The state of `look_at` is requested at once, as the first of `answers`.
+        Raises `TryLaterError`, `AccessError`, `NotFoundError`. Below the site's `roots` it follows no symlink
+        of another account. It runs `here`, on this machine, sharing memory, or at a site. The state of
+        `look_at` is requested at once, as the first of `answers`.
         """
         self.where = where
         self.memory = memory = arena() if here else None
@@ -125,7 +127,7 @@ class Connection:
         self._process = Process(argv, leave=() if memory is None else (memory.descriptor,))
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self.lost = False  # the agent ended without a goodbye
+        self.lost = False  # whether the agent ended unexpectedly
         self._greeted = False
         self.data_bytes = 0
         self.round_trip = 60.0  # seconds; the shortest round trip so far
@@ -157,7 +159,7 @@ class Connection:
 
     @property
     def process(self) -> dict[str, Any]:
-        """The agent as it named itself, for another one that is to end it."""
+        """The agent's identification of its process, for another agent that ends it."""
         return {name: self.greeting.get(name) for name in ("host", "boot", "namespace", "pid", "start")}
 
     def _write_all(self, content: bytes) -> None:
@@ -223,7 +225,7 @@ class Connection:
         self._posted.append(word)
 
     def answers(self, asked_at: float | None = None) -> list[protocol.Frame]:
-        """Read the answers to all posted requests, the first sent at `asked_at` (monotonic clock); raises the first error."""
+        """Read the answers to posted requests, the first sent at `asked_at`; raises the first error."""
         posted, self._posted = self._posted, []
         found = []
         refused: HibaliError | None = None
@@ -280,7 +282,7 @@ class Connection:
         return self.path_in(self.ask("expand", path=protocol.text_of(path)))
 
     def path_in(self, answer: protocol.Frame) -> bytes:
-        """Return the absolute path in an answer."""
+        """Return the path in an answer; raise if it is not absolute."""
         with self.understanding():
             found = protocol.bytes_of(answer.header["path"])
             if not found.startswith(b"/") or b"\0" in found:
@@ -309,7 +311,7 @@ class Connection:
         return self.where
 
     def _gone(self) -> HibaliError:
-        """Return why the agent ended: the message of ssh, or of python."""
+        """Return the error that explains the agent's end, from the messages of ssh or python."""
         self.lost = self.lost or not self._closed.is_set()
         code = self._process.end(patience=2.0)
         errors = self._process.errors
@@ -352,7 +354,7 @@ class Connection:
                 return
 
     def close(self, patience: float = 5.0) -> None:
-        """Say goodbye and wait `patience` seconds for the agent's end; safe to call twice."""
+        """End the session, and wait `patience` seconds for the agent's exit; safe to call twice."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -370,7 +372,7 @@ _HINTS = {
 def agent_failed(reason: str, where: str) -> HibaliError:
     """Return the error for an exception in the agent, a bug of hibali that is never retried."""
     return HibaliError(
-        "agent-failed",  # what the agent calls a bug of its own
+        "agent-failed",  # the agent's code for a bug
         f"hibali's agent stopped because of a bug: {reason}",
         subject=where,
         hint="Please report this line, with the version: hibali --version",

@@ -23,9 +23,9 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """The state of a command that may run only once: `fresh` if this call ran it.
+    """The state of a command that may run only once; `fresh` if this call ran it.
 
-    `finished` is None where it was started and its answer was never written: look it up, do not repeat it.
+    `finished` is None if it was started and no answer was written: check its effect, do not repeat it.
     `age_seconds` is the time since its start, by the clock of the remote filesystem.
     """
 
@@ -52,28 +52,28 @@ class RemoteHost(Protocol):
         """Expand a path that may start with `~/` or `$NAME` to an absolute one; nothing else is expanded."""
 
     def facts(self) -> dict[str, str]:
-        """host, user (its name), home, python, boot, clock (seconds since the epoch) as the remote host reports them."""
+        """Return host, user (name), home, python, boot, and clock (seconds since the epoch)."""
 
     def stat(self, path: bytes) -> Entry | None:
         """Describe a path, following a symlink in the last component; None when absent."""
 
     def is_private(self, path: bytes) -> bool:
-        """Return whether it is a folder of this account or root that others cannot write to; symlinks are followed."""
+        """Return whether it is a folder of this account or root, not writable by others; follows symlinks."""
 
     def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
-        """Create a folder and its parents, 0700; with `exclusive`, only one caller ever gets True for a path."""
+        """Create a folder and its parents, 0700; with `exclusive`, only one caller ever gets True."""
 
     def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
         """Write a small private file, atomically and durably."""
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
-        """Read up to `maximum` bytes of a regular file from `offset`, without following symlinks; None when absent."""
+        """Read up to `maximum` bytes of a regular file (no symlink) from `offset`; None when absent."""
 
     def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
         """Create these folders, parents first, and write all the files as `put` does, in few round trips."""
 
     def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
-        """Read the first `maximum` bytes of each, in few round trips; None where it is not a readable regular file."""
+        """Read the first `maximum` bytes of each, in few round trips; None if not a readable file."""
 
     def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         """Copy each source to its target as `copy` does, in few round trips."""
@@ -85,7 +85,7 @@ class RemoteHost(Protocol):
         """Copy a file or tree privately (a reflink where possible), never as a hard link."""
 
     def move(self, source: bytes, target: bytes) -> None:
-        """Rename a file or tree, unless `target` exists; check afterwards where that matters."""
+        """Rename a file or tree, unless `target` exists; no error then, so callers must check."""
 
     def remove_tree(self, path: bytes) -> None:
         """Remove a folder and its content; an absent one is no error."""
@@ -115,10 +115,10 @@ class RemoteHost(Protocol):
 
 @runtime_checkable
 class KnowsPrograms(Protocol):
-    """A host where programs can be found by name and run with any arguments."""
+    """A host that can find programs by name and run them with any arguments."""
 
     def which(self, names: Sequence[str]) -> Mapping[str, str | None]:
-        """Find each program by name; None where it is missing."""
+        """Find each program by name; None if it is missing."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Open the machine of an ssh site: by its agent, or by SFTP where no agent can start."""
+"""Connect to the host of an ssh site: through the agent, or through SFTP if no agent can start."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def open_either(
     with_sftp: Callable[[Client, int], Opened],
     on_event: Listener = ignore,
 ) -> Opened:
-    """Open the agent or SFTP, as the site's `transport` says; `auto` remembers where only SFTP works."""
+    """Open the agent or SFTP, by the site's `transport`; `auto` remembers that only SFTP works."""
     way = _settled(site, bulk=bulk)
     if way == "agent":
         return with_agent()
@@ -60,7 +60,7 @@ def open_either(
 
 
 def _settled(site: Site, *, bulk: bool) -> str:
-    """Return `agent`, `sftp`, or `auto` where it is not known yet."""
+    """Return `agent`, `sftp`, or `auto` if it is not known yet."""
     if site.ssh is None:
         return "agent"
     if site.ssh.transport != "auto":
@@ -70,7 +70,7 @@ def _settled(site: Site, *, bulk: bool) -> str:
 
 
 def _instead(site: Site, problem: HibaliError, *, bulk: bool, on_event: Listener) -> tuple[Client, int]:
-    """Open SFTP where the agent could not start; raise the agent's problem where SFTP is missing, too."""
+    """Open SFTP because the agent could not start; raise the agent's error if SFTP fails, too."""
     try:
         found = kind.connect(site, bulk=bulk, on_event=on_event)
     except HibaliError:
@@ -101,7 +101,7 @@ def sftp_host(site: Site, client: Client) -> RemoteHost:
 
 
 def forget(site: Site) -> None:
-    """Let the next call try the agent again."""
+    """Forget the remembered transport, so that the agent is tried again."""
     path = _file(site)
     record = _read(path)
     if record.pop("transports", None):
@@ -131,13 +131,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 _ONCE_SECONDS = 120.0  # callers without an answer wait longer than that (runs.submit)
-_AT_ONCE_BYTES = 1024 * 1024  # of content in one request, which may take six times as much as JSON
+_AT_ONCE_BYTES = 1024 * 1024  # of content in one request; as JSON it can take six times as much
 _AT_ONCE = 400  # files in one request, or requests before an answer is read
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class AgentHost:
-    """A remote host, reached through the agent."""
+    """A remote host that is reached through the agent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -153,7 +153,7 @@ class AgentHost:
         return {"user": str(greeting.get("account", "")), **known}
 
     def which(self, names: Sequence[str]) -> dict[str, str | None]:
-        """Find programs there."""
+        """See KnowsPrograms."""
         answer = self._connection.ask("which", names=list(names))
         with self._connection.understanding():
             found = answer.header["found"]
@@ -299,7 +299,7 @@ def _batches(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
 
 
 def _cut(sizes: list[int], body: bytes, count: int) -> list[bytes | None]:
-    """Split concatenated contents; raises `ValueError` where the sizes do not add up."""
+    """Split concatenated contents; raises `ValueError` if the sizes do not add up."""
     if len(sizes) != count or sum(max(size, 0) for size in sizes) != len(body):
         raise ValueError
     found: list[bytes | None] = []
@@ -330,7 +330,7 @@ _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 
 
 def gate_script(python: str, *, agent: bool = True) -> str:
-    """Return the script of the forced command, for the site's `python`; without `agent`, only SFTP transfers files."""
+    """Return the script of the forced command; without `agent`, only SFTP transfers files."""
     if not _PYTHON.fullmatch(python):
         raise UsageError("unsafe-python", "`python` can only have letters, digits and _./+-", subject=python)
     text = Path(__file__).with_name("gate.sh").read_text("ascii")
