@@ -86,7 +86,7 @@ class Holding:
         writes are allowed, because the target is listed again.
         """
         assert self._operation is not None
-        answer = connection.ask("end_formers", stale_agents=self._stale_agents)
+        answer = connection.ask("end_formers", formers=self._stale_agents)
         with connection.understanding():
             if THERE in answer.header["found"]:
                 message = "the agent of a lost line cannot be ended"
