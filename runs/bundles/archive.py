@@ -95,9 +95,7 @@ _ZIP_ERRORS = (
 
 
 class ArchiveWriter:
-    """A zip file that gets its final name in `commit`. Members are stored uncompressed, so bytes are
-    reproducible.
-    """
+    """A reproducible zip file with uncompressed members, renamed to its final name in `commit`."""
 
     def __init__(self, path: Path) -> None:
         """Open a temporary file; raises what `WholeFile` raises."""

@@ -369,9 +369,7 @@ class LeftFacts:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The content of bundle.json. `name` and `version` are the catalogue's. Without a run there are no
-    outputs.
-    """
+    """The content of bundle.json. `name` and `version` are the catalogue's; without a run, no outputs."""
 
     hibali: str
     name: str

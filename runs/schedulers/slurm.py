@@ -165,7 +165,7 @@ class Slurm(Scheduler):
         )
 
     def read_submit(self, finished: Finished) -> Answer:
-        """The last line that is an id counts: sites print greetings around it."""
+        """Parse the last line that is an id, because sites print greetings around it."""
         return _SUBMITTING.read(finished, _last_id(finished.stdout))
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
@@ -212,11 +212,11 @@ class Slurm(Scheduler):
         return found
 
     def warning_directives(self, seconds: int) -> tuple[str, ...]:
-        """`B:` is the batch shell alone (sbatch(1), --signal); it may come up to a minute earlier."""
+        """Send TERM with `B:` to the batch shell only (sbatch(1), --signal), up to a minute early."""
         return (f"#SBATCH --signal=B:TERM@{seconds:d}",)
 
     def start_argv(self) -> tuple[str, ...]:
-        """Sbatch takes the script from standard input, and submits nothing."""
+        """Test the script on standard input, without submitting it."""
         return ("env", "TZ=UTC", "SLURM_TIME_FORMAT=standard", "sbatch", "--test-only")
 
     def read_start(self, finished: Finished, now: datetime) -> float | None:
@@ -238,7 +238,7 @@ class Slurm(Scheduler):
         return ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i:%u")
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
-        """Names can be seen by others, so only the user's own job counts."""
+        """Return only a job of the user, because other users' jobs may have the same name."""
         if finished.exit_code != 0:
             raise no_answer("squeue", finished)
         for job, owner in _answers("squeue", finished):
@@ -292,12 +292,12 @@ class Slurm(Scheduler):
         return ("scontrol", "show", "config")
 
     def read_array_limit(self, finished: Finished) -> int | None:
-        """MaxArraySize is one more than the highest index (slurm.conf(5))."""
+        """Parse MaxArraySize, which is one more than the highest index (slurm.conf(5))."""
         found = _ARRAY_LIMIT.search(finished.stdout) if finished.exit_code == 0 else None
         return max(1, int(found[1]) - 1) if found else None
 
     def release_argv(self, job: str) -> tuple[str, ...]:
-        """Of a job that waits for nobody's permission, it changes nothing."""
+        """Return the command, which has no effect on a job that is not held."""
         return ("scontrol", "release", job)
 
 
@@ -318,7 +318,7 @@ def _seconds_of(text: str) -> float | None:
 
 
 def _bytes_of(text: str) -> int | None:
-    """A size of sacct: `1234K`, `1.5G`; None for nothing."""
+    """Parse a size of sacct: `1234K`, `1.5G`; None if empty."""
     found = _SIZE.fullmatch(text)
     return int(float(found[1]) * 1024 ** "_KMGTP".index(found[2] or "_")) or None if found else None
 
@@ -345,7 +345,7 @@ def _last_id(text: bytes) -> str | None:
 
 
 def _as_time(seconds: int) -> str:
-    """`D-HH:MM:SS`, never zero: zero asks for no limit at all."""
+    """Format seconds as `D-HH:MM:SS`, never zero, which would request no limit."""
     minutes, rest = divmod(max(seconds, 60), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -353,7 +353,7 @@ def _as_time(seconds: int) -> str:
 
 
 def _day_before(day: str) -> str:
-    """The date before `day`; `day` itself where it is no date."""
+    """Return the date before `day`; `day` itself if it is no date."""
     try:
         return f"{date.fromisoformat(day) - timedelta(days=1)}"
     except (ValueError, OverflowError):
