@@ -317,8 +317,9 @@ def alone_or_together(task: Task) -> tuple[str, ...]:
 
 
 def without_network(options: str) -> str:
-    """Return shell lines that add these options to `$@`, if the site allows network namespaces
-    (namespaces(7)).
+    """Return shell lines that put these options into `$@`, unless the site has no network namespaces.
+
+    See namespaces(7).
     """
     return f"""\
 set --
