@@ -35,7 +35,7 @@ _AT_HOME = 'HOME=$1; export HOME; shift; exec "$@"'
 
 
 class Apptainer(Container):
-    """The runtime for SIF files, started by their exact path; Docker and OCI archives are converted to SIF."""
+    """SIF files, started by their exact path; Docker and OCI archives are converted to SIF."""
 
     confines = True
     form = "image.sif"
@@ -58,9 +58,7 @@ class Apptainer(Container):
         return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
-        """Return the line, with mounts as CSV for nearly any path, and values in variables that are not
-        split.
-        """
+        """Return the line; mounts are CSV for nearly any path, values are variables, which are not split."""
         variables = [f"{self.name.upper()}ENV_{name}={value}" for name, value in task.environment.items()]
         words = ["env", *variables, self.name, "exec" if task.words is None else "run"]
         words += ["--containall", "--cleanenv", "--no-home", "--no-eval", "--no-privs"]

@@ -292,9 +292,10 @@ _GIVEN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
 
 
 def handed_on(task: Task, each: str) -> str:
-    """Shell lines that hand on what only the job knows, each variable `$name` with its `$value` by `each`; "" where it is nothing.
+    """Return shell lines that pass the variables known only inside the job, formatted by `each`; "" if none.
 
-    A clean environment (S10) is without them, and then a task would not know which one it is, or which GPUs are its own.
+    Each has `$name` and `$value`. A clean environment (S10) lacks them, and then a task would know neither
+    its number nor its GPUs.
     """
     launched = (*_LAUNCHED, *task.launched) if task.tasks > 1 else ()
     wanted = (*launched, *(_GIVEN if task.gpus else ()))
@@ -328,7 +329,7 @@ set --
 
 
 def docker_name(runtime: str, wanted: Wanted | None) -> str:
-    """`image` with its `index` before it, where that is a host; a `docker://` before either is dropped."""
+    """Return `image` with its `index` before it if that is a host, without a leading `docker://`."""
     if wanted is None:
         raise UsageError(
             "no-image",
@@ -347,7 +348,7 @@ def docker_name(runtime: str, wanted: Wanted | None) -> str:
 
 
 def read_inspected(runtime: str, finished: Finished) -> Image | None:
-    """What `image inspect` says: its id is what is started, its digests are what a descriptor can name."""
+    """Parse `image inspect`: the id is started, and the digests are those that a descriptor can name."""
     check_answered(runtime, finished)
     if finished.exit_code != 0:
         if any(words in finished.stderr.lower() for words in _ABSENT):
@@ -372,7 +373,7 @@ def read_inspected(runtime: str, finished: Finished) -> Image | None:
 
 
 def check_answered(runtime: str, finished: Finished) -> None:
-    """Raise `UsageError` if the site has no such program."""
+    """Raise `UsageError` if the program is missing at the site."""
     if finished.exit_code == 127:
         raise UsageError(
             "no-runtime",

@@ -27,7 +27,7 @@ _GPUS = {
 
 
 class Docker(Container):
-    """Docker images, started by a daemon that maps no users: the tool has the account's user and group ids."""
+    """Docker images, started by a daemon that maps no users: the tool has the account's numeric ids."""
 
     name = "docker"
     programs = ("docker",)

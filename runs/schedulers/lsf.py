@@ -187,7 +187,7 @@ def _listed(finished: Finished) -> Iterator[tuple[str, str, Status, str]]:
 
 
 def _status(word: str, code: str, reason: str) -> Status:
-    """An unknown word is WAITING; an EXIT is explained by its reason."""
+    """Return the status; an unknown state is WAITING, and the reason explains an EXIT."""
     phase = _PHASES.get(word, Phase.WAITING)
     told = "" if reason in {"", "-"} else printable(reason)
     if word == "EXIT":

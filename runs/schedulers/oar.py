@@ -244,7 +244,10 @@ def _records(finished: Finished) -> Iterator[dict[str, Any]]:
 
 
 def _status(record: Mapping[str, Any]) -> Status:
-    """An unknown word is WAITING. What ended a job is among its events; `exit_code` is a wait status (768 is exit 3)."""
+    """Return the status; an unknown state is WAITING.
+
+    The job's events show what ended it; `exit_code` is a wait status (768 is exit 3).
+    """
     word = printable(str(record.get("state")))
     phase = _PHASES.get(word, Phase.WAITING)
     reason = printable(str(record.get("message") or ""))

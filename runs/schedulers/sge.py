@@ -106,7 +106,7 @@ class Sge(Scheduler):
         return _SUBMITTING.read(finished, found[-1] if found else None)
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """All of the account's jobs, each waiting task by itself; `qstat -j` knows jobs and tells no states."""
+        """Query all of the account's jobs, each waiting task by itself; `qstat -j` shows no states."""
         del jobs
         return ("qstat", "-g", "d", "-xml")
 
@@ -233,7 +233,7 @@ def _numbers(text: str) -> Iterator[int]:
 
 
 def _status(word: str) -> Status:
-    """Letters that add up: `hqw` waits on hold, `dr` runs and is being deleted, `Eqw` could not be started."""
+    """Parse combined letters: `hqw` waits on hold, `dr` runs and is being deleted, `Eqw` failed to start."""
     shown = printable(word)
     if "E" in word:
         return Status(Phase.BROKEN, shown, "Grid Engine could not start the job (qstat -j says why)")
@@ -245,7 +245,7 @@ def _status(word: str) -> Status:
 
 
 def _accounted(fields: Mapping[str, str]) -> Status:
-    """`failed` is 0, or a number and what it means; 100 is a job that a signal ended."""
+    """Parse `failed`: 0, or a number and its meaning; 100 is a job that a signal ended."""
     failed, _, why = (part.strip() for part in fields.get("failed", "").partition(":"))
     code = fields.get("exit_status", "").split(" ", 1)[0].strip()
     reason = printable(why or ("" if code in {"", "0"} else f"exit code {code}"))

@@ -70,14 +70,14 @@ _SUBMITTING = Submitting(
         rb"|authentication error|insane message length|unexpected message|header lengths are longer",
         re.IGNORECASE,
     ),
-    # nothing was asked, or the controller said no for now
+    # the request was not sent, or the controller refused it for now
     later=re.compile(
         rb"unable to contact slurm controller|connect failure|temporarily unable to accept job|resource temporarily"
         rb"|submit ?limit|submitjobs|job submit limit|connection refused"
         rb"|slurm backup controller in standby",
         re.IGNORECASE,
     ),
-    stopped=frozenset({124, *range(128, 256)}),  # as timeout(1) and shells tell of a signal
+    stopped=frozenset({124, *range(128, 256)}),  # exit codes of timeout(1), and of shells after a signal
 )
 _ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE)
 _JOB = re.compile(r"[0-9][0-9_.+-]*")
@@ -184,7 +184,7 @@ class Slurm(Scheduler):
         )
 
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """One forgotten id alone is an error to squeue, among others it is silence."""
+        """Parse the jobs; squeue reports an unknown id as an error only if it is the only one."""
         found = dict.fromkeys(jobs, GONE)
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
@@ -197,7 +197,7 @@ class Slurm(Scheduler):
         return found
 
     def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
-        """Each task has a line of its own, as `12_4`."""
+        """Parse one line per task, as `12_4`."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
@@ -220,7 +220,7 @@ class Slurm(Scheduler):
         return ("env", "TZ=UTC", "SLURM_TIME_FORMAT=standard", "sbatch", "--test-only")
 
     def read_start(self, finished: Finished, now: datetime) -> float | None:
-        """`sbatch: Job 12 to start at 2026-11-22T10:00:00 using 1 processors on nodes n1 in partition main`."""
+        """Parse `sbatch: Job 12 to start at 2026-11-22T10:00:00 using ...`."""
         found = _STARTS.search(finished.stderr + finished.stdout)
         if found is not None:
             try:
@@ -234,7 +234,7 @@ class Slurm(Scheduler):
         return None
 
     def lookup_argv(self, name: str) -> tuple[str, ...]:
-        """Of an array too, the first number is the job's."""
+        """Query jobs by name; for an array, too, the first number is the job's."""
         return ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i:%u")
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
@@ -288,7 +288,7 @@ class Slurm(Scheduler):
         return f"{job}_{index:d}"
 
     def array_limit_argv(self) -> tuple[str, ...]:
-        """MaxArraySize is in the configuration."""
+        """Query the configuration, which has MaxArraySize."""
         return ("scontrol", "show", "config")
 
     def read_array_limit(self, finished: Finished) -> int | None:
@@ -302,14 +302,14 @@ class Slurm(Scheduler):
 
 
 def _status(word: str, reason: str, *, queued: bool) -> Status:
-    """An unknown word is WAITING while squeue lists the job; in accounting it proves nothing."""
+    """Return the status; an unknown state is WAITING if squeue lists the job, GONE in accounting."""
     phase = _PHASES.get(word, Phase.WAITING if queued else Phase.GONE)
     plain = reason.strip()
     return Status(phase, printable(word), "" if plain in {"None", "(null)"} else printable(plain))
 
 
 def _seconds_of(text: str) -> float | None:
-    """`[D-][HH:]MM:SS[.mmm]` of sacct; None for nothing, which is what is told where nobody counted."""
+    """Parse `[D-][HH:]MM:SS[.mmm]` of sacct; None if empty, which means not measured."""
     found = _CPU.fullmatch(text)
     if found is None:
         return None
