@@ -27,7 +27,7 @@ from transfers.request import Saving
 
 
 class OutputResult(StrEnum):
-    """What became of an output the second time."""
+    """The result of comparing an output of two runs."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
@@ -37,7 +37,7 @@ class OutputResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One output; sha256 in hexadecimal, "" where there is no such file."""
+    """An output of either run; sha256 in hexadecimal, "" if that run has no such file."""
 
     path: bytes
     fate: OutputResult
@@ -46,7 +46,7 @@ class Compared:
 
 
 def compare_outputs(recorded: Mapping[bytes, str], found: Mapping[bytes, str]) -> list[Compared]:
-    """Every path of either, in the order of its bytes."""
+    """Return every path of either run, sorted by name (byte order)."""
     return [
         _compare(path, recorded.get(path, ""), found.get(path, ""))
         for path in sorted(recorded.keys() | found.keys())
@@ -68,7 +68,7 @@ _COMMAND_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that is not the same of both runs; None where it is not known of one, or it has no such thing."""
+    """A property that differs between two runs; None if it is unknown for one of them or absent."""
 
     what: str
     a: Any
@@ -76,9 +76,10 @@ class Fact:
 
 
 def differing_facts(a: Run, b: Run) -> list[Fact]:
-    """What distinguishes two runs, of all that may change what they leave; pure. Of inputs the content counts, not the place.
+    """Return the differences between two runs that may change their outputs; pure.
 
-    How tasks of sweeps ended is told of each (runs.compare).
+    Inputs are compared by content, not by location. The ends of a sweep's tasks are compared by
+    `differing_tasks`.
     """
     single = a.sweep is None and b.sweep is None
     facts = [
@@ -103,7 +104,7 @@ def _ends(a: Run, b: Run) -> list[Fact]:
 
 
 def _inputs(a: Run, b: Run, by: str) -> list[Fact]:
-    """By the question that an input answers, or by its text, as of a sweep it may answer several."""
+    """Return inputs by question, or by text, as one input of a sweep may answer several."""
     both = (_identities(a, by), _identities(b, by))
     return [
         Fact(f"input {name}", both[0].get(name), both[1].get(name))
@@ -125,7 +126,7 @@ def _values(a: Run, b: Run) -> list[Fact]:
 
 
 def _files(run: Run) -> set[str]:
-    """The questions that files answer; of a sweep those whose answers are texts of its inputs."""
+    """Return the questions that files answer; for a sweep, those whose answers are texts of its inputs."""
     if run.sweep is None:
         return {each["id"] for each in run.spec.inputs}
     texts = {each.get("text") for each in run.spec.inputs}
@@ -134,20 +135,20 @@ def _files(run: Run) -> set[str]:
 
 
 class Copies:
-    """Files that a run left, as they can be read on this machine: as they were collected, or brought now.
+    """Readable local copies of a run's outputs: collected earlier, or pulled now.
 
-    Those of a sweep are called `N/PATH`.
+    The outputs of a sweep are named `N/PATH`.
     """
 
     def __init__(self, run: Run, left: OutputDigests, folder: Path) -> None:
-        """What has to be brought comes to `folder`, which is made."""
+        """Pull missing outputs to `folder`, which is created if needed."""
         self._run = run
         self._left = left
         self._folder = folder
         self._found: dict[bytes, Path] = {}
 
     def bring(self, paths: Sequence[bytes], site: Site, on_event: Listener) -> Mapping[bytes, Path]:
-        """Where each of them lies here. Raises `IncompleteError` where one cannot be brought as it was."""
+        """Return the local paths. Raises `IncompleteError` if an output cannot be pulled unchanged."""
         wanted = [path for path in paths if not self._is_collected(path)]
         here = self._folder.absolute()
         receipt = self._pull(wanted, site, here, on_event)
@@ -168,7 +169,7 @@ class Copies:
         return pull_outputs("compare", self._run, site, target, wanted, on_event, saving=Saving(save=False))
 
     def _is_collected(self, path: bytes) -> bool:
-        """Whether it lies where it was collected to, unchanged."""
+        """Return whether the collected copy exists and is unchanged."""
         for target in reversed(self._run.results.collected):
             here = Path(target) / os.fsdecode(path)
             if here.is_absolute() and _has_digest(here, self._digest(path)):
@@ -198,7 +199,7 @@ def is_within(words: Sequence[str], a: Path, b: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A task of one run and the task of the other that answers the same: its number, 0 of a run that is no sweep, None for none."""
+    """A task of each run with the same answers: 0 for a run that is no sweep, None for no such task."""
 
     a: int | None = 0
     b: int | None = 0
@@ -206,19 +207,19 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """One output, and the tasks that left it."""
+    """An output, and the tasks that produced it."""
 
     pair: Pair
     output: Compared
 
     @property
     def name_a(self) -> bytes | None:
-        """As the first run calls it; None where no task of it answers the same."""
+        """The output's name in the first run; None without a matching task."""
         return _name(self.pair.a, self.output.path)
 
     @property
     def name_b(self) -> bytes | None:
-        """As the second run calls it."""
+        """The output's name in the second run; None without a matching task."""
         return _name(self.pair.b, self.output.path)
 
 
@@ -229,10 +230,10 @@ def _name(task: int | None, path: bytes) -> bytes | None:
 
 
 def match_tasks(a: Run, b: Run) -> list[Pair]:
-    """Every task of either once: those of the first in their order, then what only the second has.
+    """Return every task of both runs once: those of the first in order, then those only in the second.
 
-    What counts is what a task answers to the questions that vary in either sweep. Of several that answer the same the first is
-    beside the first. A run that is no sweep is one task.
+    Tasks match if they have the same answers to the questions that vary in either sweep. Of several tasks
+    with the same answers, the first of each run are paired. A run that is no sweep is one task.
     """
     columns = [name for run in (a, b) if run.sweep is not None for name in run.sweep.columns]
     waiting: defaultdict[str, deque[int]] = defaultdict(deque)
@@ -249,7 +250,7 @@ def match_tasks(a: Run, b: Run) -> list[Pair]:
 
 
 def _answers(run: Run, columns: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Of each task what it answers to these questions, as text that is the same for the same."""
+    """Yield each task's number and its answers to these questions, as comparable text."""
     names = sorted(set(columns))
     tasks: Iterable[tuple[int, Mapping[str, object]]] = (
         [(0, {})] if run.sweep is None else run.sweep.all_values()
@@ -260,7 +261,7 @@ def _answers(run: Run, columns: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def compare_tasks(pairs: Sequence[Pair], a: Mapping[bytes, str], b: Mapping[bytes, str]) -> list[Beside]:
-    """Every output of either; `a` and `b` have digests by name, of a sweep `N/PATH`."""
+    """Compare all outputs of both; `a` and `b` map names to digests, `N/PATH` for a sweep."""
     mine, theirs = _by_task(a, {pair.a for pair in pairs}), _by_task(b, {pair.b for pair in pairs})
     return [
         Beside(pair, output)
@@ -280,7 +281,7 @@ def _by_task(digests: Mapping[bytes, str], tasks: set[int | None]) -> dict[int |
 
 
 def differing_tasks(a: Run, b: Run, pairs: Sequence[Pair]) -> list[Fact]:
-    """The tasks that have no other beside them, and of the others how they ended, where that is not the same."""
+    """Return the tasks without a match, and the matching tasks that ended differently."""
     facts = []
     for pair in pairs:
         if pair.a is None or pair.b is None:
@@ -298,7 +299,7 @@ def differing_tasks(a: Run, b: Run, pairs: Sequence[Pair]) -> list[Fact]:
 
 
 def _shown(run: Run, number: int | None) -> object:
-    """What a task answers beside the others; None where there is none."""
+    """Return a task's varying answers; None without a task."""
     if number is None:
         return None
     return run.sweep.values(number) if run.sweep is not None else {}

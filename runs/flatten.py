@@ -25,11 +25,11 @@ _HOPS = 10
 
 
 class BadArchiveError(Exception):
-    """The archive is no image, or one that nobody should unpack."""
+    """An archive that is not an image, or is not safe to unpack."""
 
 
 class Archive(object):
-    """The members of an image archive by their names."""
+    """The members of an image archive by name."""
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
@@ -39,7 +39,7 @@ class Archive(object):
         return name in self._members
 
     def open(self, name: str) -> IO[bytes]:
-        """A member's content; docker's archives link to layers that they hold once."""
+        """Open a member's content; docker's archives link to layers that they store once."""
         for _ in range(_HOPS):
             member = self._members.get(name)
             if member is None:
@@ -53,18 +53,18 @@ class Archive(object):
         raise BadArchiveError("it has no {}".format(name))
 
     def read(self, name: str) -> bytes:
-        """A small member, whole."""
+        """Read a small member completely."""
         content = self.open(name).read(LARGEST_JSON + 1)
         if len(content) > LARGEST_JSON:
             raise BadArchiveError("{} is too large".format(name))
         return content
 
     def json(self, name: str) -> Any:
-        """A small member, parsed."""
+        """Parse a small member as JSON."""
         return json.loads(self.read(name).decode("utf-8"))
 
     def find_image(self, wanted: str) -> Tuple[Any, List[str]]:
-        """The configuration and the layers, lowest first, of the image whose id is `wanted` (64 hexadecimal digits)."""
+        """Return configuration and layers, lowest first, of image `wanted` (64 hexadecimal digits)."""
         for config, layers in self._images():
             content = self.read(clean_path(config))
             if hashlib.sha256(content).hexdigest() == wanted:
@@ -91,7 +91,7 @@ class Archive(object):
 
 
 def blob_name(descriptor: Any) -> str:
-    """The member that holds what an OCI descriptor names."""
+    """Return the member that an OCI descriptor refers to."""
     found = _DIGEST.match(descriptor["digest"])
     if not found:
         raise BadArchiveError("it names content by another digest than sha256")
@@ -99,7 +99,7 @@ def blob_name(descriptor: Any) -> str:
 
 
 def clean_name(name: str) -> str:
-    """The name below the root, "" for the root itself; one that climbs out of it is refused."""
+    """Return the name relative to the root, "" for the root; refuse a name that leaves the root."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise BadArchiveError("a name in it climbs out of its root")
@@ -107,22 +107,23 @@ def clean_name(name: str) -> str:
 
 
 def clean_path(path: str) -> str:
-    """The same of a path that may go up and down inside."""
+    """Return a normalized path, which may contain `..` inside the root."""
     return clean_name(posixpath.normpath(path))
 
 
 def parents_of(name: str) -> Iterator[str]:
-    """Every folder above a name."""
+    """Yield every parent folder of a name."""
     while "/" in name:
         name = posixpath.dirname(name)
         yield name
 
 
 class Flat(object):
-    """The tree as it is written: who comes first stays, and lower layers fill in what is left.
+    """The file tree as it is written: the first entry of a name is kept, lower layers add the missing ones.
 
-    `_folders` are written or follow from what is below them (`_implied`), `_others` are files and links, so that nothing is ever
-    written below a link. `_hidden` are the whiteouts of the layers above; a name with a slash at its end hides what is in it.
+    `_folders` are written or implied by entries in them (`_implied`), `_others` are files and links, so that
+    nothing is written below a link. `_hidden` are the whiteouts of the layers above; a name that ends in a
+    slash hides the folder's content.
     """
 
     def __init__(self, target: tarfile.TarFile, most_bytes: int) -> None:
@@ -139,7 +140,7 @@ class Flat(object):
             self._put(member, None)
 
     def add_layer(self, layer: tarfile.TarFile) -> None:
-        """All of one layer that those above it neither have nor hide."""
+        """Add the entries of a layer that the layers above neither contain nor hide."""
         hidden = set()  # type: Set[str]
         written = set()  # type: Set[str]
         for member in layer:
@@ -158,7 +159,7 @@ class Flat(object):
         self._hidden |= hidden
 
     def _is_open(self, name: str, is_folder: bool) -> bool:
-        """Whether nothing that was written or hidden before stands in its way."""
+        """Return whether no earlier entry or whiteout excludes the name."""
         if name in self._others or name in self._folders or name in self._hidden or "/" in self._hidden:
             return False
         if name in self._implied and not is_folder:
@@ -187,7 +188,7 @@ class Flat(object):
                 plain.size = stream.seek(0, 2)
                 stream.seek(0)
                 self._put(plain, stream)
-        # devices and the like are not the user's to make
+        # users may not create devices
 
     def _put(self, member: tarfile.TarInfo, stream: "Optional[IO[bytes]]") -> None:
         self._left -= member.size
@@ -198,7 +199,7 @@ class Flat(object):
         self._implied.update(parents_of(member.name))
 
     def finish(self) -> None:
-        """What every container runtime wants to find."""
+        """Add the entries that every container runtime requires."""
         self._hidden = set()
         for name in FILES:
             if self._is_open(name, False):
@@ -208,7 +209,7 @@ class Flat(object):
 
 
 def flatten(source: str, target: str, wanted: str) -> Dict[str, Any]:
-    """Write the tar; the image's environment and entry point."""
+    """Write the tar; return the image's environment and entry point."""
     names = {"encoding": "utf-8", "errors": "surrogateescape"}  # type: Dict[str, Any]
     with tarfile.open(source, **names) as tar:
         archive = Archive(tar)

@@ -23,12 +23,12 @@ from transfers.remote.host import RemoteHost
 Stream = Literal["stdout", "stderr", "scheduler.log"]
 Show = Callable[[Stream, bytes], None]
 _PIECE = 1 << 20
-_SHORTEST_SECONDS = 0.25  # between two looks while something comes
+_SHORTEST_SECONDS = 0.25  # between two polls while output arrives
 _LONGEST_SECONDS = 10.0
 
 
 def read_log(host: RemoteHost, run: Run, stream: Stream) -> Iterator[bytes]:
-    """The stream as far as it is written now; raises `NotFoundError` where nothing was written yet."""
+    """Read the stream as far as it is written; raises `NotFoundError` if nothing was written yet."""
     path = run.folder + b"/" + stream.encode("ascii")
     offset = 0
     while run.folder:
@@ -56,10 +56,11 @@ def follow_logs(
     task: int | None = None,
     on_event: Listener = ignore,
 ) -> Run:
-    """Show what is written as it comes, until the run has ended and all of it was shown; the run as it is then.
+    """Show new output until the run has ended and all of it was shown; return the run as it is then.
 
-    Of a sweep, `run` is its `task` as a run by itself, and the end is that of this task. The scheduler is asked as often as by whoever waits, and when the job has left its exit record. Raises what
-    `wait_for_end` does, and `NotFoundError` where nothing was ever written.
+    For a task of a sweep, `run` is its `task` as a single run, and following ends with that task. The
+    scheduler is polled as often as `wait_for_end` does, and when the job has written its exit record. Raises
+    what `wait_for_end` raises, and `NotFoundError` if nothing was ever written.
     """
     tail = _Tail(run.folder, streams, show, on_event)
 
@@ -79,12 +80,12 @@ def follow_logs(
 
 
 class _TaskIsOverError(Exception):
-    """Whatever the other tasks do."""
+    """The end of the followed task, even if other tasks continue."""
 
 
 @dataclass(slots=True)
 class _File:
-    """One stream: how far it was shown, and which file that was, where the site tells (else 0)."""
+    """A stream: the offset shown so far, and the file's identity if the site reports it (else 0)."""
 
     stream: Stream
     path: bytes
@@ -94,7 +95,7 @@ class _File:
 
 
 class _Tail:
-    """The files of a run's folder, looked at again and again; only what is new is asked for."""
+    """The log files of a run, polled repeatedly; only new bytes are read."""
 
     def __init__(self, folder: bytes, streams: Sequence[Stream], show: Show, on_event: Listener) -> None:
         self._files = [_File(stream, folder + b"/" + stream.encode("ascii")) for stream in streams]
@@ -106,11 +107,11 @@ class _Tail:
 
     @property
     def found(self) -> bool:
-        """Whether there ever was one of the files."""
+        """Whether one of the files ever existed."""
         return any(each.there for each in self._files)
 
     def follow(self, host: RemoteHost, seconds: float) -> None:
-        """Pass so many seconds with looking, fewer when the job is over; with 0 show all that there is."""
+        """Poll for so many seconds, fewer when the job has ended; with 0 show all that exists."""
         if not seconds:
             self._show_rest(host)
             return
@@ -126,21 +127,21 @@ class _Tail:
                 pause(min(left, self._intervals.next_pause()))
 
     def _show_rest(self, host: RemoteHost) -> None:
-        """What stands there now, and no more: something that outlived the job may go on writing."""
+        """Show what is written now, and no more: a process that outlives the job may continue writing."""
         for each in self._files:
             entry = host.stat(each.path)
             while self._look(host, each) and entry is not None and each.shown < entry.size:
                 pass
 
     def _has_just_ended(self, host: RemoteHost) -> bool:
-        """True once, when the job left its exit record: from then on the scheduler's own word is waited for."""
+        """Return True once, when the exit record appears: then wait for the scheduler's state."""
         if self._job_is_over or host.stat(self._record) is None:
             return False
         self._job_is_over = True
         return True
 
     def _look(self, host: RemoteHost, each: _File) -> int:
-        """Show one more piece, if there is one; how long it is."""
+        """Show one more piece, if there is one; return its length."""
         entry = host.stat(each.path)
         if entry is None or entry.kind is not Kind.FILE:
             return 0
@@ -155,7 +156,7 @@ class _Tail:
         return len(piece)
 
     def _notice_another(self, each: _File, entry: Entry) -> None:
-        """A file that was cut, or stands in another one's place, is shown from its beginning."""
+        """Restart at the beginning of a file that was truncated or replaced."""
         is_another = bool(each.inode and entry.inode) and each.inode != entry.inode
         if each.shown and (is_another or entry.size < each.shown):
             self._on_event(Noted(f"{each.stream} was {'replaced' if is_another else 'cut'}; it begins anew"))

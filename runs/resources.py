@@ -18,7 +18,7 @@ from runs.containers.base import Container
 from runs.schedulers.base import Resources
 
 _MIB = 1024**2
-_MOST = 1_000_000_000  # of anything: what is larger is a mistake, and no number for a scheduler
+_MOST = 1_000_000_000  # of any resource: larger numbers are mistakes that schedulers cannot read
 _NAMES = tuple(each.name for each in fields(Resources) if each.name not in {"directives", "own"})
 # What a launcher is told after the site's own words, unless these name {tasks} themselves: srun(1) (which does not take over
 # the cores of sbatch since Slurm 22.05, and would let others wait for a task that died), mpirun(1) of Open MPI, MPICH, Intel MPI.
@@ -30,7 +30,7 @@ _OPTIONS = {
 
 
 class Origin(StrEnum):
-    """Who asked for it, the later ones in the place of the earlier."""
+    """The origin of a requested resource; later ones override earlier ones."""
 
     DESCRIPTOR = "descriptor"
     SITE = "site"
@@ -39,10 +39,10 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DecidedResources:
-    """What a job asks for, and who said so: `origins` has the fields of `resources` that say something.
+    """The resources that a job requests; `origins` has the fields of `resources` that are set.
 
-    The first `site_directives` of its directives are the site's, the others the command line's.
-    `suggested` is what the author said, whatever became of it.
+    The first `site_directives` directives are the site's, the others the command line's. `suggested` are the
+    author's values, used or not.
     """
 
     resources: Resources = field(default_factory=Resources)
@@ -51,7 +51,7 @@ class DecidedResources:
     suggested: Resources = field(default_factory=Resources)
 
     def to_fields(self) -> list[dict[str, Any]]:
-        """For programs: `name`, `value` (memory in bytes, time in seconds) and `from`, directives one by one."""
+        """Return JSON fields `name`, `value` (bytes or seconds) and `from`, one entry per directive."""
         found: list[dict[str, Any]] = []
         for name, origin in self.origins.items():
             value = getattr(self.resources, name)
@@ -65,7 +65,7 @@ class DecidedResources:
         return found
 
     def shortfalls(self) -> list[str]:
-        """What the author suggested more of than the job asks for, where that ends jobs: time and memory. For people."""
+        """Describe time and memory below what the author suggested, because too little of them ends jobs."""
         found = []
         for name, what in (("seconds", "time"), ("memory_megabytes", "memory")):
             mine, authors = getattr(self.resources, name), getattr(self.suggested, name)
@@ -81,10 +81,10 @@ class DecidedResources:
 def decide_resources(
     suggested: Suggested, settings: SchedulerSettings, wanted: Resources | None = None
 ) -> DecidedResources:
-    """All of it, pure; `wanted` is what the command line said. Directives are added up, the site's first.
+    """Decide all resources, pure; `wanted` are those of the command line. The site's directives come first.
 
-    Of `gpus`, 0 on the command line takes away what others ask for. An author's cores are those of the whole tool, and shared
-    among its tasks. Raises `UsageError` for numbers that cannot be meant.
+    `gpus` 0 on the command line removes other requests for GPUs. An author's cores are those of the whole
+    tool, shared among its tasks. Raises `UsageError` for impossible numbers.
     """
     wanted = wanted or Resources()
     authors = _suggested_resources(suggested)
@@ -114,7 +114,7 @@ def decide_resources(
 
 
 def find_launcher(asked: Resources, words: tuple[str, ...]) -> tuple[str, ...]:
-    """What starts each of several tasks, by the site's or scheduler's `words`; () for a tool that is one process.
+    """Return the site's or scheduler's launcher of tasks (`words`); () for a tool with one process.
 
     Raises `UsageError` without a launcher.
     """
@@ -136,7 +136,7 @@ def find_launcher(asked: Resources, words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_gpus(asked: Resources, gpus: Gpus | None, container: Container, site: str) -> None:
-    """Raise `RefusedError` for GPUs that the site has not, has not enough of, or cannot show to what runs in its containers."""
+    """Raise `RefusedError` for GPUs that the site lacks or cannot make visible in its containers."""
     if asked.gpus is None:
         return
     if gpus is None:
@@ -163,7 +163,7 @@ def check_gpus(asked: Resources, gpus: Gpus | None, container: Container, site: 
 
 
 def show_value(name: str, value: Any) -> str:
-    """A value of `to_fields` for people: memory and time with their units."""
+    """Format a value of `to_fields`, memory and time with their units."""
     if name == "time":
         minutes, seconds = divmod(int(value), 60)
         hours, minutes = divmod(minutes, 60)
@@ -210,7 +210,7 @@ def _site_resources(settings: SchedulerSettings) -> Resources:
 
 
 def _whole(value: float | None, what: str) -> int | None:
-    """A JSON number as a count: `2.0` is an integer to the schema, and numbers have no end there. Nothing is no wish."""
+    """Return a JSON number as a count (the schema accepts `2.0`, without a limit); None if unset."""
     if not value:
         return None
     if not 0 < value <= _MOST:

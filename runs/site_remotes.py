@@ -21,13 +21,13 @@ from transfers.single_files import content_mark, open_small_files
 from transfers.stores.base import SmallFiles
 from transfers.stores.open_store import open_store
 
-_MOST_BYTES = 1024 * 1024 * 1024  # of contents at once; all of them are judged before any is kept
+_MOST_BYTES = 1024 * 1024 * 1024  # of contents at once; all are checked before any is stored
 _MOST_FILES = 1_000_000
-_REPOSITORY = {b"HEAD", b"config"}  # what every bare git repository has, and no catalogue
+_REPOSITORY = {b"HEAD", b"config"}  # in every bare git repository, but in no catalogue
 
 
 class SiteRemote:
-    """The Remote protocol (registry.remotes.base.Remote). It has no history: what was there before is known by pins alone."""
+    """The Remote protocol (registry.remotes.base), without history: only pins record the past."""
 
     def __init__(self, location: Location, *, on_event: Listener = ignore) -> None:
         self._location = location
@@ -35,23 +35,24 @@ class SiteRemote:
         self._files: SmallFiles | None = None
 
     def take_snapshot(self, *, accept_rewritten: bool = False, make: bool = False) -> SiteSnapshot:
-        """See Remote; connects the first time."""
+        """Implement Remote; connect at the first call."""
         del accept_rewritten, make
         if self._files is None:
             self._files = open_small_files(self._location, on_event=self._on_event)
         return SiteSnapshot(self._files, self._location)
 
     def close(self) -> None:
-        """Let go of the connection; safe to call twice."""
+        """Close the connection; safe to call twice."""
         if self._files is not None:
             self._files.close()
             self._files = None
 
 
 class SiteSnapshot:
-    """The Look protocol. Others may write there: what no catalogue would have written is passed over.
+    """The Look protocol. Others may write there, so names that no catalogue writes are skipped.
 
-    A version is offered from the moment its descriptor stands, which is made when all beside it stands.
+    A version is offered as soon as its descriptor exists, which is created after the other files of that
+    version.
     """
 
     def __init__(self, files: SmallFiles, location: Location) -> None:
@@ -60,7 +61,7 @@ class SiteSnapshot:
         self._entries: dict[str, Entry] = {}
 
     def offers(self) -> Mapping[Reference, Offer]:
-        """See Look; one listing."""
+        """Implement Look with one listing."""
         return gather(self._listed(), self._location.text)
 
     def _listed(self) -> Iterator[tuple[str, str]]:
@@ -86,7 +87,7 @@ class SiteSnapshot:
             )
 
     def read(self, wanted: Sequence[str]) -> Iterable[bytes]:
-        """See Look."""
+        """Implement Look."""
         entries = [self._entries[content] for content in wanted]
         if sum(entry.size for entry in entries) > _MOST_BYTES:
             raise RefusedError(
@@ -98,7 +99,7 @@ class SiteSnapshot:
         return self._files.read(entries)
 
     def publish(self, uploads: Sequence[Upload], message: str) -> bool:
-        """See Look. Killed in the middle, the same parcels again complete it."""
+        """Implement Look. After an interruption, the same uploads complete it."""
         del message
         check_writable(self._location)
         descriptors = {path: raw for path, name, raw in _contents(uploads) if name == DESCRIPTOR}
@@ -128,12 +129,12 @@ def _path(upload: Upload, name: str) -> bytes:
     return f"{upload.name}/{upload.version}/{name}".encode("ascii")
 
 
-_CORRUPT = "corrupt"  # a bucket's own record of digests tells before ours does
+_CORRUPT = "corrupt"  # the bucket's digests are checked before ours
 Listening = Callable[[str], AbstractContextManager[Listener]]
 
 
 def quiet_listener(title: str) -> AbstractContextManager[Listener]:
-    """Nobody is told how it goes."""
+    """Ignore the events of a transfer."""
     del title
     return nullcontext(ignore)
 
@@ -141,26 +142,26 @@ def quiet_listener(title: str) -> AbstractContextManager[Listener]:
 class SiteImageStore:
     """The ImageStore protocol (registry.exchange.ImageStore) at a site of any kind.
 
-    What was interrupted goes on inside the file, in both directions, as every transfer does.
+    Interrupted transfers resume inside the file, in both directions.
     """
 
     def __init__(self, location: Location, listening: Listening = quiet_listener) -> None:
-        """`listening` gives, for the title of a transfer, whom to tell how it goes."""
+        """Store the location; `listening` returns the listener for a transfer with a given title."""
         self._location = location
         self._listening = listening
         self.subject = location.text
 
     def present(self, records: Iterable[ImageRecord]) -> set[str]:
-        """See ImageStore; one connection for all."""
+        """Implement ImageStore with one connection."""
         sizes = self._sizes(records)
         return {record.digest for record, size in sizes.items() if size == record.size}
 
     def put(self, record: ImageRecord, file: Path) -> None:
-        """See ImageStore."""
+        """Implement ImageStore."""
         self._move("publish", record, _here(file.resolve()), self._place(record))
 
     def get(self, record: ImageRecord, target: Path) -> None:
-        """See ImageStore."""
+        """Implement ImageStore."""
         size = self._sizes([record])[record]
         if size is None:
             raise not_there(record, self.subject)

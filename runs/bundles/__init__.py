@@ -1,1 +1,1 @@
-"""The unit that travels: a pipeline, its answers and what a run of them left, in one archive."""
+"""Bundles: a pipeline, its answers and the outputs' digests of a run, in one archive."""

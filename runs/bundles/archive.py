@@ -44,12 +44,12 @@ _KEPT = "/+,=@"
 
 
 def member_of(number: int, path: bytes) -> str:
-    """The member that holds a file of the input of that number: ASCII, whatever the file is called."""
+    """Return the ASCII member name for a file of the input with that number."""
     return f"inputs/{number}/{quote(path, safe=_KEPT)}"
 
 
 def path_of(member: str) -> tuple[int, bytes] | None:
-    """The number and the path that `member_of` was given; None for a name that it would not make, or that climbs (S1)."""
+    """Return number and path for a name from `member_of`; None for other or unsafe names (S1)."""
     found = _INPUT.fullmatch(member)
     if found is None or len(member) > LONGEST:
         return None
@@ -60,20 +60,20 @@ def path_of(member: str) -> tuple[int, bytes] | None:
 
 
 def is_folder(name: str) -> bool:
-    """Whether a bundle may say that there is such a folder: archives that were packed again name all of them."""
+    """Return whether a bundle may contain this folder entry: repacked archives list all folders."""
     above = name.removesuffix("/")
     return name != above and (_FOLDER.fullmatch(above) is not None or path_of(above) is not None)
 
 
 def is_member(name: str) -> bool:
-    """Whether a bundle may hold something of that name."""
+    """Return whether a bundle may contain a member of that name."""
     return name in _PLAIN or is_signature_name(name) or path_of(name) is not None
 
 
 BLOCK = 1024 * 1024
 _MOST_DIRECTORY = 32 * 1024 * 1024  # bytes of the list of members, which is held in memory
 _MOST_RATIO = 200
-_SMALL = 1024 * 1024  # a member of this size may be packed as tightly as it likes
+_SMALL = 1024 * 1024  # members up to this size may have any compression ratio
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that zip knows: the same content is the same archive
 _END = struct.Struct("<4s4H2LH")  # APPNOTE.TXT 4.3.16
 _END_64 = struct.Struct("<4sQ2H2L4Q")  # 4.3.14
@@ -95,15 +95,18 @@ _ZIP_ERRORS = (
 
 
 class ArchiveWriter:
-    """A zip file that gets its name with `commit`. Members are stored as they are, so that they come to the same bytes everywhere."""
+    """A reproducible zip file with uncompressed members, renamed to its final name in `commit`."""
 
     def __init__(self, path: Path) -> None:
-        """Raises what `WholeFile` raises."""
+        """Open a temporary file; raises what `WholeFile` raises."""
         self._file = WholeFile(path)
         self._zip = zipfile.ZipFile(self._file.stream, "w", zipfile.ZIP_STORED)
 
     def add(self, name: str, size: int, pieces: Iterable[bytes]) -> str:
-        """One member and the sha256 of what was written; raises `IncompleteError` where there is no room, `RefusedError` for another size."""
+        """Write one member and return its sha256.
+
+        Raises `IncompleteError` if the disk is full, `RefusedError` if the size differs.
+        """
         info = zipfile.ZipInfo(name, _EPOCH)
         info.create_system, info.external_attr, info.file_size = 3, 0o100644 << 16, size
         summed = hashlib.sha256()
@@ -123,7 +126,7 @@ class ArchiveWriter:
         return summed.hexdigest()
 
     def add_folder(self, name: str) -> None:
-        """Say that there is a folder, which may hold nothing."""
+        """Add a folder, which may be empty."""
         info = zipfile.ZipInfo(f"{name}/", _EPOCH)
         info.create_system, info.external_attr = 3, 0o040755 << 16
         try:
@@ -132,7 +135,7 @@ class ArchiveWriter:
             raise self._broken(problem) from None
 
     def commit(self) -> None:
-        """Give it its name, durable; raises `IncompleteError`."""
+        """Rename the file to its final name, durably; raises `IncompleteError`."""
         try:
             self._zip.close()
         except OSError as problem:
@@ -152,16 +155,16 @@ class ArchiveWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError, ValueError):  # what was not committed is thrown away
+        with contextlib.suppress(OSError, ValueError):  # uncommitted files are discarded
             self._zip.close()
         self._file.__exit__(kind, error, trace)
 
 
 class Archive:
-    """A zip file that nobody vouches for. Every method raises `RefusedError` `bad-bundle` for what is not as a bundle is."""
+    """An untrusted zip file. Every method raises `RefusedError` `bad-bundle` if it is not a valid bundle."""
 
     def __init__(self, path: Path) -> None:
-        """Open it and judge its list of members. Raises `NotFoundError`, `AccessError`, `UsageError`, too."""
+        """Open it and check its directory. Also raises `NotFoundError`, `AccessError`, `UsageError`."""
         self.subject = printable(os.fsencode(path))
         self._stack = contextlib.ExitStack()
         try:
@@ -185,7 +188,7 @@ class Archive:
             raise
 
     def read(self, name: str, most: int) -> bytes:
-        """A member of at most so many bytes, whole."""
+        """Read a complete member of at most so many bytes."""
         if name not in self.members:
             self.refuse(f"it has no {name}")
         if self.members[name].file_size > most:
@@ -193,13 +196,13 @@ class Archive:
         return b"".join(self.pieces(name))
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The bytes of a member, never more than it said before."""
+        """Yield the bytes of a member, never more than its declared size."""
         with self._translated(name), self._zip.open(self.members[name]) as stream:
             while piece := stream.read(BLOCK):
                 yield piece
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raise the one error there is."""
+        """Raise the error for an invalid bundle."""
         raise RefusedError(
             "bad-bundle",
             f"this is no bundle that can be used: {reason}",
@@ -208,11 +211,11 @@ class Archive:
         )
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Close the file; safe to call twice."""
         self._stack.close()
 
     def _judge(self) -> None:
-        """Names, kinds, sizes and packing of all members, before a byte of any is read."""
+        """Check names, kinds, sizes and compression of all members before any is read."""
         infos = self._zip.infolist()
         if len(infos) != len({info.filename for info in infos}):
             self.refuse("it has two members of one name")
@@ -220,7 +223,7 @@ class Archive:
             reason = _wrong_with(info)
             if reason:
                 self.refuse(f"the member {printable(info.orig_filename[:200])}: {reason}")
-        # members that share their bytes would be read more often than they are there
+        # members that share their bytes would expand beyond the file's size
         if sum(info.compress_size + 30 + len(info.orig_filename) for info in infos) > self.size:
             self.refuse("its members overlap")
 
@@ -241,7 +244,7 @@ class Archive:
 
 
 def _wrong_with(info: zipfile.ZipInfo) -> str:
-    """Why a member is not read; "" for one that is as a bundle has it."""
+    """Return why a member is not read; "" for a valid one."""
     folder = is_folder(info.orig_filename)
     if not (folder or is_member(info.orig_filename)) or info.filename != info.orig_filename:
         return "bundles have no such member"
@@ -259,9 +262,9 @@ def _wrong_with(info: zipfile.ZipInfo) -> str:
 
 
 def _check_directory(stream: IO[bytes], size: int) -> None:
-    """Raise `BadZipFile` where the list of members would take much memory; `zipfile` reads all of it at once.
+    """Raise `BadZipFile` if the directory would need much memory; `zipfile` reads it at once.
 
-    An archive with a comment, or anything else behind its end, is none of ours.
+    An archive with a comment, or other bytes after its end, is not a bundle.
     """
     stream.seek(max(0, size - _END.size))
     end = stream.read(_END.size)

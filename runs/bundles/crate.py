@@ -17,8 +17,8 @@ from runs.bundles.read import PackedInput, Record, RunFacts
 from runs.model import State
 
 TERMS = "https://w3id.org/ro/terms/workflow-run#"
-_ANY_FORMAT = "application/octet-stream"  # nobody looked into it
-_MOST_RESULTS = 5_000  # beyond, outputs.sha256 alone speaks of them
+_ANY_FORMAT = "application/octet-stream"  # the format is unknown
+_MOST_RESULTS = 5_000  # with more, only outputs.sha256 lists them
 _PROPERTIES = {
     DESCRIPTOR: ("The pipeline as a Boutiques descriptor", "application/json"),
     INVOCATION: ("The answers to the pipeline's questions", "application/json"),
@@ -33,9 +33,9 @@ _PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that was done: `identifier` is the run's, and of a task of a sweep `number` its own.
+    """An executed run or task: `identifier` is the run's id, `number` the task's in a sweep.
 
-    `values` are what that task answers beside the others, `inputs` the members that it was given. Times are RFC 3339.
+    `values` are the task's varying answers, `inputs` the members that it read. Times are RFC 3339.
     """
 
     identifier: str
@@ -51,10 +51,12 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What the metadata is made of. `members` are sizes by name, `inputs` and `outputs` are sha256 and size by name or path.
+    """The data of the metadata. `members` are sizes by name, `inputs` and `outputs` sha256 and size by name
+    or path.
 
-    `published` is RFC 3339, `agent` the account's name. `identities` say by name what is known of inputs that nobody hashed
-    for this. All members lie below `folder`, which is "" or ends in a slash. Of a sweep there are `tasks`, and outputs are called `N/PATH`.
+    `published` is RFC 3339, `agent` the account's name. `identities` maps names to known identities of inputs
+    that were not hashed for this. All members are located below `folder`, which is "" or ends in a slash. A
+    sweep has `tasks`, and its outputs are named `N/PATH`.
     """
 
     record: Record
@@ -72,26 +74,26 @@ class Described:
 
 
 class Crate(Protocol):
-    """What is made of it: entities, which others may name."""
+    """The interface to which entities are added; entities may refer to each other."""
 
     def get(self, identifier: str) -> Any:
-        """The entity of that id, or None."""
+        """Return the entity of that id, or None."""
 
     def file(self, member: str, facts: Mapping[str, Any]) -> Any:
-        """A file of the crate."""
+        """Add a file of the crate."""
 
     def dataset(self, member: str, facts: Mapping[str, Any]) -> Any:
-        """A folder of the crate."""
+        """Add a folder of the crate."""
 
     def entity(self, identifier: str, kind: str, /, **facts: Any) -> Any:
-        """Something that is no file of the crate."""
+        """Add an entity that is no file of the crate."""
 
 
 class Part:
-    """Adds what is told of one run to a crate; what several have in common is there once."""
+    """A run's part of a crate; entities that several runs share are added once."""
 
     def __init__(self, crate: Crate, told: Described, agent: Any) -> None:
-        """Everything but what was done."""
+        """Add everything but the actions."""
         self._crate = crate
         self._told = told
         self._agent = agent
@@ -104,7 +106,7 @@ class Part:
         self._image = self._add_image()
 
     def actions(self) -> list[Any]:
-        """What was done, added, too: nothing, one run, or every task of a sweep."""
+        """Add and return the actions: none, one run, or every task of a sweep."""
         run = self._told.record.run
         if run is None:
             return []
@@ -144,7 +146,7 @@ class Part:
         return self._crate.entity(identifier, "CreateAction", **facts)
 
     def _values(self, done: Action) -> list[Any]:
-        """What a task answers beside the others."""
+        """Add the varying answers of a task."""
         return [
             self._crate.entity(
                 f"#{self._told.folder}{done.number}/{quote(name)}",
@@ -156,7 +158,7 @@ class Part:
         ]
 
     def _tool(self) -> Any:
-        """The pipeline, called by its digest (RFC 6920): a name and a version say less."""
+        """Add the pipeline, identified by its digest (RFC 6920), which is more exact than name and version."""
         pipeline = self._told.pipeline
         digest = base64.urlsafe_b64encode(bytes.fromhex(pipeline.digest)).decode("ascii").rstrip("=")
         identifier = f"ni:///sha-256;{digest}"
@@ -198,7 +200,7 @@ class Part:
         return self._crate.file(self._member(each.member), facts)
 
     def _results_of_tasks(self) -> dict[int, list[Any]]:
-        """By the numbers of tasks; by 0 what stands for those of all."""
+        """Return the results by task number; 0 for those of all tasks."""
         outputs = self._told.outputs
         if len(outputs) > _MOST_RESULTS:
             return {0: list(self._results(outputs))}
@@ -249,18 +251,18 @@ class Part:
 
 
 def _digest_in(identity: str) -> dict[str, str]:
-    """The sha256 of a file, where that is what it is known by."""
+    """Return the sha256 of a file, if its identity is one."""
     kind, _, digest = identity.partition(":")
     return {"sha256": digest} if kind == "sha256" else {}
 
 
 def moment(text: str) -> str:
-    """A time of ours as the profile has it: seconds, and the zone as numbers."""
+    """Format a time as the profile requires: with seconds and a numeric zone."""
     return f"{text[:19]}+00:00"
 
 
 def one_or_all(entities: list[Any]) -> Any:
-    """RO-Crate 1.1 writes a list of one as that one."""
+    """Return a list of one as its single entity (RO-Crate 1.1)."""
     return entities[0] if len(entities) == 1 else entities
 
 
@@ -270,7 +272,7 @@ _LICENSE = "Pipeline, inputs and image keep the licences of their owners; ask wh
 
 
 def write_metadata(told: Described) -> bytes:
-    """The text of ro-crate-metadata.json of a bundle; the same for the same content."""
+    """Return the text of a bundle's ro-crate-metadata.json; the same for the same content."""
     name = f"{told.pipeline.reference}{' at ' + told.record.run.site if told.record.run else ''}"
     words = (
         f"A {'run' if told.record.run else 'call'} of the Boutiques pipeline {printable(told.pipeline.title)},"
@@ -280,7 +282,7 @@ def write_metadata(told: Described) -> bytes:
 
 
 def write_runs_metadata(told: Sequence[Described]) -> bytes:
-    """The same of runs that are only described, each in a folder of its own."""
+    """Return the metadata of exported runs, each in a folder of its own."""
     pipelines = list(dict.fromkeys(each.pipeline.reference for each in told))
     counted = "A run" if len(told) == 1 else f"{len(told)} runs"
     words = f"{counted} of Boutiques pipelines as hibali recorded them: answers, digests of inputs and outputs, times."
@@ -295,7 +297,7 @@ def _text_of(told: Sequence[Described], name: str, description: str) -> bytes:
 
 
 def _harmless(value: Any) -> Any:
-    """The same, shown as it is by whatever shows it: sites, hosts and reasons are words of others (S17)."""
+    """Return the value safe to display: sites, hosts and reasons are untrusted text (S17)."""
     if isinstance(value, str):
         return without_controls(value)
     if isinstance(value, dict):
@@ -304,7 +306,7 @@ def _harmless(value: Any) -> Any:
 
 
 class _Crate:
-    """The library's crate, filled; nothing is read or written."""
+    """The library's crate in memory; no file is read or written."""
 
     def __init__(self) -> None:
         from rocrate.rocrate import ROCrate
@@ -317,7 +319,7 @@ class _Crate:
         }
 
     def generate(self, told: Sequence[Described], name: str, description: str) -> dict[str, Any]:
-        """The whole document."""
+        """Return the whole document."""
         root = self._crate.root_dataset
         root["name"] = name
         root["description"] = description
@@ -335,19 +337,19 @@ class _Crate:
         return document
 
     def get(self, identifier: str) -> Any:
-        """The entity of that id, or None."""
+        """Return the entity of that id, or None."""
         return self._crate.get(identifier)
 
     def file(self, member: str, facts: Mapping[str, Any]) -> Any:
-        """A file of the crate."""
+        """Add a file of the crate."""
         return self._crate.add_file(dest_path=member, properties=dict(facts))
 
     def dataset(self, member: str, facts: Mapping[str, Any]) -> Any:
-        """A folder of the crate."""
+        """Add a folder of the crate."""
         return self._crate.add_dataset(dest_path=member, properties=dict(facts))
 
     def entity(self, identifier: str, kind: str, /, **facts: Any) -> Any:
-        """Something that is no file of the crate."""
+        """Add an entity that is no file of the crate."""
         from rocrate.model.contextentity import ContextEntity
 
         made = ContextEntity(self._crate, identifier, {"@type": kind})

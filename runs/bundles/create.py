@@ -70,20 +70,20 @@ class Content:
 
     @property
     def size(self) -> int:
-        """Of all files together."""
+        """The size of all files together, in bytes."""
         return sum(size for _, size in self.files.values())
 
     @property
     def digests(self) -> dict[str, str]:
-        """The sha256 of each file alone."""
+        """The sha256 of each file."""
         return {member: digest for member, (digest, _) in self.files.items()}
 
 
 def take_content(each: Input, place: Location, on_event: Listener) -> Content:
-    """Hash an input where it lies.
+    """Hash an input at its location.
 
-    Raises `NotFoundError`, `IncompleteError` where a file could not be read, and `RefusedError` where a folder has more
-    than regular files and folders: nobody could say whether another one is the same.
+    Raises `NotFoundError`, `IncompleteError` if a file could not be read, and `RefusedError` if a folder
+    contains entries other than regular files and folders, which cannot be compared.
     """
     name = each.name.encode("utf-8", "surrogateescape")
     files: dict[str, tuple[str, int]] = {}
@@ -114,7 +114,7 @@ def check_unchanged(
     content: Content,
     open_host: Callable[[], RemoteHost],
 ) -> None:
-    """Raise `RefusedError` where an input is not what it was when the run of `site` began, as `recorded` says."""
+    """Raise `RefusedError` if an input changed since the run of `site` began (`recorded`)."""
     kind = recorded.partition(":")[0]
     if kind == "sha256":
         now = ",".join(f"sha256:{digest}" for digest in content.digests.values())
@@ -140,7 +140,7 @@ def check_unchanged(
 
 
 def _now_left(recorded: str, site: Site, content: Content) -> str:
-    """The same identity where the output of another run is as that run left it, and is what was hashed; else another one."""
+    """Return `recorded` if it is another run's unchanged output and was hashed; else another identity."""
     named = read_output_identity(recorded)
     run = part_of(RunStore().load(named.reference.run), named.reference.task) if named else None
     found = find_content(run, site, named) if run and named else None
@@ -148,14 +148,14 @@ def _now_left(recorded: str, site: Site, content: Content) -> str:
     return recorded if same else ""
 
 
-SMALL = 100 * 1024 * 1024  # bytes of inputs of this machine that are taken along unasked
+SMALL = 100 * 1024 * 1024  # bytes of this machine's inputs that are included by default
 _OTHERS = 1000  # members that are no inputs, at most
 Include = Literal["small", "all", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One input, the place where it lies, and what it is."""
+    """An input, its location, and its content."""
 
     input: Input
     place: Location
@@ -164,9 +164,9 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a bundle is made of. `published` is RFC 3339; `left`, `run` and its `image_id` are of a run that has ended.
+    """The parts of a bundle. `published` is RFC 3339; `left`, `run` and `image_id` belong to an ended run.
 
-    `image_file` is the archive of `image`, to be taken along.
+    `image_file` is the archive of `image`, if it is included.
     """
 
     pipeline: Pipeline
@@ -184,7 +184,7 @@ class Parts:
 
 
 def decide_record(parts: Parts) -> Record:
-    """What the bundle says of itself. Raises `RefusedError` for a name that is too long."""
+    """Return the bundle's record. Raises `RefusedError` for a name that is too long."""
     included = _choose(parts)
     inputs = []
     for given in parts.inputs:
@@ -224,7 +224,7 @@ def _too_much(message: str, subject: str) -> RefusedError:
 
 
 def _choose(parts: Parts) -> set[int]:
-    """The numbers of the inputs that travel in the bundle."""
+    """Return the numbers of the inputs that the bundle includes."""
     if parts.include == "all":
         return {given.input.number for given in parts.inputs}
     here = [given for given in parts.inputs if given.place.typed_local]
@@ -238,12 +238,12 @@ def _member(each: Input) -> str:
 
 
 def _where(place: Location) -> str:
-    """Where whoever has the bundle may ask for it."""
+    """Return the location that recipients of the bundle see."""
     return place.text if not place.typed_local else place.path
 
 
 def run_facts(run: Run, image: str) -> RunFacts:
-    """How a run went; `image` is the id of the one that was started, or ""."""
+    """Return the facts of a run; `image` is the id of the image that it used, or ""."""
     return RunFacts(
         id=run.id,
         site=run.site,
@@ -261,7 +261,7 @@ def run_facts(run: Run, image: str) -> RunFacts:
 
 
 def left_facts(left: OutputDigests) -> LeftFacts:
-    """How much it left, and what is wrong with the rest."""
+    """Return the totals and the problems of the outputs."""
     return LeftFacts(len(left.files), left.size, tuple(_problem(each) for each in left.problems))
 
 
@@ -270,7 +270,7 @@ def _problem(each: Failed) -> dict[str, str]:
 
 
 def decide_texts(parts: Parts, record: Record) -> dict[str, bytes]:
-    """Every member but inputs and image, in the order in which they stand there."""
+    """Return every member but inputs and image, in the archive's order."""
     inputs = {name: facts for given in parts.inputs for name, facts in given.content.files.items()}
     left = parts.left.files if parts.left else {}
     texts = {
@@ -312,12 +312,12 @@ def decide_texts(parts: Parts, record: Record) -> dict[str, bytes]:
 
 
 def manifest_of(lines: Iterable[tuple[bytes, str]]) -> bytes:
-    """Names and digests as sha256sum writes them."""
+    """Format names and digests as sha256sum does."""
     return b"".join(write_line(path, digest) for path, digest in lines)
 
 
 def _answers(parts: Parts, record: Record) -> bytes:
-    """The answers as they were given, with the members of the bundle in the place of files, defaults too."""
+    """Return the given answers and defaults, with the bundle's members in the place of files."""
     values = dict(parts.invocation.given)
     members = [each.member for each in record.inputs]
     for identifier, answer in parts.invocation.file_inputs():
@@ -334,19 +334,22 @@ def _answers(parts: Parts, record: Record) -> bytes:
 
 
 def image_name(image: ImageRecord) -> str:
-    """The member that holds an image."""
+    """Return the member name of an image."""
     return f"image{image.extension}"
 
 
 def given_answers(run: Run, run_store: RunStore, pipeline: Pipeline) -> Any:
-    """The answers of a run as they were given; raises `RefusedError` where its pipeline is another one by now, `UsageError` for a sweep."""
+    """Return the original answers of a run.
+
+    Raises `RefusedError` if its pipeline has changed since, `UsageError` for a sweep.
+    """
     require_single(run)
     check_pipeline(run, pipeline)
     return _begun(run, run_store).get("invocation")
 
 
 def require_single(run: Run) -> None:
-    """Raise `UsageError` for a sweep, whose outputs are those of many."""
+    """Raise `UsageError` for a sweep, which has the outputs of many tasks."""
     if run.sweep is not None:
         raise UsageError(
             "no-single-run",
@@ -357,7 +360,7 @@ def require_single(run: Run) -> None:
 
 
 def check_pipeline(run: Run, pipeline: Pipeline) -> None:
-    """Raise `RefusedError` where this is not what was run."""
+    """Raise `RefusedError` if this is not the pipeline that was run."""
     if pipeline.digest != run.spec.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
@@ -376,9 +379,10 @@ def inputs_of_run(
     open_host: Callable[[], RemoteHost],
     on_event: Listener,
 ) -> list[Given]:
-    """The inputs that a run had, hashed where they lie now.
+    """Return the inputs of a run, hashed at their present locations.
 
-    Raises `RefusedError` where one changed since, `NotFoundError` where one is gone, or where nobody wrote down where it lay.
+    Raises `RefusedError` if one changed since, `NotFoundError` if one is gone, or if its location was not
+    recorded.
     """
     recorded = _begun(run, run_store).get("inputs")
     asked = list_inputs(invocation)
@@ -399,7 +403,7 @@ def inputs_of_run(
 
 
 def inputs_of_invocation(invocation: Invocation, settings: Settings, on_event: Listener) -> list[Given]:
-    """The inputs that an invocation names, from the current folder, hashed where they lie."""
+    """Return the inputs that an invocation names, relative to the current folder, hashed in place."""
     found = []
     for each in list_inputs(invocation):
         place = read_location(each.text, settings)
@@ -409,7 +413,7 @@ def inputs_of_invocation(invocation: Invocation, settings: Settings, on_event: L
 
 
 def real_place(place: Location) -> Location:
-    """A local path stands for what it leads to: a link is not taken as a link, and what git-annex keeps elsewhere is got."""
+    """Resolve symlinks of a local path, and get content that git-annex stores elsewhere."""
     if not place.typed_local:
         return place
     bring_here(place.raw)
@@ -418,15 +422,15 @@ def real_place(place: Location) -> Location:
 
 
 def image_of(run: Run, run_store: RunStore) -> str:
-    """The id of the image that a run was started with, 64 hexadecimal digits; "" for none."""
+    """Return the id of the run's image, 64 hexadecimal digits; "" for none."""
     found = [str(record.get("id")) for record in run_store.records(run.id) if record.get("kind") == "image"]
     return found[-1] if found else ""
 
 
 def left_by(run: Run, run_store: RunStore, site: Callable[[], Site]) -> OutputDigests:
-    """The outputs of a run that has ended, of a sweep as `left_by_tasks` names them.
+    """Return the outputs of a run that has ended, for a sweep named as in `left_by_tasks`.
 
-    Raises `TryLaterError` for one that has not ended, or of which nobody knows.
+    Raises `TryLaterError` if it has not ended, or if that is unknown.
     """
     require_end(run)
     if run.sweep is not None:
@@ -443,7 +447,7 @@ def _begun(run: Run, run_store: RunStore) -> dict[str, Any]:
 
 
 def create_bundle(parts: Parts, target: Path, on_event: Listener = ignore) -> Record:
-    """Write the bundle; the same parts make the same bytes. Raises `RefusedError` where an input changed meanwhile."""
+    """Write the bundle; equal parts make equal bytes. Raises `RefusedError` if an input changed meanwhile."""
     record = decide_record(parts)
     texts = decide_texts(parts, record)
     with _local_copies(parts, record, on_event) as copies, ArchiveWriter(target) as archive:
@@ -464,7 +468,7 @@ def create_bundle(parts: Parts, target: Path, on_event: Listener = ignore) -> Re
 
 @contextlib.contextmanager
 def _local_copies(parts: Parts, record: Record, on_event: Listener) -> Iterator[dict[int, Path]]:
-    """Where each included input can be read on this machine; those of sites are pulled first, and gone when all is done."""
+    """Yield the local path of each included input; those of sites are pulled first, and removed at the end."""
     places: dict[int, Path] = {}
     name = f"create-{hashlib.sha256(write_record(record)).hexdigest()}"
     scratch = state_folder() / "bundles" / name
@@ -482,7 +486,7 @@ def _local_copies(parts: Parts, record: Record, on_event: Listener) -> Iterator[
             here = Location(local_site(), text, text, typed_local=True)
             Synchroniser().copy(given.place, here, on_event, checksum=True)
         yield places
-        shutil.rmtree(scratch, ignore_errors=True)  # after a failure the same line goes on with what is there
+        shutil.rmtree(scratch, ignore_errors=True)  # after a failure the same command resumes
 
 
 def _add_input(archive: ArchiveWriter, given: Given, here: Path) -> None:

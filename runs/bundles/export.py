@@ -27,7 +27,7 @@ from runs.request import TaskRequest
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """One run that has ended, its pipeline, and what it left; of a sweep what each of its `tasks` was asked."""
+    """A run that has ended, its pipeline and its outputs; for a sweep the requests of its `tasks`."""
 
     run: Run
     pipeline: Pipeline
@@ -36,7 +36,10 @@ class Exported:
 
 
 def crate_texts(runs: Sequence[Exported], agent: str) -> dict[str, bytes]:
-    """Every file of the crate by its name, the metadata first; pure. Each run has a folder, `agent` is the account's name."""
+    """Return every file of the crate by name, the metadata first; pure.
+
+    Each run has a folder; `agent` is the account's name.
+    """
     described = []
     texts: dict[str, bytes] = {}
     for each in runs:
@@ -102,7 +105,7 @@ def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Descr
 
 
 def _questions(tasks: Sequence[TaskRequest]) -> dict[str, list[str]]:
-    """The ids of the inputs that each text answers in any task."""
+    """Return the ids of the inputs that each text answers in any task."""
     found: dict[str, dict[str, None]] = {}
     for task in tasks:
         for given in list_inputs(task.invocation):
@@ -135,9 +138,9 @@ def _name_of(given: Mapping[str, str]) -> bytes:
 
 
 def write_crate(texts: Mapping[str, bytes], target: Path) -> None:
-    """Write the files into one zip, or into a new folder, whole or not at all.
+    """Write the files into one zip, or into a new folder, completely or not at all.
 
-    Raises `RefusedError` where a folder stands there with something in it, and what keeps it from being written.
+    Raises `RefusedError` if a non-empty folder already exists, and the error if writing fails.
     """
     if target.name.endswith(".zip"):
         with ArchiveWriter(target) as archive:

@@ -49,10 +49,11 @@ _LARGEST_SIGNATURE = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What stands in a bundle, as far as it is text.
+    """The text contents of a bundle.
 
-    `values` are the answers with members in the place of files. `inputs` has for each of the record's the sha256 of its
-    files by their members, `outputs` that of every output by its path. `content` is the sha256 of the manifest, and so of all.
+    `values` are the answers with members in the place of files. `inputs` has, for each input of the record,
+    the sha256 of its files by member, `outputs` that of every output by path. `content` is the sha256 of the
+    manifest, and so of everything.
     """
 
     record: Record
@@ -67,9 +68,9 @@ class Bundle:
 
 
 def read_bundle(archive: Archive, name: str | None = None) -> Bundle:
-    """The texts of a bundle, each checked; inputs and image are not read. `name` is what its pipeline is to be called here.
+    """Read and check the texts of a bundle, but not inputs and image.
 
-    Raises `RefusedError` `bad-bundle` for whatever is not right in it.
+    `name` replaces the pipeline's name here. Raises `RefusedError` `bad-bundle` for an invalid bundle.
     """
     try:
         return _read(archive, name)
@@ -80,7 +81,7 @@ def read_bundle(archive: Archive, name: str | None = None) -> Bundle:
 
 
 def check_contents(archive: Archive, bundle: Bundle) -> None:
-    """Read inputs and image, and compare them with what the bundle says of them."""
+    """Read inputs and image, and compare them with the bundle's digests."""
     for member, digest in large_members(bundle).items():
         summed = hashlib.sha256()
         for piece in archive.pieces(member):
@@ -90,7 +91,7 @@ def check_contents(archive: Archive, bundle: Bundle) -> None:
 
 
 def large_members(bundle: Bundle) -> dict[str, str]:
-    """The sha256 of inputs and image, which are not texts, by their members."""
+    """Return the sha256 of inputs and image, which are not texts, by member."""
     found = {
         name: digest
         for each, files in zip(bundle.record.inputs, bundle.inputs, strict=True)
@@ -141,7 +142,7 @@ def _read(archive: Archive, name: str | None) -> Bundle:
 
 
 def _checked_texts(archive: Archive, sums: Mapping[bytes, str]) -> Iterator[tuple[str, bytes]]:
-    """Every member that the manifest speaks of but the image; what it does not speak of is an input or nothing."""
+    """Yield every text in the manifest; other members are inputs, the image, or invalid."""
     for member in archive.members:
         digest = sums.get(member.encode("ascii"))
         if member == MANIFEST or path_of(member) is not None:
@@ -163,7 +164,7 @@ def _checked_texts(archive: Archive, sums: Mapping[bytes, str]) -> Iterator[tupl
 
 
 def _inputs(archive: Archive, record: Record, sums: Mapping[bytes, str]) -> tuple[Mapping[str, str], ...]:
-    """The files of each input by their members, as the manifest has them and the record counts them."""
+    """Return the files of each input by member, if manifest and record agree."""
     found: list[dict[str, str]] = [{} for _ in record.inputs]
     for path, digest in sums.items():
         member = os.fsdecode(path)
@@ -186,7 +187,7 @@ def _inputs(archive: Archive, record: Record, sums: Mapping[bytes, str]) -> tupl
 
 
 def _nests(names: Iterable[str]) -> bool:
-    """Whether one name lies below another: in this order it would be the next one."""
+    """Return whether one name is located below another: in this order it would be the next one."""
     ordered = sorted(names, key=lambda name: name.replace("/", "\0"))
     return any(below.startswith(name + "/") for name, below in pairwise(ordered))
 
@@ -196,9 +197,10 @@ def _sums(raw: bytes, name: str) -> dict[bytes, str]:
 
 
 def unpack(archive: Archive, bundle: Bundle, site: str) -> Path:
-    """Lay inputs and image into a folder of the state folder, by the names they had; the same for the same bundle and site.
+    """Unpack inputs and image under their original names into a folder of the state folder.
 
-    One process at a time. What was checked before is checked again as it is written. Raises `RefusedError` where there is no room.
+    The folder is the same for the same bundle and site. One process at a time. The contents are verified
+    again while they are written. Raises `RefusedError` if the disk is full.
     """
     final = _folder(bundle, site)
     parent = final.parent
@@ -214,7 +216,7 @@ def unpack(archive: Archive, bundle: Bundle, site: str) -> Path:
             hint="Make room there, or set HIBALI_STATE.",
         )
     partial = parent / f".{final.name}"
-    shutil.rmtree(partial, ignore_errors=True)  # of a call that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     private_folder(partial)
     try:
         for each in bundle.record.inputs:
@@ -233,7 +235,7 @@ def unpack(archive: Archive, bundle: Bundle, site: str) -> Path:
 
 
 def forget(bundle: Bundle, site: str) -> None:
-    """Remove what `unpack` made."""
+    """Remove the folder of `unpack`."""
     shutil.rmtree(_folder(bundle, site), ignore_errors=True)
 
 
@@ -242,7 +244,7 @@ def _folder(bundle: Bundle, site: str) -> Path:
 
 
 def below(files: Mapping[str, str]) -> dict[bytes, str]:
-    """The digests of an input's members by their paths in the input itself, b"" for a single file, whatever it is called."""
+    """Return the digests by path in the input itself, b"" for a single file of any name."""
     return {
         found[1].partition(b"/")[2]: digest
         for member, digest in files.items()
@@ -251,18 +253,18 @@ def below(files: Mapping[str, str]) -> dict[bytes, str]:
 
 
 def place_of(folder: Path, each: PackedInput) -> Path:
-    """Where an included input lies below what `unpack` returned."""
+    """Return the path of an included input in the folder from `unpack`."""
     return folder / _path_here(each.member)
 
 
 def _path_here(member: str) -> Path:
-    """The name it had; the image keeps its member's."""
+    """Return the original path; the image keeps its member's name."""
     found = path_of(member)
     return Path(member) if found is None else Path("inputs", str(found[0]), *os.fsdecode(found[1]).split("/"))
 
 
 def _write(archive: Archive, member: str, digest: str, path: Path) -> None:
-    """No name can lead elsewhere: the folder is new and ours, and holds no links."""
+    """Write a member; no name can leave the folder, which is new, ours, and has no links."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     summed = hashlib.sha256()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -300,7 +302,7 @@ _INPUT = {
 _RUN = dict.fromkeys(("id", "site", "scheduler", "container", "state"), _TEXT)
 _RUN_MORE: dict[str, Any] = {
     **dict.fromkeys(("reason", "host", "created", "started", "ended"), _TEXT),
-    # it is handed on as `--image`, where anything else would be the name of a file
+    # it becomes `--image`, which takes other text as a file name
     "image": {"type": "string", "pattern": r"^(sha256:[0-9a-f]{64})?\Z"},
 }
 _PROBLEM = _object({"path": _TEXT, "code": _TEXT, "message": _TEXT})
@@ -324,9 +326,9 @@ _Facts = TypeVar("_Facts")
 
 @dataclass(frozen=True, slots=True)
 class PackedInput:
-    """One input of the invocation: `member` is its name in the bundle, and in inputs.sha256 where it is not `included`.
+    """An input of the invocation: `member` is its name in the bundle, or in inputs.sha256 if not `included`.
 
-    `type` is `file` or `folder`. `location` is where one that is not included lay, else "".
+    `type` is `file` or `folder`. `location` is where an input that is not included was located, else "".
     """
 
     id: str
@@ -340,7 +342,7 @@ class PackedInput:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """How the run went that a bundle is of. Times are RFC 3339, "" where unknown; `image` is `sha256:ID` or ""."""
+    """The facts of the bundle's run. Times are RFC 3339, "" if unknown; `image` is `sha256:ID` or ""."""
 
     id: str
     site: str
@@ -358,7 +360,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeftFacts:
-    """What the run left: how much, and each of `problems` as `path`, `code` and `message` of what should have been there."""
+    """The outputs' totals, and `problems` with `path`, `code` and `message` of missing outputs."""
 
     files: int
     bytes: int
@@ -367,7 +369,7 @@ class LeftFacts:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All of bundle.json. `name` and `version` are the catalogue's. Without a run nothing was left."""
+    """The content of bundle.json. `name` and `version` are the catalogue's; without a run, no outputs."""
 
     hibali: str
     name: str
@@ -378,7 +380,7 @@ class Record:
     outputs: LeftFacts | None = None
 
     def to_fields(self) -> dict[str, Any]:
-        """As JSON, without `schema` and `kind`."""
+        """Return the JSON fields, without `schema` and `kind`."""
         return {
             "hibali": self.hibali,
             "pipeline": {"name": self.name, "version": self.version, "digest": self.digest},
@@ -391,12 +393,12 @@ class Record:
 
 
 def write_record(record: Record) -> bytes:
-    """The one way to write it: canonical JSON (RFC 8785) and a newline."""
+    """Return canonical JSON (RFC 8785) and a newline."""
     return canonical_json({"schema": 1, "kind": "bundle", **record.to_fields()}) + b"\n"
 
 
 def read_record(raw: bytes, subject: str) -> Record:
-    """The record in bytes nobody vouches for; raises `UsageError`."""
+    """Parse an untrusted record; raises `UsageError`."""
     found = read_json(raw, subject)
     problem = next(_validator().iter_errors(found), None)
     if problem is not None:
@@ -413,7 +415,7 @@ def read_record(raw: bytes, subject: str) -> Record:
 
 
 def _take(kind: type[_Facts], found: Mapping[str, Any]) -> _Facts:
-    """What is known of these facts; later versions may say more."""
+    """Build a record of the known fields; later versions may have more."""
     return kind(**{name: found[name] for name in kind.__slots__ if name in found})  # type: ignore[attr-defined]
 
 

@@ -1,1 +1,1 @@
-"""How each container runtime is started."""
+"""The commands that start tools in each container runtime."""

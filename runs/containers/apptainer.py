@@ -35,7 +35,7 @@ _AT_HOME = 'HOME=$1; export HOME; shift; exec "$@"'
 
 
 class Apptainer(Container):
-    """SIF files, started by their exact path; Docker and OCI archives are built into one."""
+    """SIF files, started by their exact path; Docker and OCI archives are converted to SIF."""
 
     confines = True
     form = "image.sif"
@@ -43,12 +43,12 @@ class Apptainer(Container):
     gpus = frozenset({"nvidia", "amd"})
 
     def __init__(self, name: str) -> None:
-        """`name` is the command, and in capitals the beginning of its variables."""
+        """Set the command's name; in capitals, it is the prefix of its variables."""
         self.name = name
         self.programs = (name,)
 
     def image_name(self, wanted: Wanted | None) -> str:
-        """As Docker names images; one that is a SIF of its own is started under the name it has."""
+        """Return Docker's name of an image; a SIF file of its own keeps its name."""
         if (
             wanted is not None
             and wanted.kind == "singularity"
@@ -58,7 +58,7 @@ class Apptainer(Container):
         return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
-        """Mounts are CSV, so that nearly any path can be written; values go by variables, which are not split."""
+        """Return the line; mounts are CSV for nearly any path, values are variables, which are not split."""
         variables = [f"{self.name.upper()}ENV_{name}={value}" for name, value in task.environment.items()]
         words = ["env", *variables, self.name, "exec" if task.words is None else "run"]
         words += ["--containall", "--cleanenv", "--no-home", "--no-eval", "--no-privs"]
@@ -80,7 +80,7 @@ class Apptainer(Container):
         return f'{_FORGET}{known}{network}exec {quoted(words)} "$@" {quoted(after)}'
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """A SIF is copied, an archive built without root; what is unpacked on the way lies beside the result."""
+        """Copy a SIF, or build an archive without root; temporary files are beside the result."""
         del image
         if kind == SIF:
             return (("cp", "--reflink=auto", "--", archive, result),)

@@ -9,7 +9,7 @@ from runs.containers.base import Container, Task
 
 
 class Bare(Container):
-    """The site decided so; the descriptor's image is not used."""
+    """The site's choice to use no container; the descriptor's image is ignored."""
 
     name = "bare"
     isolates = False
@@ -17,12 +17,12 @@ class Bare(Container):
     gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:
-        """Never one."""
+        """Return "": no image is used."""
         del wanted
         return ""
 
     def start(self, task: Task) -> str:
-        """`env` sets the variables: what a descriptor names is never shell text."""
+        """Return the line, with `env` for variables: a descriptor's values are never shell text."""
         variables = [f"{name}={value}" for name, value in task.environment.items()]
         words = [*(["env", *variables] if variables else []), task.shell, task.command]
         return "exec " + " ".join(shlex.quote(word) for word in words)

@@ -29,7 +29,7 @@ _WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A file or folder of the site that the tool sees read-only at `target`; both absolute."""
+    """A file or folder of the site that is mounted read-only at `target`; both paths are absolute."""
 
     source: str
     target: str
@@ -68,7 +68,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that is there: its id (64 hexadecimal digits) and every digest it is known under (`sha256:...`)."""
+    """An image at the site: its id (64 hexadecimal digits) and all its known digests (`sha256:...`)."""
 
     id: str
     digests: tuple[str, ...] = ()
@@ -102,42 +102,43 @@ class Container(ABC):
 
     @abstractmethod
     def image_name(self, wanted: Wanted | None) -> str:
-        """How the runtime calls the image a pipeline wants; "" where none is used; raises `UsageError`."""
+        """Return the runtime's name of a pipeline's image; "" for none; raises `UsageError`."""
 
     @abstractmethod
     def start(self, task: Task) -> str:
-        """The shell line that becomes the tool: `exec` and words; raises `RefusedError` for a path it cannot be told."""
+        """Return the shell line that becomes the tool (`exec`); raises `RefusedError` for an impossible path."""
 
     def image_argv(self, name: str) -> tuple[str, ...]:
-        """Ask whether the image is at the site; () where the runtime has no store of its own: it is never asked."""
+        """Return the query for an image at the site; () if the runtime has no image store."""
         del name
         return ()
 
     def read_image(self, finished: Finished, name: str) -> Image | None:
-        """The image of that name, or None where it is not there; raises `UsageError` where the runtime is missing."""
+        """Return the image, or None if it is missing; raises `UsageError` without the runtime."""
         del finished, name
         return None
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """Command lines, one after the other, that take an image of that kind and id from an archive at the site.
+        """Return the commands that convert an archive of that kind and image id, in order.
 
-        What they make is `result`, whose folder is theirs alone, or something in the runtime's own store; () where there is none.
+        The result is `result`, in a private folder, or an entry of the runtime's store; () if no conversion
+        exists.
         """
         del archive, result, kind, image
         return ()
 
 
 def load_container(word: str) -> Container:
-    """The container runtime a site names; raises `UsageError` for an unknown word."""
+    """Return the container runtime that a site names; raises `UsageError` for an unknown one."""
     module = load("runs.containers", word)
     found: Container = getattr(module, "CONTAINER", module)
     return found
 
 
 def check_environment(environment: Mapping[str, str], reserved: tuple[str, ...] = ()) -> None:
-    """Raise `RefusedError` for a variable that would reach beyond the tool, or whose name is invalid (S10).
+    """Raise `RefusedError` for variables that affect more than the tool, or invalid names (S10).
 
-    `reserved` are the beginnings of names that belong to the scheduler.
+    `reserved` are prefixes of names that belong to the scheduler.
     """
     for name, value in environment.items():
         if not is_safe_variable(name) or name.startswith(reserved):
@@ -152,7 +153,7 @@ def check_environment(environment: Mapping[str, str], reserved: tuple[str, ...] 
 
 
 def find_consent_reasons(pipeline: Pipeline, container: Container) -> list[str]:
-    """Why this pipeline runs in this container only with the user's consent; none: it needs no consent (S10, S11).
+    """Return why this pipeline needs the user's consent in this container, if it does (S10, S11).
 
     Raises `RefusedError` for container options that are not allowed.
     """
@@ -224,7 +225,7 @@ def _refused(word: str) -> RefusedError:
 
 
 def wrong_kind(container: str, wanted: Wanted) -> UsageError:
-    """The error for an image that a runtime cannot start."""
+    """Return the error for an image that a runtime cannot start."""
     return UsageError(
         "wrong-image-kind",
         f"{container} cannot start an image of type {printable(wanted.kind)}",
@@ -243,7 +244,7 @@ _DENIED = b"permission denied"
 
 
 def quoted(words: Iterable[str]) -> str:
-    """The words as a shell reads them back."""
+    """Quote words for a shell."""
     return " ".join(shlex.quote(word) for word in words)
 
 
@@ -265,7 +266,7 @@ def _csv(field: str) -> str:
 
 
 def unsafe_path(path: str, what: str) -> RefusedError:
-    """The error for a path that cannot be written as this runtime reads mounts."""
+    """Return the error for a path that this runtime's mount syntax cannot express."""
     return RefusedError(
         "unsafe-name",
         f"the container runtime of this site cannot be given a path with {what}",
@@ -291,9 +292,10 @@ _GIVEN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
 
 
 def handed_on(task: Task, each: str) -> str:
-    """Shell lines that hand on what only the job knows, each variable `$name` with its `$value` by `each`; "" where it is nothing.
+    """Return shell lines that pass the variables known only inside the job, formatted by `each`; "" if none.
 
-    A clean environment (S10) is without them, and then a task would not know which one it is, or which GPUs are its own.
+    Each has `$name` and `$value`. A clean environment (S10) lacks them, and then a task would know neither
+    its number nor its GPUs.
     """
     launched = (*_LAUNCHED, *task.launched) if task.tasks > 1 else ()
     wanted = (*launched, *(_GIVEN if task.gpus else ()))
@@ -309,14 +311,17 @@ done
 
 
 def alone_or_together(task: Task) -> tuple[str, ...]:
-    """For Docker and Podman: one container has a name of its own and no network; those of several tasks share the node's."""
+    """Return Docker's and Podman's options: no network for a single task, the node's for several."""
     if task.tasks == 1:
         return (f"--name=hibali-{task.run}", "--network=none")
     return ("--network=host", "--ipc=host")
 
 
 def without_network(options: str) -> str:
-    """Shell lines that leave these options in `$@`, unless the site forbids network namespaces altogether (namespaces(7))."""
+    """Return shell lines that put these options into `$@`, unless the site has no network namespaces.
+
+    See namespaces(7).
+    """
     return f"""\
 set --
 [ "$(cat /proc/sys/user/max_net_namespaces 2>/dev/null)" = 0 ] || set -- {options}
@@ -324,7 +329,7 @@ set --
 
 
 def docker_name(runtime: str, wanted: Wanted | None) -> str:
-    """`image` with its `index` before it, where that is a host; a `docker://` before either is dropped."""
+    """Return `image` with its `index` before it if that is a host, without a leading `docker://`."""
     if wanted is None:
         raise UsageError(
             "no-image",
@@ -343,7 +348,7 @@ def docker_name(runtime: str, wanted: Wanted | None) -> str:
 
 
 def read_inspected(runtime: str, finished: Finished) -> Image | None:
-    """What `image inspect` says: its id is what is started, its digests are what a descriptor can name."""
+    """Parse `image inspect`: the id is started, and the digests are those that a descriptor can name."""
     check_answered(runtime, finished)
     if finished.exit_code != 0:
         if any(words in finished.stderr.lower() for words in _ABSENT):
@@ -368,7 +373,7 @@ def read_inspected(runtime: str, finished: Finished) -> Image | None:
 
 
 def check_answered(runtime: str, finished: Finished) -> None:
-    """Raise `UsageError` where there is no such program at the site."""
+    """Raise `UsageError` if the program is missing at the site."""
     if finished.exit_code == 127:
         raise UsageError(
             "no-runtime",
@@ -379,9 +384,9 @@ def check_answered(runtime: str, finished: Finished) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The image to start: its id, or where it lies as the file or folder the runtime takes.
+    """The image to start: its id, or the path of the file or folder that the runtime takes.
 
-    `environment` and `entrypoint` are the image's own, known only where the runtime does not know them by itself.
+    `environment` and `entrypoint` are the image's own, set only if the runtime does not read them itself.
     """
 
     image: str

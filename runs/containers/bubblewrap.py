@@ -23,7 +23,7 @@ _KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/
 
 
 class Bubblewrap(Container):
-    """Unpacked Docker images, started without a daemon and without a network; every path is a word of its own."""
+    """Unpacked Docker images, started without daemon and network; every path is a separate argument."""
 
     name = "bubblewrap"
     programs = ("bwrap", "tar")
@@ -35,11 +35,11 @@ class Bubblewrap(Container):
     gpus = frozenset({"amd"})  # of NVIDIA's the driver's libraries would have to be the host's
 
     def image_name(self, wanted: Wanted | None) -> str:
-        """As Docker names images."""
+        """Return Docker's name of an image."""
         return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
-        """One long line."""
+        """Return one long line."""
         words = [
             "bwrap",
             *(f"--unshare-{each}" for each in ("user-try", "pid", "uts", "cgroup-try")),
@@ -72,14 +72,14 @@ class Bubblewrap(Container):
         return f'{network}{known}exec {quoted(words)} "$@" -- {quoted(after)}'
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """The flat tar is unpacked as the user's own files; tar(1) follows no symlinks that it made."""
+        """Unpack the flat tar as the user's own files; tar(1) follows no symlinks that it made."""
         del kind, image
         unpack = ("tar", "--extract", "--no-same-owner", "--delay-directory-restore")
         return (("mkdir", result), (*unpack, f"--file={archive}", f"--directory={result}"))
 
 
 def _devices(task: Task) -> tuple[str, ...]:
-    """The GPUs as ROCm's own guide for containers lists their devices, and what several tasks share."""
+    """Return the GPU devices as in ROCm's guide for containers, and those that several tasks share."""
     found: tuple[str, ...] = ()
     if task.gpus:
         found += ("--dev-bind", "/dev/kfd", "/dev/kfd", "--dev-bind", "/dev/dri", "/dev/dri")

@@ -19,7 +19,7 @@ _USER = "USER=${USER:-$(id -un)}\nexport USER\n"
 
 
 class Charliecloud(Container):
-    """Flattened Docker images. What is bound can be written, so that inputs are copies of this run's own."""
+    """Flattened Docker images. Binds are writable, so the run gets its own copies of inputs."""
 
     name = "charliecloud"
     programs = ("ch-run", "ch-convert")
@@ -34,11 +34,11 @@ class Charliecloud(Container):
     )  # it shows the host's devices; ch-fromhost(1) puts NVIDIA's libraries into images that can be written
 
     def image_name(self, wanted: Wanted | None) -> str:
-        """As Docker names images."""
+        """Return Docker's name of an image."""
         return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
-        """One long line. ch-run wants $USER, and takes one pair of single quotes off every value."""
+        """Return one long line. ch-run needs $USER, and removes one pair of single quotes from every value."""
         words = ["ch-run", "--private-tmp", "--unset-env=*", "--env-no-expand"]
         words.append(_bind(task.work, task.sees_work))
         words += [_bind(bind.source, bind.target) for bind in task.binds]
@@ -51,14 +51,14 @@ class Charliecloud(Container):
         return f'{_USER}set --\n{known}exec {quoted(words)} "$@" {quoted(after)}'
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """From the flat tar by ch-convert(1), which wants the names it knows formats by."""
+        """Convert the flat tar with ch-convert(1), which detects formats by file names."""
         del kind, image
         folder = result.rpartition("/")[0]
         return (("ch-convert", "-i", "tar", "-o", "squash", "--tmp", folder, archive, result),)
 
 
 def _bind(source: str, target: str) -> str:
-    """`--bind=SRC:DST` has no way to write a colon."""
+    """Format `--bind=SRC:DST`, which cannot contain a colon in a path."""
     for path in (source, target):
         if ":" in path:
             raise unsafe_path(path, "a colon")

@@ -27,7 +27,7 @@ _GPUS = {
 
 
 class Docker(Container):
-    """Docker images, started by a daemon that maps no users: the tool has the numbers of the account."""
+    """Docker images, started by a daemon that maps no users: the tool has the account's numeric ids."""
 
     name = "docker"
     programs = ("docker",)
@@ -36,11 +36,11 @@ class Docker(Container):
     gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:
-        """As Docker names images."""
+        """Return Docker's name of an image."""
         return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
-        """One long line; mounts are CSV, so that any path can be written."""
+        """Return one long line; mounts are CSV, so that paths may contain any character."""
         words = [
             "docker",
             "run",
@@ -69,16 +69,16 @@ class Docker(Container):
         return f'set --\n{known}exec {quoted(words)} --user="$(id -u):$(id -g)" "$@" {quoted(after)}'
 
     def image_argv(self, name: str) -> tuple[str, ...]:
-        """`inspect` looks at what is stored there and pulls nothing."""
+        """Return `inspect`, which queries local images and pulls nothing."""
         return ("docker", "image", "inspect", name)
 
     def read_image(self, finished: Finished, name: str) -> Image | None:
-        """By the answer alone."""
+        """Parse the answer only."""
         del name
         return read_inspected(self.name, finished)
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """What `docker save` writes is loaded."""
+        """Load an archive from `docker save`."""
         del result, kind, image
         return (("docker", "load", "--quiet", f"--input={archive}"),)
 

@@ -41,11 +41,11 @@ class Podman(Container):
     gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:
-        """As Docker names images."""
+        """Return Docker's name of an image."""
         return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
-        """One long line; mounts are CSV, so that any path can be written."""
+        """Return one long line; mounts are CSV, so that paths may contain any character."""
         words = [
             "podman",
             "run",
@@ -73,16 +73,16 @@ class Podman(Container):
         return f'{_OWN_USER}{known}exec {quoted(words)} "$@" {quoted(after)}'
 
     def image_argv(self, name: str) -> tuple[str, ...]:
-        """`inspect` looks at what is stored there and pulls nothing."""
+        """Return `inspect`, which queries local images and pulls nothing."""
         return ("podman", "image", "inspect", "--format=json", name)
 
     def read_image(self, finished: Finished, name: str) -> Image | None:
-        """By the answer alone."""
+        """Parse the answer only."""
         del name
         return read_inspected(self.name, finished)
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """Docker and OCI archives are loaded."""
+        """Load a Docker or OCI archive."""
         del result, kind, image
         return (("podman", "load", "--quiet", f"--input={archive}"),)
 

@@ -29,7 +29,7 @@ _SPLITS = {
 
 
 class Sarus(Container):
-    """Docker images in Sarus's own repository. It gives the host's network, own user and no capabilities by itself."""
+    """Docker images in Sarus's repository, with the host's network, the own user and no capabilities."""
 
     name = "sarus"
     programs = ("sarus",)
@@ -38,7 +38,7 @@ class Sarus(Container):
     gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:
-        """As Docker names images."""
+        """Return Docker's name of an image."""
         return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
@@ -59,12 +59,12 @@ class Sarus(Container):
         return f'set --\n{known}exec env -i PATH="$PATH" HOME="$HOME" "$@" {quoted(words)}'
 
     def image_argv(self, name: str) -> tuple[str, ...]:
-        """It lists all it has."""
+        """List all images."""
         del name
         return ("sarus", "images")
 
     def read_image(self, finished: Finished, name: str) -> Image | None:
-        """Only what was loaded under its id is known for what it is: other names may be anything."""
+        """Return only images that were loaded under their id: other names do not identify the content."""
         check_answered(self.name, finished)
         for line in finished.stdout.decode("utf-8", "replace").splitlines():
             ours = _OURS.match(line)
@@ -73,14 +73,14 @@ class Sarus(Container):
         return None
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """What `docker save` wrote is loaded under the image's id; what is unpacked on the way lies in our folder."""
+        """Load an archive from `docker save` under the image's id; temporary files are in our folder."""
         del kind
         folder = result.rpartition("/")[0]
         return (("sarus", "load", f"--temp-dir={folder}", archive, f"hibali-{image}"),)
 
 
 def _mount(source: str, target: str, *more: str) -> str:
-    """Sarus splits at commas and knows no quotes."""
+    """Format a mount; Sarus splits at commas and supports no quotes."""
     for path in (source, target):
         for letter, what in _SPLITS.items():
             if letter in path:

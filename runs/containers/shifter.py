@@ -40,7 +40,7 @@ class Shifter(Container):
     gpus = frozenset({"nvidia", "amd"})
 
     def image_name(self, wanted: Wanted | None) -> str:
-        """As Docker names images."""
+        """Return Docker's name of an image."""
         return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
@@ -74,11 +74,11 @@ class Shifter(Container):
         return f'{head} {quoted(variables)} "$shifter" {quoted(words)}'
 
     def image_argv(self, name: str) -> tuple[str, ...]:
-        """The gateway looks up an id as it does a name."""
+        """Query the gateway, which accepts an id as a name."""
         return ("shifterimg", "lookup", f"docker:{name.removeprefix('sha256:')}")
 
     def read_image(self, finished: Finished, name: str) -> Image | None:
-        """It prints the id of an image that is there."""
+        """Parse the id of an available image."""
         del name
         check_answered("shifterimg", finished)
         lines = finished.stdout.decode("utf-8", "replace").split()
@@ -86,7 +86,7 @@ class Shifter(Container):
         return Image(found) if found and finished.exit_code == 0 else None
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """There are no archives."""
+        """Return (): there are no archives."""
         del archive, result, kind, image
         return ()
 

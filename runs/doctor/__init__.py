@@ -1,1 +1,1 @@
-"""A site looked at from its name to a job, one step after the other, and what to do about the first that fails."""
+"""Check a site step by step, from its name to a test job, and suggest a fix for the first failure."""

@@ -56,7 +56,7 @@ _OF_LOGINS = frozenset(
 
 
 def reach(walk: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
-    """The machine there, or None where a step on the way failed. Logs in once, and makes one connection before."""
+    """Return the host, or None if a step failed. Logs in once, after one test connection."""
     if site.ssh is None:
         return _start_here(walk, site, on_event)
     try:
@@ -81,7 +81,7 @@ def _start_here(walk: StepList, site: Site, on_event: Listener) -> RemoteHost | 
 
 
 def _look_from_here(walk: StepList, ssh: SshSettings, says: dict[str, str]) -> bool:
-    """The steps that need no login; where ssh goes another way than straight, they are left to it."""
+    """Check the steps without a login; skip them if ssh uses a proxy or jump host."""
     way = goes_straight(says)
     if way:
         walk.skip(LOGIN_STEPS[:2], way)
@@ -145,7 +145,7 @@ def _judge_failure(walk: StepList, problem: HibaliError, known: bool | None) -> 
     walk.fault("transport", problem)
 
 
-PATIENCE_SECONDS = 300.0  # in the queue: longer, and the job is taken back
+PATIENCE_SECONDS = 300.0  # in the queue; after that, the job is cancelled
 _DESCRIPTOR = b"""{
  "name": "hibali-doctor", "tool-version": "1", "schema-version": "0.5",
  "description": "Says where it ran.",
@@ -156,7 +156,7 @@ _DESCRIPTOR = b"""{
 
 
 def foretold_script(site: Site) -> str:
-    """The script of such a job, as it would be submitted."""
+    """Return the test job's script, as it would be submitted."""
     return prepare_dry_run(_request(site), new_identifier()).job_script
 
 
@@ -168,7 +168,7 @@ def run_job(
     on_event: Listener,
     patience: float = PATIENCE_SECONDS,
 ) -> None:
-    """The step `job`; its folder is removed again, and the work folder where it was not there before."""
+    """Run the step `job`; remove its folder, and the work folder if it did not exist before."""
     run_store = RunStore()
     work = host.expand(work_path(site))
     is_new = host.stat(work) is None
@@ -194,7 +194,7 @@ def run_job(
 
 
 def _request(site: Site) -> Request:
-    """Without a container: whatever image it would take, the site need not have it."""
+    """Return a request without a container, because the site need not have any image."""
     pipeline = read_descriptor(_DESCRIPTOR, "hibali doctor")
     site = replace(site, container=ContainerSettings(), fast=None)
     workload = Workload(pipeline, check_invocation(pipeline, {}), name="doctor")
@@ -202,7 +202,7 @@ def _request(site: Site) -> Request:
 
 
 def _follow(run: Run, site: Site, host: RemoteHost, run_store: RunStore, patience: float) -> Run:
-    """The run when it has ended, or when patience is over."""
+    """Return the run when it has ended, or after `patience` seconds."""
     began = time.monotonic()
     wait = 0.2 if run.placement.scheduler == "direct" else 1.0
     while not run.state.ended and time.monotonic() - began < patience:
@@ -258,7 +258,7 @@ _CONTENT = b"hibali asks whether this can be written\n"
 
 
 def look_at_machine(walk: StepList, site: Site, host: RemoteHost) -> None:
-    """All steps; nothing is left behind."""
+    """Run all steps; remove all files that they create."""
     try:
         _look_at_roots(walk, site, host)
         apart = _try_writing(walk, site, host)
@@ -266,7 +266,7 @@ def look_at_machine(walk: StepList, site: Site, host: RemoteHost) -> None:
         _look_at_room(walk, site, host)
         _ask_scheduler(walk, site, host)
         _ask_container(walk, site, host)
-    except HibaliError as problem:  # the line was lost half-way
+    except HibaliError as problem:  # the connection was lost
         done = {step.name for step in walk.steps}
         left = [name for name in MACHINE_STEPS if name not in done]
         walk.fault(left[0] if left else MACHINE_STEPS[-1], problem)
@@ -295,7 +295,7 @@ def _look_at_roots(walk: StepList, site: Site, host: RemoteHost) -> None:
 
 
 def _try_writing(walk: StepList, site: Site, host: RemoteHost) -> float | None:
-    """The step `writes`; returns how far the clock of the last place is ahead of ours, in seconds, None where nothing was written."""
+    """Run the step `writes`; return the lead of the last clock in seconds, None if nothing was written."""
     places = {"work": work_path(site)}
     if site.default_root not in site.read_only:
         places = {"default_root": site.roots[site.default_root] if site.default_root else "~", **places}
@@ -323,7 +323,7 @@ def _with_hint(problem: HibaliError, message: str, hint: str) -> HibaliError:
 
 
 def _nearest_folder(host: RemoteHost, path: bytes) -> bytes:
-    """The folder itself, or the nearest above it that is there: making it is for whoever needs it."""
+    """Return the folder, or its nearest existing parent, because missing roots are created when needed."""
     while path.strip(b"/"):
         found = host.stat(path)
         if found is not None and found.kind is Kind.FOLDER:
@@ -335,7 +335,7 @@ def _nearest_folder(host: RemoteHost, path: bytes) -> bytes:
 
 
 def _write_and_remove(host: RemoteHost, site: Site, above: bytes) -> float | None:
-    """Write a file in a folder of our own name, read it back, remove both; returns what `_try_writing` does."""
+    """Write a file in a new folder, read it, remove both; return what `_try_writing` does."""
     folder = above.rstrip(b"/") + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
     subject = f"{site.name}:{printable(above)}"
     host.make_folder(folder, exclusive=True)
@@ -356,7 +356,7 @@ def _write_and_remove(host: RemoteHost, site: Site, above: bytes) -> float | Non
 
 
 def apart_by(there: float, before: float, after: float) -> float:
-    """How far a clock is ahead of ours that showed `there` between two moments here, at least; pure. A second is its grain."""
+    """Return the least lead in seconds of a clock that showed `there`; pure, resolution 1 s."""
     if there < before - 1.0:
         return there - before
     return max(0.0, there - after)
@@ -390,7 +390,7 @@ def _look_at_room(walk: StepList, site: Site, host: RemoteHost) -> None:
         except HibaliError as problem:
             if problem.transient:
                 raise
-            continue  # whether it is a place at all was looked at before
+            continue  # an earlier step checked that it exists
         amounts = (("bytes", space.free_bytes, _LITTLE_BYTES), ("inodes", space.free_inodes, _LITTLE_INODES))
         for key, free, least in amounts:
             if free is None:
@@ -444,7 +444,7 @@ def _ask_once(site: Site, host: RemoteHost, scheduler: Scheduler, words: tuple[s
 
 
 def _foretell(site: Site, host: RemoteHost) -> str:
-    """When a small job with the site's account and partition would start; what the scheduler refuses it with is raised."""
+    """Return when a small job with the site's account and partition would start; raise its rejection."""
     scheduler = load_scheduler(site.scheduler.name if site.scheduler else "direct")
     words = scheduler.start_argv()
     if not words or not isinstance(host, KnowsPrograms):
@@ -479,5 +479,5 @@ def _ask_container(walk: StepList, site: Site, host: RemoteHost) -> None:
 
 
 def _which(host: RemoteHost, programs: tuple[str, ...]) -> Mapping[str, str | None]:
-    """Behind a gate only an answer shows that a word is allowed."""
+    """Find programs; behind a forced command only an answer shows that a command is allowed."""
     return host.which(programs) if isinstance(host, KnowsPrograms) and programs else {}

@@ -24,7 +24,7 @@ from hibali.text import printable
 
 
 class Verdict(StrEnum):
-    """How a step ended."""
+    """The result of a step."""
 
     OK = "ok"
     WARNING = "warning"
@@ -34,7 +34,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: what was found, and what to do where that is not as it should be; `problem` is there for a fault."""
+    """A step with its finding and, if needed, a fix; `problem` is set for a fault."""
 
     name: str
     verdict: Verdict
@@ -45,26 +45,26 @@ class Step:
 
 @dataclass(slots=True)
 class StepList:
-    """The steps so far; `on_event` hears of each as soon as it is over."""
+    """The steps so far; `on_event` receives each one when it ends."""
 
     on_event: Callable[[Step], None]
     steps: list[Step] = field(default_factory=list)
 
     def ok(self, name: str, found: str) -> None:
-        """It is as it should be."""
+        """Add a step that succeeded."""
         self._add(Step(name, Verdict.OK, found))
 
     def warn(self, name: str, found: str, fix: str) -> None:
-        """It works, and somebody should know."""
+        """Add a step that works, with a warning."""
         self._add(Step(name, Verdict.WARNING, found, fix))
 
     def fault(self, name: str, problem: HibaliError) -> None:
-        """It does not work."""
+        """Add a step that failed."""
         subject = f"{problem.subject}: " if problem.subject else ""
         self._add(Step(name, Verdict.FAULT, f"{subject}{problem.message}", problem.hint, problem))
 
     def skip(self, names: Sequence[str], because: str) -> None:
-        """They were not tried."""
+        """Add steps that were not tried."""
         for name in names:
             self._add(Step(name, Verdict.NOT_TRIED, because))
 
@@ -73,11 +73,11 @@ class StepList:
         self.on_event(step)
 
     def has_fault(self, name: str) -> bool:
-        """Whether a step of this name failed."""
+        """Return whether a step of this name failed."""
         return any(step.name == name and step.verdict is Verdict.FAULT for step in self.steps)
 
     def worst(self) -> HibaliError | None:
-        """The problem that stands for all: access first, because waiting does not heal it; then what may pass; None without a fault."""
+        """Return the main problem, or None: access first, because waiting does not solve it."""
         problems = [step.problem for step in self.steps if step.problem is not None]
         return min(problems, key=_order, default=None)
 
@@ -93,7 +93,10 @@ _GREETING_BYTES = 255  # RFC 4253, 4.2
 
 
 def ask_ssh(command: Sequence[str], host: str) -> dict[str, str]:
-    """What ssh would do to reach a host (ssh(1), -G); empty where this ssh cannot tell. Raises `UsageError`, `NotFoundError`."""
+    """Return ssh's settings for a host (ssh(1), -G), empty if this ssh has none.
+
+    Raises `UsageError`, `NotFoundError`.
+    """
     told = subprocesses.run([*command, "-G", "--", host], timeout=15)
     if told.exit_code == 0:
         return read_told(told.stdout.decode("utf-8", "replace"))
@@ -105,7 +108,7 @@ def ask_ssh(command: Sequence[str], host: str) -> dict[str, str]:
 
 
 def find_addresses(walk: StepList, host: str, port: int) -> bool:
-    """The step `name`; returns whether there are any."""
+    """Run the step `name`; return whether the host has addresses."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as problem:
@@ -126,7 +129,7 @@ def find_addresses(walk: StepList, host: str, port: int) -> bool:
 
 
 def goes_straight(says: dict[str, str]) -> str:
-    """Why ssh does not go there directly, so that nothing can be seen without it; "" where it does."""
+    """Return why ssh does not connect directly, so that a check without ssh is impossible; "" if it does."""
     jump, proxy = says.get("proxyjump", "none"), says.get("proxycommand", "none")
     if jump != "none" or proxy != "none":
         return f"ssh goes through {jump if jump != 'none' else 'a ProxyCommand'}"
@@ -134,13 +137,13 @@ def goes_straight(says: dict[str, str]) -> str:
 
 
 def ssh_address(says: dict[str, str], host: str) -> tuple[str, int]:
-    """The name and the port that ssh would connect to."""
+    """Return the host name and port that ssh would connect to."""
     port = says.get("port", "22")
     return says.get("hostname", host.rpartition("@")[2]), int(port) if port.isdigit() else 22
 
 
 def connect_once(walk: StepList, host: str, port: int, *, greets: str = "", step: str = "connection") -> bool:
-    """The step of `greeted`; returns whether it was well."""
+    """Run the step of `greeted`; return whether it succeeded."""
     found = greeted(walk, host, port, greets=greets, step=step)
     if found:
         walk.ok(step, found)
@@ -148,9 +151,9 @@ def connect_once(walk: StepList, host: str, port: int, *, greets: str = "", step
 
 
 def greeted(walk: StepList, host: str, port: int, *, greets: str = "", step: str) -> str:
-    """One TCP connection, which is closed again; a server's first line has to begin with `greets`.
+    """Open and close one TCP connection; a server's first line must begin with `greets`.
 
-    Returns what there is to say of it; empty where `step` was told as a fault.
+    Returns the finding; empty if `step` failed and its fault was added.
     """
     subject = f"{host} port {port}"
     began = time.monotonic()
@@ -189,7 +192,7 @@ def _wrong_greeting(greets: str, said: str, subject: str) -> TryLaterError:
 
 
 def _read_greeting(line: socket.socket, greets: str) -> str:
-    """The first line that begins so; others may come before an ssh server's (RFC 4253, 4.2)."""
+    """Return the first line with this prefix; others may precede an ssh server's (RFC 4253, 4.2)."""
     said = bytearray()
     with line.makefile("rb") as stream:
         while len(said) < 20 * _GREETING_BYTES:
@@ -201,7 +204,7 @@ def _read_greeting(line: socket.socket, greets: str) -> str:
 
 
 def knows_key(says: dict[str, str], host: str) -> bool | None:
-    """Whether a known_hosts file has a key of the host that ssh's settings name; None where nobody can tell."""
+    """Return whether a known_hosts file in ssh's settings has the host's key; None if unknown."""
     if shutil.which("ssh-keygen") is None or says.get("knownhostscommand", "none") != "none":
         return None
     name, port = says.get("hostname", host), says.get("port", "22")
@@ -219,7 +222,7 @@ def knows_key(says: dict[str, str], host: str) -> bool | None:
 
 
 def missing_program(site: str, program: str) -> NotFoundError:
-    """The error for a program that the site's account does not find."""
+    """Return the error for a program that the site's account does not find."""
     return NotFoundError(
         "no-such-program",
         f"{program} is not found there in a login without a terminal",
@@ -232,7 +235,7 @@ _GRIDFTP_PORT = 2811  # IANA: gsiftp
 
 
 def look_beside(walk: StepList, site: Site, on_event: Listener) -> None:
-    """The steps of whatever the site has; no login by ssh is made."""
+    """Run the site's steps that need no ssh login."""
     if site.ssh is not None and site.ssh.data_host not in {None, site.ssh.host}:
         _look_at_data_host(walk, site.ssh, str(site.ssh.data_host))
     if site.ssh is not None and site.gridftp is not None and site.gridftp.wants_proxy:
@@ -242,7 +245,7 @@ def look_beside(walk: StepList, site: Site, on_event: Listener) -> None:
 
 
 def look_at_proxy(walk: StepList, ssh: SshSettings, subject: str) -> bool:
-    """The step `proxy`, once; returns whether it is good for a login, as far as can be told."""
+    """Run the step `proxy` once; return whether it seems valid for a login."""
     if any(step.name == "proxy" for step in walk.steps):
         return not walk.has_fault("proxy")
     try:
@@ -260,7 +263,7 @@ def look_at_proxy(walk: StepList, ssh: SshSettings, subject: str) -> bool:
 
 
 def _look_at_data_host(walk: StepList, ssh: SshSettings, host: str) -> None:
-    """Its name, connection and key: data comes by logins of its own, which are not made here."""
+    """Check the data host's name, connection and key, without a login."""
     step = "data host"
     try:
         says = ask_ssh(ssh.command, host)
@@ -283,7 +286,7 @@ def _look_at_data_host(walk: StepList, ssh: SshSettings, host: str) -> None:
 
 
 def _look_at_gridftp(walk: StepList, ssh: SshSettings, url: str) -> None:
-    """Its proxy, and whether a server greets there; a login is made when files go."""
+    """Check the proxy, and the server's greeting, without a login."""
     parts = urlsplit(url)
     if look_at_proxy(walk, ssh, url):
         port = parts.port or _GRIDFTP_PORT
@@ -293,7 +296,7 @@ def _look_at_gridftp(walk: StepList, ssh: SshSettings, url: str) -> None:
 
 
 def look_at_collection(walk: StepList, site: Site, on_event: Listener) -> None:
-    """Whether Globus lets us in, and whether the collection shows what it holds."""
+    """Check the login to Globus, and whether the collection can be listed."""
     facts: dict[str, str | int | bool] = {}
     try:
         load("transfers.stores", "globus").check(site, facts, on_event=on_event)

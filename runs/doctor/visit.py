@@ -29,7 +29,7 @@ _OF_BUCKETS = frozenset({"no-such-bucket", "wrong-endpoint"})
 
 
 def look_at_bucket(walk: StepList, site: Site, on_event: Listener) -> None:
-    """All steps; the small objects that are written are removed again."""
+    """Run all steps; remove the small objects that they write."""
     assert site.s3 is not None
     try:
         endpoint = find_endpoint(site.s3, site.name)
@@ -97,7 +97,7 @@ def _look_inside(walk: StepList, site: Site, requests: Requests, access: str) ->
 
 
 def _ask(requests: Requests) -> tuple[Answer, bool]:
-    """One page of one name, with an answer whose body has a reason; and whether it was given."""
+    """List one page of one name; return the answer, and whether it was a success."""
     query = {"list-type": "2", "max-keys": "1"} if requests.bucket else {}
     try:
         return requests.ask("GET", query=query), True
@@ -176,7 +176,7 @@ _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
 
 
 def visit(walk: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
-    """Walk through all steps of a site of this kind; with `job` to the end of a job. Raises nothing but a bug."""
+    """Run all steps of a site of this kind, with `job` including a test job. Catches all but bugs."""
     try:
         require_built(site)
     except HibaliError as problem:
@@ -233,7 +233,7 @@ def _look_at_web(walk: StepList, site: Site, on_event: Listener) -> None:
 
 
 def _look_at_store(walk: StepList, site: Site, on_event: Listener) -> None:
-    """The steps of any store: whether it answers, and takes files."""
+    """Check that a store responds and accepts files."""
     facts: dict[str, str | int | bool] = {}
     try:
         check_store(site, facts, on_event=on_event)

@@ -1,11 +1,11 @@
 """Run tasks inside an allocation with HyperQueue; sent to the site, Python 3.9, standard library only.
 
-`python3 -I - --check LIBRARY SHA256` says whether HyperQueue can be loaded there. `python3 -I program.py JOB MASK`, in the folder of a
-chunk, runs what is left of its `tasks`: each that has no record of its own end, at most as many at once as the allocation has
-cores. It ends with 0 when all of them have ended, with 75 when something is left for the next allocation.
-
-What it did is in `journal.jsonl` there, each line on disk before it goes on: which tasks began, which ended, and which left no
-record although they are over. The truth about an end is the task's own `exit.json`.
+`python3 -I - --check LIBRARY SHA256` checks whether HyperQueue can be loaded there. `python3 -I program.py
+JOB MASK`, in the folder of a chunk, runs those of its `tasks` that have no exit record of a complete end, at
+most as many at once as the allocation has cores. The exit code is 0 when all of them have ended, 75 when
+tasks remain for the next allocation.
+It writes `journal.jsonl` there, each line synced to disk before it continues: the tasks that began, that
+ended, and that are over without a record. The task's own `exit.json` decides how it ended.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from types import SimpleNamespace
 from typing import Any
 
 LEFT, BROKEN = 75, 70  # sysexits.h: EX_TEMPFAIL, EX_SOFTWARE
-ENDS = frozenset(("", "cancel"))  # what a record says in place of a signal when the tool ended by itself
-JOURNAL_SECONDS = 0.25  # what happens within them is one line, and one fsync
+ENDS = frozenset(("", "cancel"))  # values of `signal` in a record if the tool ended by itself
+JOURNAL_SECONDS = 0.25  # events within this time share one line and one fsync
 LOOK_SECONDS = 2.0
 FAREWELL_SECONDS = 20.0
 LARGEST = 1 << 16
@@ -40,13 +40,13 @@ _CORES = ("SLURM_CPUS_ON_NODE", "NCPUS", "NSLOTS", "LSB_DJOB_NUMPROC")
 
 
 class Journal:
-    """Lines that are on disk when they were noted."""
+    """A log of JSON lines, each synced to disk when it is written."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
 
     def note(self, kind: str, **fields: Any) -> None:
-        """One more line."""
+        """Write one line."""
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = json.dumps({"schema": 1, "kind": kind, "at": at, **fields}, separators=(",", ":"))
         os.write(self._file, line.encode("ascii") + b"\n")
@@ -54,17 +54,17 @@ class Journal:
 
 
 class Wish:
-    """That it should end, and why: the first signal that came."""
+    """A request to stop, with its reason: the first signal received."""
 
     because = ""
 
     def hear(self, number: int, _: object) -> None:
-        """As a handler of signals."""
+        """Record a signal, as its handler."""
         self.because = self.because or signal.Signals(number).name
 
 
 def load(path: str, digest: str) -> Any:
-    """HyperQueue, from a file of that sha256 and no other."""
+    """Load HyperQueue from a file, which must have that sha256."""
     with open(path, "rb") as file:
         found = hashlib.sha256(file.read()).hexdigest()
     if found != digest:
@@ -79,7 +79,7 @@ def load(path: str, digest: str) -> Any:
 
 
 def count_cores(asked: int | None) -> int:
-    """As many as the scheduler says this node gives the job, else as were asked for; never more than there are for us."""
+    """Return the cores that the scheduler gives the job on this node, else those requested, if usable."""
     there = len(os.sched_getaffinity(0))
     told = next((int(text) for name in _CORES if (text := os.environ.get(name, "")).isdigit()), None)
     return max(1, min(there, told or asked or there))
@@ -94,11 +94,11 @@ class Tasks:
         self.numbers = numbers
 
     def folder(self, number: int) -> str:
-        """Where its files lie."""
+        """Return the task's folder."""
         return os.path.join(self.root, "tasks", str(number))
 
     def has_ended(self, number: int) -> bool:
-        """Whether its own record says so; one of a tool that was told to stop is no end."""
+        """Return whether the task's exit record says so; a tool that was stopped has not ended."""
         try:
             with open(os.path.join(self.folder(number), "exit.json"), "rb") as file:
                 found = json.loads(file.read(LARGEST))
@@ -111,9 +111,9 @@ class Tasks:
             return False
 
     def make_clean(self, number: int) -> None:
-        """The folder as it was laid ready, whatever an earlier allocation began there: that goes aside, but for what the tool wrote.
+        """Restore the folder's initial state; move an earlier attempt's records and logs aside.
 
-        `started` goes last: until then whoever comes next does all of it again.
+        `started` is moved last: until then the next attempt repeats all steps.
         """
         folder = self.folder(number)
         begun = [name for name in ("exit.json", "started") if os.path.lexists(os.path.join(folder, name))]
@@ -141,7 +141,7 @@ class Tasks:
                 return aside
 
     def _lay_ready(self, folder: str) -> None:
-        """`work` and `inputs` as the launch made them: `pristine.json` has what was in them, where there was anything."""
+        """Create `work` and `inputs` as the launch did: `pristine.json` has their content, if any."""
         os.mkdir(os.path.join(folder, "work"), 0o700)
         try:
             with open(os.path.join(folder, "pristine.json"), "rb") as file:
@@ -160,14 +160,14 @@ class Tasks:
                 file.write(base64.b64decode(content))
 
     def _place(self, folder: str, target: str) -> bytes:
-        """The path of what has that name in the folder, with the folders above it."""
+        """Return the path of that name in the folder, and create its parent folders."""
         path = os.path.join(os.fsencode(folder), base64.b64decode(target))
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         return path
 
 
 def end_orphans(root: str, numbers: list[int]) -> None:
-    """End what an allocation before this one left at work on this node, in the folders of these tasks, with all below it."""
+    """End processes of an earlier allocation on this node in these tasks' folders, with all descendants."""
     folders = {os.path.join(root, "tasks", str(number)) for number in numbers}
     parents: dict[int, int] = {}
     doomed: set[int] = set()
@@ -194,7 +194,7 @@ def end_orphans(root: str, numbers: list[int]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return whether a process exists and is no zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
@@ -203,7 +203,7 @@ def is_alive(pid: int) -> bool:
 
 
 class Cluster:
-    """HyperQueue's server and its one worker, in this very process; the key to them lies in a folder that is ours alone."""
+    """HyperQueue's server and its one worker in this process; their key is stored in a private folder."""
 
     def __init__(self, library: Any, folder: str, private: str, cores: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -226,7 +226,7 @@ class Cluster:
     def submit(
         self, tasks: Tasks, numbers: list[int], script: str, cores: int, given: dict[str, str]
     ) -> None:
-        """Every one of them; HyperQueue's own number of a task is ours."""
+        """Submit all tasks; HyperQueue's task ids are our numbers."""
         request = SimpleNamespace(n_nodes=0, resources={"cpus": cores}, min_time=None)
         described = [
             SimpleNamespace(
@@ -249,19 +249,19 @@ class Cluster:
         self._jobs.append(self._library.submit_job(self._client, job))
 
     def failed(self) -> set[int]:
-        """The tasks whose script did not come to its end: it was killed, or never started."""
+        """Return the tasks whose script did not finish: it was killed, or never started."""
         told = self._library.get_failed_tasks(self._client, self._jobs)
         return {number for some in told.values() for number in some}
 
     def stop(self) -> None:
-        """End both; the key is gone when this returns."""
+        """Stop server and worker; the key is removed when this returns."""
         with contextlib.suppress(BaseException):  # a panic there is no exception here
             self._cluster.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Watch:
-    """What the tasks tell through the pipe, into the journal."""
+    """A reader of the tasks' pipe that writes their messages to the journal."""
 
     def __init__(self, tasks: Tasks, left: list[int], journal: Journal, pipe: int) -> None:
         self._tasks = tasks
@@ -277,7 +277,7 @@ class Watch:
         self.running: dict[int, int] = {}
 
     def listen(self, seconds: float) -> None:
-        """Take what is told within so many seconds."""
+        """Read messages for so many seconds."""
         if select.select([self._pipe], [], [], seconds)[0]:
             *lines, self._rest = (self._rest + os.read(self._pipe, LARGEST)).split(b"\n")
             for line in lines:
@@ -287,7 +287,7 @@ class Watch:
             self.note()
 
     def _take(self, line: bytes) -> None:
-        """`b NUMBER PID`, `e NUMBER`. What is over without a record of its own end is for the next allocation."""
+        """Parse `b NUMBER PID` or `e NUMBER`. The next allocation runs tasks without an exit record."""
         word, *rest = line.split()
         number, *pid = [int(each) for each in rest]
         if word == b"b":
@@ -305,13 +305,13 @@ class Watch:
         self.left.discard(number)
 
     def take_failed(self, failed: set[int]) -> None:
-        """Those that are over without a word."""
+        """Record the tasks that are over without a message."""
         for number in failed & self.left:
             self._leave(number)
             (self._ended if self._tasks.has_ended(number) else self._broken).append(number)
 
     def note(self) -> None:
-        """What happened since the last line."""
+        """Write the events since the last line."""
         self._noted = time.monotonic()
         told = {"begun": self._begun, "ended": self._ended, "broken": self._broken}
         if any(told.values()):
@@ -320,7 +320,7 @@ class Watch:
 
 
 class Allocation:
-    """One job's share of the work: its chunk, whose folder this process is in."""
+    """One job's share of the work: its chunk, whose folder is the current folder."""
 
     def __init__(self, job: str, mask: str) -> None:
         here = os.getcwd()
@@ -338,7 +338,7 @@ class Allocation:
         self._wish = Wish()
 
     def run(self) -> int:
-        """Do all that is left; the exit code."""
+        """Run all remaining tasks; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, self._wish.hear)
         cores = count_cores(self._plan["asked"])
@@ -367,7 +367,7 @@ class Allocation:
         return LEFT if unfinished else 0
 
     def _work(self, library: Any, cores: int, left: list[int]) -> int:
-        """How many tasks are left when this returns."""
+        """Run tasks; return how many remain."""
         with private_folder() as private:
             pipe = os.path.join(private, "told")
             os.mkfifo(pipe, 0o600)
@@ -386,24 +386,24 @@ class Allocation:
             return len(watch.left) + len(watch.unfinished)
 
     def _follow(self, watch: Watch, cluster: Cluster) -> None:
-        """Until all are over, or it has to end."""
+        """Follow the tasks until all are over, or the allocation has to stop."""
         looked = time.monotonic()
         while watch.left and not self._wish.because:
             watch.listen(JOURNAL_SECONDS)
             if time.monotonic() - looked >= LOOK_SECONDS:
                 looked = time.monotonic()
                 failed = cluster.failed()
-                watch.listen(0.0)  # a task that told its end before it was killed has told it by now
+                watch.listen(0.0)  # a killed task's end message has arrived by now
                 watch.take_failed(failed)
                 if self._fence():
                     return
 
     def _fence(self) -> str:
-        """Why nothing may begin any more: the next allocation is there."""
+        """Return why no task may begin any more: the next allocation has started."""
         return "continued elsewhere" if os.path.exists(f"../{self._chunk + 1}") else ""
 
     def _bid_farewell(self, watch: Watch) -> None:
-        """Nothing begins any more; what runs is told to end, and has some time for its record."""
+        """Start no more tasks, stop the running ones, and give them time for their exit records."""
         if not watch.left:
             return
         with open("stop", "wb"):
@@ -426,7 +426,7 @@ class Allocation:
 
 
 def is_in(pid: int, folder: str) -> bool:
-    """Whether it is a process whose current folder this is: numbers are used again."""
+    """Return whether the process has this current folder, because process ids are reused."""
     try:
         return os.readlink(f"/proc/{pid}/cwd") == folder
     except OSError:
@@ -434,7 +434,7 @@ def is_in(pid: int, folder: str) -> bool:
 
 
 def read_broken(path: str) -> set[int]:
-    """The tasks that an earlier start of this job saw killed."""
+    """Return the tasks that an earlier start of this job found killed."""
     found: set[int] = set()
     with open(path, "rb") as file:
         for line in file:
@@ -445,7 +445,7 @@ def read_broken(path: str) -> set[int]:
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[str]:
-    """On the node itself, with a short path, as sockets need it."""
+    """Create a private folder on the node, with a short path, as sockets need it."""
     place = "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else None  # noqa: S108 - made by mkdtemp, 0700
     path = tempfile.mkdtemp(prefix="hibali-", dir=place)
     try:
@@ -455,7 +455,7 @@ def private_folder() -> Iterator[str]:
 
 
 def main(words: list[str]) -> int:
-    """What was asked for; the exit code."""
+    """Run the requested command; return the exit code."""
     if words[0] == "--check":
         print(json.dumps({"hyperqueue": load(words[1], words[2]).get_hq_version()}))
         return 0
@@ -471,4 +471,4 @@ if __name__ == "__main__":
         code = BROKEN
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # the threads of HyperQueue are not waited for
+    os._exit(code)  # do not wait for HyperQueue's threads

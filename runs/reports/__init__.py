@@ -1,1 +1,1 @@
-"""Runs on one page that needs nothing else: read in a browser, printed, or sent to somebody."""
+"""Reports of runs as self-contained HTML pages."""

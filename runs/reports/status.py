@@ -18,7 +18,7 @@ STRIP = 30  # firings that are shown of each schedule
 
 
 class Health(StrEnum):
-    """What is said of a schedule in a word."""
+    """The health of a schedule."""
 
     WELL = "well"
     NEEDS_YOU = "needs you"
@@ -27,7 +27,7 @@ class Health(StrEnum):
 
 
 class Mark(StrEnum):
-    """How one firing is drawn."""
+    """The symbol of one firing."""
 
     DONE = "done"
     INCOMPLETE = "incomplete"
@@ -44,7 +44,10 @@ _BAD_MARKS = frozenset({Mark.INCOMPLETE, Mark.LATER, Mark.FAILED, Mark.BROKEN})
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A schedule as it is configured: `silence` is how long it may fire nothing, `since` when it was added or resumed, both in seconds."""
+    """The configuration of a schedule.
+
+    `silence` is the longest time without a firing, `since` when it was added or resumed, both in seconds.
+    """
 
     name: str
     command: str
@@ -56,7 +59,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What needs somebody: `about` names a schedule or an operation, `times` is how often in a row, `since` RFC 3339."""
+    """A problem that needs attention.
+
+    `about` names a schedule or an operation, `times` counts consecutive failures, `since` is RFC 3339.
+    """
 
     about: str
     what: str
@@ -68,7 +74,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One schedule: `strip` are its latest firings, oldest first."""
+    """The row of a schedule: `strip` are its latest firings, oldest first."""
 
     plan: Plan
     health: Health
@@ -77,17 +83,17 @@ class Line:
 
     @property
     def last(self) -> Trigger | None:
-        """The latest firing that has ended, however it did."""
+        """The latest firing that has ended, with any result."""
         return next((each for each in reversed(self.strip) if mark_of(each) not in _UNTOLD), None)
 
     @property
     def running(self) -> bool:
-        """Whether it is at work now."""
+        """Whether a firing is running now."""
         return bool(self.strip) and mark_of(self.strip[-1]) is Mark.RUNNING
 
 
 def mark_of(firing: Trigger) -> Mark:
-    """How it is drawn: a firing that is running has not failed."""
+    """Return the symbol of a firing: a running one has not failed."""
     if firing.state != "failed":
         return _MARKS[firing.state]
     if firing.exit in WELL:
@@ -96,7 +102,7 @@ def mark_of(firing: Trigger) -> Mark:
 
 
 def judge(plan: Plan, firings: Sequence[Trigger], now: float) -> Line:
-    """`firings` are all that are on record, oldest first; `now` in seconds since the epoch."""
+    """Evaluate a schedule from all recorded firings, oldest first; `now` is in seconds since the epoch."""
     strip = firings[-STRIP:]
     if plan.paused:
         return Line(plan, Health.PAUSED, strip)
@@ -108,7 +114,7 @@ def judge(plan: Plan, firings: Sequence[Trigger], now: float) -> Line:
 
 
 def _failing(plan: Plan, firings: Sequence[Trigger]) -> Trouble | None:
-    """The row of bad firings at the end, told by the latest of them."""
+    """Return the failures in a row at the end, described by the latest one."""
     row: list[Trigger] = []
     for firing in reversed(firings):
         mark = mark_of(firing)
@@ -136,7 +142,7 @@ def _what(firing: Trigger) -> str:
 
 
 def _todo(plan: Plan, firing: Trigger) -> str:
-    """A line to act on; where the error had none, what shows more."""
+    """Return the error's hint, or a command that shows more."""
     if firing.hint:
         return firing.hint
     if firing.operations:
@@ -145,7 +151,7 @@ def _todo(plan: Plan, firing: Trigger) -> str:
 
 
 def _silent(plan: Plan, firings: Sequence[Trigger], now: float) -> Trouble | None:
-    """Nothing has fired for too long."""
+    """Return the problem that a schedule has not fired for too long."""
     last = max(plan.since, *(moment_of(each.began) or 0.0 for each in firings[-1:]), 0.0)
     if not last or now - last <= plan.silence:
         return None
@@ -169,7 +175,7 @@ _BAD_RESULTS = frozenset({Result.INCOMPLETE, Result.FAILED, Result.LATER, Result
 
 @dataclass(slots=True)
 class Day:
-    """One day in UTC: what moved on it, in how many seconds of transfer, and how many operations went wrong."""
+    """The totals of one day in UTC: bytes, seconds of transfer, and failed operations."""
 
     day: str
     bytes: int = 0
@@ -180,13 +186,13 @@ class Day:
 
     @property
     def rate(self) -> float:
-        """Bytes a second while something was carried."""
+        """The transfer rate in bytes per second."""
         return self.bytes / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fading:
-    """What goes away by itself: data that a site purges, or a login that expires; `when` is RFC 3339."""
+    """Data that a site will purge, or a login that expires; `when` is RFC 3339."""
 
     what: str
     about: str
@@ -196,7 +202,7 @@ class Fading:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The whole report. `now` is in seconds since the epoch; `usage` are the fields of `site-usage` lines."""
+    """The status report. `now` is in seconds since the epoch; `usage` are the fields of `site-usage` lines."""
 
     now: float
     lines: Sequence[Line] = ()
@@ -210,17 +216,17 @@ class Overview:
 
     @property
     def in_need(self) -> list[Line]:
-        """The schedules that somebody has to look at."""
+        """The schedules that need attention."""
         return [line for line in self.lines if line.health is Health.NEEDS_YOU]
 
     @property
     def troubles(self) -> list[Trouble]:
-        """What failed: of schedules first."""
+        """The problems, those of schedules first."""
         return [*(line.trouble for line in self.in_need if line.trouble is not None), *self.by_hand]
 
 
 def headline(overview: Overview) -> str:
-    """The one sentence that says whether all is well."""
+    """Return one sentence that summarizes the report."""
     count, bad = len(overview.lines), len(overview.in_need)
     if not count:
         return "Nothing is scheduled yet"
@@ -266,7 +272,7 @@ def summary(overview: Overview) -> str:
 
 
 def by_day(operations: Iterable[Operation], now: float, days: int = DAYS) -> list[Day]:
-    """Every day up to today, the quiet ones too."""
+    """Return every day up to today, including days without transfers."""
     today = datetime.fromtimestamp(now, UTC)
     found = {f"{today - timedelta(days=back):%Y-%m-%d}": Day("") for back in reversed(range(days))}
     for name, day in found.items():
@@ -325,7 +331,7 @@ def _trouble(each: Operation, now: float) -> Trouble:
 
 
 def to_record(overview: Overview) -> dict[str, Any]:
-    """The fields of the JSON line of kind `report`."""
+    """Return the fields of the JSON line of kind `report`."""
     return {
         "at": f"{datetime.fromtimestamp(overview.now, UTC):%Y-%m-%dT%H:%M:%SZ}",
         "headline": headline(overview),

@@ -31,7 +31,7 @@ from transfers.history.operations import Operation, find_unproven, journal_of
 
 
 def count_states() -> dict[str, int]:
-    """Of every run in the ledger, by the name of its state."""
+    """Count the runs in the ledger by state."""
     found: Counter[str] = Counter()
     for path in ledger_folder("runs").glob("*.jsonl"):
         if RUN_ID.fullmatch(path.stem):
@@ -85,7 +85,10 @@ class _File:
 def find_purged(
     sites: Iterable[Site], operations: Iterable[Operation], known: Mapping[str, Site], now: float
 ) -> list[Fading]:
-    """For each target what goes first, the earliest first. What was purged already is not told: it is only known that it may be."""
+    """Return the first expected purge of each target, sorted by time.
+
+    Past purge times are omitted, because it is only known that the data may be purged.
+    """
     found: list[Fading] = []
     at_site = list(operations)
     for site in sites:
@@ -97,7 +100,7 @@ def find_purged(
 
 
 def _is_below(operation: Operation, site: Site, known: Mapping[str, Site]) -> bool:
-    """Whether it wrote below the root in which the site deletes."""
+    """Return whether the operation wrote below the root in which the site deletes."""
     assert site.purge is not None
     if operation.place is None or operation.place.site != site.name or operation.operation == "verify":
         return False
@@ -143,7 +146,7 @@ def _fold(existing: dict[bytes, _File], operation: Operation, purge: Purge) -> N
 
 
 def plans_of(schedules: Schedules) -> list[Plan]:
-    """All of them."""
+    """Return the plans of all schedules."""
     now = datetime.now(UTC)
     return [_plan_of(each, now) for each in schedules.schedules.values()]
 
@@ -160,7 +163,7 @@ def _plan_of(schedule: Schedule, now: datetime) -> Plan:
 
 
 def expiring(credentials: Iterable[Credential], within: timedelta) -> list[Fading]:
-    """Those that are good for no longer than that, the first first; the same one is told once."""
+    """Return the credentials that expire within this time, sorted by time, without duplicates."""
     last = datetime.now(UTC) + within
     found = {
         (each.site, each.words): Fading(
@@ -179,7 +182,7 @@ _SOON_DAYS = 14
 
 
 def look_over(config: str | None, days: int = DAYS) -> Overview:
-    """Everything, as it is on record now. `config` is the config.toml that was named; raises what reading it raises."""
+    """Read the present report. `config` is the config.toml given; raises what reading it raises."""
     now = time.time()
     settings, schedules = load_sites(config), load_schedules(config)
     plans = plans_of(schedules)
@@ -202,7 +205,7 @@ def look_over(config: str | None, days: int = DAYS) -> Overview:
 
 
 def carried_in(operations: Sequence[Operation]) -> Callable[[str, datetime], int]:
-    """How many bytes went to or from a site since some time, by what is read already."""
+    """Return a function that counts the bytes to or from a site since a time, from these operations."""
 
     def carried(site: str, since: datetime) -> int:
         start = since.timestamp()

@@ -1,1 +1,1 @@
-"""What to say to each scheduler, and what its answers mean."""
+"""The commands of each scheduler, and how their output is parsed."""

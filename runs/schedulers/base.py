@@ -20,10 +20,10 @@ JOB_ID = re.compile(r"[A-Za-z0-9][][A-Za-z0-9._:+-]{0,127}")  # PBS writes array
 
 
 class Phase(StrEnum):
-    """What a scheduler's own word says about a job, before anybody has read its exit record.
+    """The phase of a job as its scheduler reports it, before its exit record is read.
 
-    ENDED says only that it is over; GONE that the scheduler does not know it any more; BROKEN that the
-    machine failed it; ELSEWHERE that the one asked cannot see it.
+    ENDED says only that the job is over; GONE that the scheduler no longer knows it; BROKEN that the machine
+    failed it; ELSEWHERE that the queried host cannot see it.
     """
 
     WAITING = "waiting"
@@ -37,15 +37,15 @@ class Phase(StrEnum):
 
     @property
     def queued(self) -> bool:
-        """Whether the job is still to be waited for."""
+        """Whether the job has not ended, so that polling continues."""
         return self in {Phase.WAITING, Phase.RUNNING, Phase.ELSEWHERE}
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One job as its scheduler sees it: the phase, the scheduler's own word, and its reason if it gave one.
+    """The status of a job: the phase, the scheduler's own state, and its reason if it gave one.
 
-    `cpu_seconds` of all its processes and the peak of `memory_bytes` are there where accounting knows them.
+    `cpu_seconds` of all its processes and the peak of `memory_bytes` are set if accounting knows them.
     """
 
     phase: Phase
@@ -60,10 +60,11 @@ GONE = Status(Phase.GONE, "")
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a job asks for, typed; None leaves it to the scheduler. `directives` are the site's own words.
+    """The resources that a job requests; None leaves a value to the scheduler. `directives` are the site's
+    own.
 
-    `tasks` are processes that an MPI launcher starts, `cores` those of each; memory and `gpus` are those of a node. `own` are
-    the settings that only this scheduler has (`Scheduler.settings`).
+    `tasks` are processes that an MPI launcher starts, `cores` those of each; memory and `gpus` are those of a
+    node. `own` are the settings that only this scheduler has (`Scheduler.settings`).
     """
 
     cores: int | None = None
@@ -81,11 +82,11 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be submitted: a script by its absolute path, from its own folder, under a name that only one job has.
+    """A job to submit: a script by its absolute path, its folder, and a name that only this job has.
 
-    `tasks` is how many a job array has, numbered from 1; 0 for a job that is no array. `after` are the ids of jobs
-    that have to end well first; a `hold` keeps it back until somebody releases it. The `comment` is kept with the job
-    where the scheduler has a place for one.
+    `tasks` is the number of tasks of a job array, numbered from 1; 0 for a job that is no array. `after` are
+    the ids of jobs that must succeed first; a `hold` delays the job until it is released. The `comment` is
+    stored with the job if the scheduler supports that.
     """
 
     name: str
@@ -98,21 +99,21 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The scheduler took the job, under this id."""
+    """The answer of a scheduler that accepted the job, with its id."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotSubmitted:
-    """The scheduler certainly did not take the job; `error` says why and whether later may help."""
+    """The answer of a scheduler that did not accept the job; `error` says why and whether to retry later."""
 
     error: HibaliError
 
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """Nobody can say from the answer whether the job was taken: look it up, do not repeat."""
+    """An answer that does not show whether the job was accepted: look it up, do not submit again."""
 
     reason: str
 
@@ -180,111 +181,117 @@ class Scheduler(ABC):
 
     @abstractmethod
     def directives(self, resources: Resources) -> tuple[str, ...]:
-        """The comment lines for the head of the job script; raises `UsageError` for what cannot be a directive."""
+        """Return the script's comment lines; raises `UsageError` for an impossible directive."""
 
     @abstractmethod
     def submit_argv(self, job: Job) -> tuple[str, ...]:
-        """Submit it; raises `UsageError` for what this scheduler has no word for."""
+        """Return the command that submits a job; raises `UsageError` for an unsupported request."""
 
     @abstractmethod
     def read_submit(self, finished: Finished) -> Answer:
-        """Whether the job was taken."""
+        """Return whether the job was accepted."""
 
     @abstractmethod
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """Ask for all these jobs at once."""
+        """Return one command that queries all these jobs."""
 
     @abstractmethod
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """A status for each of `jobs`; `GONE` where the scheduler does not know it any more."""
+        """Return a status for each of `jobs`; `GONE` if the scheduler no longer knows it."""
 
     @abstractmethod
     def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
-        """The same answer read for job arrays: by job, a status for each task that the scheduler still knows."""
+        """Parse the same answer for job arrays: by job, a status for each task still known."""
 
     @abstractmethod
     def lookup_argv(self, name: str) -> tuple[str, ...]:
-        """Ask which jobs carry this name."""
+        """Return the command that lists the jobs with this name."""
 
     @abstractmethod
     def read_lookup(self, finished: Finished, user: str) -> str | None:
-        """The first such job of `user`, or None."""
+        """Return the first such job of `user`, or None."""
 
     @abstractmethod
     def cancel_argv(self, job: str) -> tuple[str, ...]:
-        """End the job, of an array all tasks; one that is over already is no failure."""
+        """Return the command that ends a job, or all tasks of an array; ended jobs are no failure."""
 
     @abstractmethod
     def release_argv(self, job: str) -> tuple[str, ...]:
-        """Let go a job that was submitted with `hold`."""
+        """Return the command that releases a job submitted with `hold`."""
 
     def accounting_argv(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
-        """Ask the accounting for `jobs`, or for the jobs named `run` when `jobs` is empty, since the date `YYYY-MM-DD`.
+        """Return the query for `jobs`, or for jobs named `run` if `jobs` is empty, since `YYYY-MM-DD`.
 
-        () where there are no accounts that a program can read: they are never asked.
+        () without accounting that a program can read: then no query is made.
         """
         del jobs, run, since
         return ()
 
     def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
-        """What it knows, by job id; None where accounting is off or silent."""
+        """Return the statuses by job id; None if accounting is off or does not answer."""
         del finished
         return None
 
     def task_names(self, job: str, index: int) -> tuple[str, ...]:
-        """How `read_accounting` may name a task of a job array."""
+        """Return the names that `read_accounting` may use for a task of a job array."""
         return (f"{job}_{index}",)
 
     def start_argv(self) -> tuple[str, ...] | None:
-        """Ask when the job script on standard input would start; () where every job starts at once, None where nobody can tell."""
+        """Return the query for the start time of the job script on standard input.
+
+        () if every job starts at once, None if the scheduler cannot predict it.
+        """
         return None
 
     def read_start(self, finished: Finished, now: datetime) -> float | None:
-        """Seconds from `now` on; None where the answer does not tell. Raises what it refuses such a job with."""
+        """Return the seconds from `now` to the start; None if unknown. Raises the job's rejection."""
         del finished, now
         return None
 
     def warning_directives(self, seconds: int) -> tuple[str, ...]:
-        """Comment lines that have the job script, and nothing else, sent TERM so long before the limit; () where that cannot be."""
+        """Return directives that send TERM to the job script only, so long before the limit.
+
+        () if the scheduler cannot do that.
+        """
         del seconds
         return ()
 
     def task_job(self, job: str, index: int) -> str | None:
-        """What `Job.after` says for a task of a job array.
+        """Return the value of `Job.after` for a task of a job array.
 
-        The id of the array where only all of them can be waited for; None where a job cannot wait for an array.
+        The id of the array if a job can only wait for all tasks; None if a job cannot wait for an array.
         """
         del job, index
         return None
 
     def array_limit_argv(self) -> tuple[str, ...]:
-        """Ask how large a job array may be; () where nobody can tell."""
+        """Return the query for the largest size of a job array; () if there is none."""
         return ()
 
     def read_array_limit(self, finished: Finished) -> int | None:
-        """The largest number of tasks of one array, numbered from 1; None where the answer does not tell."""
+        """Return the largest number of tasks of one array, numbered from 1; None if unknown."""
         del finished
         return None
 
 
 def load_scheduler(word: str) -> Scheduler:
-    """The scheduler a site names; raises `UsageError` for an unknown word."""
+    """Return the scheduler that a site names; raises `UsageError` for an unknown one."""
     module = load("runs.schedulers", word)
     found: Scheduler = getattr(module, "SCHEDULER", module)
     return found
 
 
 def check_job_id(text: str) -> str | None:
-    """The text if it can be a job id, else None: it will be a word of later command lines."""
+    """Return the text if it can be a job id, else None, because later commands use it as an argument."""
     return text if JOB_ID.fullmatch(text) else None
 
 
 _TASK = re.compile(r"[0-9]{1,7}", re.ASCII)
-MOST_TASKS = 1_000_000  # of one array; what a scheduler tells beyond that is not believed
+MOST_TASKS = 1_000_000  # of one array; larger values from a scheduler are ignored
 
 
 def task_number(text: str) -> int | None:
-    """The number of a task of an array as a scheduler tells it, from 0 on; None for what cannot be one."""
+    """Return the number of an array's task, from 0 on; None for an invalid one."""
     number = int(text) if _TASK.fullmatch(text) else -1
     return number if 0 <= number <= MOST_TASKS else None
 
@@ -294,7 +301,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,@:+=/%-]+")
 
 
 def check_directive(text: str) -> str:
-    """A site's own directive, if it is one printable line that is an option; raises `UsageError` (S9)."""
+    """Return a site's directive if it is one printable line with an option; raises `UsageError` (S9)."""
     if not _DIRECTIVE.fullmatch(text):
         raise UsageError(
             "bad-directive",
@@ -306,7 +313,7 @@ def check_directive(text: str) -> str:
 
 
 def check_plain(text: str, what: str) -> str:
-    """An account or partition name; raises `UsageError` where it holds more than a name can (S9)."""
+    """Return an account or partition name; raises `UsageError` for other characters (S9)."""
     if not _PLAIN.fullmatch(text) or text.startswith("-"):
         raise UsageError(
             "bad-directive",
@@ -330,10 +337,10 @@ exit "$code"
 
 @dataclass(frozen=True, slots=True)
 class Submitting:
-    """How a system speaks of a submission: its program and name, and by what its errors are known.
+    """The properties of a scheduler's submission: its program and name, and patterns of its errors.
 
-    `unclear` matches where the job may have been taken all the same, `later` where asking again may help; `stopped` are
-    exit codes of a program that somebody ended.
+    `unclear` matches errors after which the job may still have been accepted, `later` those where a retry may
+    help; `stopped` are exit codes of an interrupted program.
     """
 
     program: str
@@ -343,7 +350,7 @@ class Submitting:
     stopped: frozenset[int] = frozenset()
 
     def read(self, finished: Finished, job: str | None) -> Answer:
-        """What the answer amounts to, `job` being the id found in it."""
+        """Interpret the answer; `job` is the id found in it."""
         if job is not None and finished.exit_code == 0:
             return Submitted(job)
         told = finished.stderr + b"\n" + finished.stdout
@@ -373,7 +380,7 @@ class Submitting:
 
 
 def no_answer(program: str, finished: Finished) -> TryLaterError:
-    """The error for a question that was not answered."""
+    """Return the error for a query without an answer."""
     said = finished.stderr.strip() or finished.stdout.strip()
     return TryLaterError(
         "scheduler-silent",
@@ -383,39 +390,39 @@ def no_answer(program: str, finished: Finished) -> TryLaterError:
 
 
 def text_lines(text: bytes) -> list[str]:
-    """The lines that say something, without the blanks around them."""
+    """Return the lines that are not empty, without surrounding blanks."""
     return [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
 def unless(over: str, *words: str) -> tuple[str, ...]:
-    """A command that also succeeds where it fails with words that match `over`, an extended regular expression."""
+    """Return a command that also succeeds if its error matches `over`, an extended regular expression."""
     return ("/bin/sh", "-c", _UNLESS, "hibali", over, *words)
 
 
 def as_clock(seconds: int) -> str:
-    """`H:MM:SS`, never zero: zero asks for no limit at all."""
+    """Format seconds as `H:MM:SS`, never zero, which would request no limit."""
     minutes, rest = divmod(max(seconds, 1), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def cores_of_a_node(resources: Resources) -> int:
-    """How many cores of each node are asked for, at least one."""
+    """Return the cores requested on each node, at least one."""
     return math.ceil((resources.tasks or 1) * (resources.cores or 1) / (resources.nodes or 1))
 
 
 def asks_for_cores(resources: Resources) -> bool:
-    """Whether anything was said about processes or cores."""
+    """Return whether processes or cores are requested."""
     return resources.tasks is not None or resources.cores is not None
 
 
 def has_option(resources: Resources, *options: str) -> bool:
-    """Whether the site's own directives hold one of these options, which then stands instead of ours."""
+    """Return whether the site's directives contain one of these options, which then replaces ours."""
     return any(text.startswith(options) for text in resources.directives)
 
 
 def check_number(text: str, what: str) -> str:
-    """Digits, where the system knows only numbers; raises `UsageError`."""
+    """Return the digits, for values that must be numbers; raises `UsageError`."""
     if not (text.isascii() and text.isdecimal()):
         raise UsageError("bad-number", f"{what} is a number here", subject=ascii(text))
     return text

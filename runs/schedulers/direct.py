@@ -205,15 +205,15 @@ runs "$1" || { echo "there is no such process any more" >&2; exit 69; }
 
 
 class Direct(Scheduler):
-    """A process instead of a job: what it waits for, and how long it may take, it looks after itself."""
+    """A process instead of a job, which itself waits for other jobs and enforces its time limit."""
 
     name = "direct"
     programs = ("sh", "setsid")
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
-        """`#DIRECT` lines: what a task of an array needs of the processors, and when a job is told to end.
+        """Return `#DIRECT` lines: the cores of an array's task, and when a job receives TERM.
 
-        There is nobody to give anything else, so whatever else is asked for is left out.
+        Other resources are ignored, because no scheduler can allocate them.
         """
         options = []
         cores = cores_of_a_node(resources)
@@ -224,7 +224,7 @@ class Direct(Scheduler):
         return tuple(f"#DIRECT {option}" for option in options)
 
     def submit_argv(self, job: Job) -> tuple[str, ...]:
-        """Constant scripts, and the run's folder among their arguments."""
+        """Return a constant script with the run's folder among its arguments."""
         for each in job.after:
             if each.count(":") != 3 or check_job_id(each) is None:
                 raise UsageError(
@@ -235,12 +235,12 @@ class Direct(Scheduler):
         return ("/bin/sh", "-c", LAUNCH, job.name, LEADER, folder, f"{job.tasks:d}", hold, *job.after)
 
     def task_job(self, job: str, index: int) -> str:
-        """The process that leads an array ends with the last of its tasks."""
+        """Return the array's leader, which ends with its last task."""
         del index
         return job
 
     def read_submit(self, finished: Finished) -> Answer:
-        """The launcher's last word is the job's id."""
+        """Parse the job's id from the launcher's last word."""
         words = finished.stdout.decode("ascii", "replace").split()
         job = check_job_id(words[-1]) if words else None
         if finished.exit_code == 0 and job is not None and job.count(":") == 3:
@@ -257,11 +257,11 @@ class Direct(Scheduler):
         return Unclear(said or f"the launcher ended with {finished.exit_code}")
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """One shell looks at all of them."""
+        """Query all jobs with one shell."""
         return ("/bin/sh", "-c", STATUS, "hibali", *jobs)
 
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """A process that is not there is GONE: its exit record tells how it went."""
+        """Return GONE for a missing process, whose exit record says how it ended."""
         found = dict.fromkeys(jobs, GONE)
         for job, word, rest in _told(finished):
             if job in found:
@@ -269,7 +269,7 @@ class Direct(Scheduler):
         return found
 
     def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
-        """Known while the process that runs them is there; later their exit records are all there is."""
+        """Return tasks while their leader exists; later only exit records remain."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         for job, word, rest in _told(finished):
             of, _, marked = rest.partition(" ")
@@ -287,30 +287,30 @@ class Direct(Scheduler):
         return found
 
     def start_argv(self) -> tuple[str, ...]:
-        """Nothing waits."""
+        """Return (): every job starts at once."""
         return ()
 
     def lookup_argv(self, name: str) -> tuple[str, ...]:
-        """Nobody to ask: what the job wrote into `started` is all there is."""
+        """Return (): only the job's file `started` records it."""
         del name
         return ()
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
-        """Never asked."""
+        """Return None; there is no query."""
         del finished, user
         return None
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
-        """All of its process group, for which it has five seconds."""
+        """End the process group, with KILL after five seconds."""
         return ("/bin/sh", "-c", CANCEL, "hibali", job)
 
     def release_argv(self, job: str) -> tuple[str, ...]:
-        """The process looks for a file in its folder."""
+        """Create the file in the run's folder for which the process waits."""
         return ("/bin/sh", "-c", RELEASE, "hibali", job)
 
 
 def _told(finished: Finished) -> list[tuple[str, str, str]]:
-    """The id, the word and the rest of each line."""
+    """Return the id, the state and the rest of each line."""
     if finished.exit_code != 0:
         raise TryLaterError(
             "scheduler-silent",

@@ -105,7 +105,7 @@ class Lsf(Scheduler):  # what bacct writes is for people
         return tuple(f"#BSUB {option}" for option in options)
 
     def submit_argv(self, job: Job) -> tuple[str, ...]:
-        """-rn, as a queue may run a job again; -ti ends a job that waits for one that failed."""
+        """Use -rn, because a queue may rerun jobs; -ti ends a job whose dependency failed."""
         folder = job.script.rpartition("/")[0]
         name = f"{job.name}[1-{job.tasks:d}]" if job.tasks else job.name
         options = ["-H"] if job.hold else []
@@ -117,17 +117,17 @@ class Lsf(Scheduler):  # what bacct writes is for people
         return ("/bin/sh", "-c", _SUBMIT, "hibali", job.script, *words)
 
     def read_submit(self, finished: Finished) -> Answer:
-        """One sentence, and whatever the site's own esub prints."""
+        """Parse one sentence, among output of the site's esub."""
         lines = text_lines(finished.stdout) + text_lines(finished.stderr)
         found = [match[1] for line in lines if (match := _TAKEN.fullmatch(line))]
         return _SUBMITTING.read(finished, found[-1] if found else None)
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """Each task of an array has a line."""
+        """Query the jobs, with one line per task of an array."""
         return ("bjobs", "-noheader", "-a", "-o", _FIELDS, *jobs)
 
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """Those it has forgotten are named on standard error."""
+        """Parse the lines; LSF names forgotten jobs on standard error."""
         found = dict.fromkeys(jobs, GONE)
         for job, _, status, _ in _listed(finished):
             if job in found:
@@ -135,7 +135,7 @@ class Lsf(Scheduler):  # what bacct writes is for people
         return found
 
     def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
-        """A job that is no array has the index 0."""
+        """Parse the tasks; a job that is no array has the index 0."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         for job, index, status, _ in _listed(finished):
             number = task_number(index)
@@ -144,16 +144,16 @@ class Lsf(Scheduler):  # what bacct writes is for people
         return found
 
     def lookup_argv(self, name: str) -> tuple[str, ...]:
-        """Jobs of the account alone, unless asked otherwise."""
+        """Query jobs of this account, which is LSF's default."""
         return ("bjobs", "-noheader", "-a", "-o", _FIELDS, "-J", name)
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
-        """The first one of the user's."""
+        """Return the user's first job."""
         mine = [int(job) for job, _, _, owner in _listed(finished) if owner == user]
         return str(min(mine)) if mine else None
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
-        """One that has ended is refused."""
+        """End a job; LSF rejects one that has ended."""
         return unless("already finished|is not found|No matching job found", "bkill", job)
 
     def release_argv(self, job: str) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ def _slots(resources: Resources) -> list[str]:
 
 
 def _listed(finished: Finished) -> Iterator[tuple[str, str, Status, str]]:
-    """The number, index, status and owner of each line; any other answer than lines or "not found" is none."""
+    """Yield number, index, status and owner of each line; raise if it is neither a line nor "not found"."""
     lines = text_lines(finished.stdout)
     found = [match for line in lines if (match := _LINE.fullmatch(line))]
     if not found and not _NONE.search(finished.stderr + finished.stdout):
@@ -187,7 +187,7 @@ def _listed(finished: Finished) -> Iterator[tuple[str, str, Status, str]]:
 
 
 def _status(word: str, code: str, reason: str) -> Status:
-    """An unknown word is WAITING; an EXIT is explained by its reason."""
+    """Return the status; an unknown state is WAITING, and the reason explains an EXIT."""
     phase = _PHASES.get(word, Phase.WAITING)
     told = "" if reason in {"", "-"} else printable(reason)
     if word == "EXIT":

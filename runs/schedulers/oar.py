@@ -134,7 +134,7 @@ class Oar(Scheduler):
         )
 
     def read_submit(self, finished: Finished) -> Answer:
-        """Admission rules print whatever they like around the id; the array's comes last, after those of its jobs."""
+        """Parse the array's id, the last one printed; admission rules may print other lines."""
         found = dict(_IDENTIFIER.findall(finished.stdout))
         job = found.get(b"ARRAY", found.get(b"JOB"))
         return _SUBMITTING.read(finished, job.decode("ascii") if job else None)
@@ -149,7 +149,7 @@ class Oar(Scheduler):
         return ("oarstat", "--full", "--json", "--sql", asked)
 
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """Ended jobs are remembered for as long as the database is."""
+        """Parse the jobs; OAR remembers ended ones as long as its database exists."""
         found = dict.fromkeys(jobs, GONE)
         again: dict[str, Status] = {}
         for record in _records(finished):
@@ -160,7 +160,7 @@ class Oar(Scheduler):
         return {**found, **again}
 
     def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
-        """Each is a job of its own, with its index in the array."""
+        """Parse the tasks: each is a job of its own, with its index in the array."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         for record in _records(finished):
             number = task_number(str(record.get("array_index")))
@@ -169,27 +169,27 @@ class Oar(Scheduler):
         return found
 
     def lookup_argv(self, name: str) -> tuple[str, ...]:
-        """Ended jobs are found as well."""
+        """Query jobs by name, including ended ones."""
         if not _NAME.fullmatch(name):
             raise UsageError("bad-name", "this cannot be the name of a job", subject=ascii(name))
         return ("oarstat", "--full", "--json", "--sql", f"job_name = '{name}'")
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
-        """Names can be seen by others, so only the user's own job counts."""
+        """Return only a job of the user, because other users' jobs may have the same name."""
         mine = [record for record in _records(finished) if record.get("owner") == user]
         return str(min(mine, key=lambda record: int(record["job"]))["array"]) if mine else None
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
-        """A job that is being ended is refused, one that has ended is not."""
+        """End a job; OAR rejects one that is being ended, but not one that has ended."""
         return unless("already killed", "oardel", "--array", job)
 
     def release_argv(self, job: str) -> tuple[str, ...]:
-        """A job that is not on hold is left as it is."""
+        """Release a job; there is no effect if it is not held."""
         return unless("not in the Hold", "oarresume", "--array", job)
 
 
 def _wanted(resources: Resources) -> str:
-    """The value of `-l`: what, slash by slash from the largest part to the smallest, and the walltime."""
+    """Return the value of `-l`: resources from the largest part to the smallest, and the walltime."""
     parts = [_layout(resources)]
     if resources.seconds is not None:
         parts.append(f"walltime={as_clock(resources.seconds)}")
@@ -244,7 +244,10 @@ def _records(finished: Finished) -> Iterator[dict[str, Any]]:
 
 
 def _status(record: Mapping[str, Any]) -> Status:
-    """An unknown word is WAITING. What ended a job is among its events; `exit_code` is a wait status (768 is exit 3)."""
+    """Return the status; an unknown state is WAITING.
+
+    The job's events show what ended it; `exit_code` is a wait status (768 is exit 3).
+    """
     word = printable(str(record.get("state")))
     phase = _PHASES.get(word, Phase.WAITING)
     reason = printable(str(record.get("message") or ""))

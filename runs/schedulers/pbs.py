@@ -150,7 +150,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         return tuple(f"#PBS {option}" for option in options)
 
     def submit_argv(self, job: Job) -> tuple[str, ...]:
-        """Which option an array needs is found out at the site."""
+        """Submit a job; a shell at the site finds the option for arrays."""
         folder, _, script = job.script.rpartition("/")
         output = ["-j", "oe", "-o", "/dev/null" if job.tasks else "scheduler.log"]
         for each in job.after:
@@ -165,16 +165,16 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         )
 
     def read_submit(self, finished: Finished) -> Answer:
-        """The number, with a pair of brackets for an array, and the server's name."""
+        """Parse the number, with a pair of brackets for an array, and the server's name."""
         found = [line for line in text_lines(finished.stdout) if _JOB.fullmatch(line)]
         return _SUBMITTING.read(finished, found[-1] if found else None)
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """With tasks, and with jobs that have ended where the server remembers them."""
+        """Query jobs with their tasks, including ended jobs if the server remembers them."""
         return ("/bin/sh", "-c", _STATUS, "hibali", *jobs)
 
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """By number: servers have a short name and a long one."""
+        """Match jobs by number, because servers have a short and a long name."""
         found = dict.fromkeys(jobs, GONE)
         asked = {_number(job): job for job in jobs}
         for number, status in _listed(finished):
@@ -183,7 +183,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         return found
 
     def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
-        """A task has its number between the brackets of its job."""
+        """Parse the tasks, whose number is between the brackets of the job's id."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         asked = {_number(job).partition("[")[0]: job for job in jobs}
         for number, status in _listed(finished):
@@ -194,11 +194,11 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         return found
 
     def lookup_argv(self, name: str) -> tuple[str, ...]:
-        """Only jobs of the account itself, as what comes back tells nothing but numbers."""
+        """Query only this account's jobs, because the answer has nothing but numbers."""
         return ("/bin/sh", "-c", _LOOKUP, "hibali", job_name(name))
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
-        """One number a line, and no line where there is no such job."""
+        """Parse one number per line, no line if there is no such job."""
         del user
         lines = text_lines(finished.stdout)
         found = [line for line in lines if _JOB.fullmatch(line)]
@@ -207,11 +207,11 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         return min(found, key=lambda job: int(re.split(r"[.\[]", job)[0])) if found else None
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
-        """One that has ended is unknown, or has an invalid state."""
+        """End a job; an ended one is unknown, or has an invalid state."""
         return unless("Unknown Job|has finished|invalid state|[Ii]nvalid job id specified", "qdel", job)
 
     def release_argv(self, job: str) -> tuple[str, ...]:
-        """The hold of the user."""
+        """Release the user's hold."""
         return ("qrls", job)
 
 
@@ -251,12 +251,12 @@ def _places(resources: Resources) -> list[str]:
 
 
 def _number(job: str) -> str:
-    """The id without the server's name."""
+    """Return the id without the server's name."""
     return job.partition(".")[0]
 
 
 def _listed(finished: Finished) -> Iterator[tuple[str, Status]]:
-    """The number and the status of each job of an answer; ids that are not known make it fail, and the others are there."""
+    """Yield number and status of each known job; unknown ids make qstat fail, but it lists the others."""
     if finished.exit_code != 0 and finished.exit_code not in _UNKNOWN:
         raise no_answer("qstat", finished)
     content = finished.stdout.strip()
@@ -289,7 +289,7 @@ def _read_xml(content: bytes, finished: Finished) -> Iterator[tuple[str, Status]
 
 
 def _status(fields: Mapping[str, str], dialect: str) -> Status:
-    """An unknown word is WAITING."""
+    """Return the status; an unknown state is WAITING."""
     word = fields.get("job_state", "")
     phase = _PHASES.get(word, Phase.WAITING)
     reason = printable(fields.get("comment", ""))

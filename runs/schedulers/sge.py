@@ -88,7 +88,7 @@ class Sge(Scheduler):
         return tuple(f"#$ {option}" for option in options)
 
     def submit_argv(self, job: Job) -> tuple[str, ...]:
-        """-S, as queues may start scripts with csh; -notify, as SIGKILL comes without a warning else."""
+        """Use -S, because queues may use csh; -notify, because SIGKILL comes without a warning otherwise."""
         folder = job.script.rpartition("/")[0]
         options = ["-t", f"1-{job.tasks:d}"] if job.tasks else []
         if job.after:
@@ -101,17 +101,17 @@ class Sge(Scheduler):
         return ("qsub", *words, "-notify", *options, job.script)
 
     def read_submit(self, finished: Finished) -> Answer:
-        """-terse prints the number, of an array with its range, as `12.1-10:1`."""
+        """Parse the number from -terse, which adds an array's range, as in `12.1-10:1`."""
         found = [match[1] for line in text_lines(finished.stdout) if (match := _ID_LINE.fullmatch(line))]
         return _SUBMITTING.read(finished, found[-1] if found else None)
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """All of the account's jobs, each waiting task by itself; `qstat -j` knows jobs and tells no states."""
+        """Query all of the account's jobs, each waiting task by itself; `qstat -j` shows no states."""
         del jobs
         return ("qstat", "-g", "d", "-xml")
 
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """One that is not listed has ended, or never was."""
+        """Parse the jobs; one that is not listed has ended, or never existed."""
         found = dict.fromkeys(jobs, GONE)
         for record in _listed(finished):
             if record.get("JB_job_number") in found:
@@ -119,7 +119,7 @@ class Sge(Scheduler):
         return found
 
     def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
-        """Tasks that wait may come as a range all the same."""
+        """Parse the tasks; waiting ones may be listed as a range."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         for record in _listed(finished):
             if record.get("JB_job_number") in found:
@@ -129,11 +129,11 @@ class Sge(Scheduler):
         return found
 
     def lookup_argv(self, name: str) -> tuple[str, ...]:
-        """It takes names where it takes numbers."""
+        """Query by name; names are accepted in place of numbers."""
         return ("qstat", "-j", job_name(name))
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
-        """Names can be seen by others, so only the user's own job counts."""
+        """Return only a job of the user, because other users' jobs may have the same name."""
         told = finished.stderr + finished.stdout
         if b"jobs do not exist" in told:
             return None
@@ -149,7 +149,7 @@ class Sge(Scheduler):
         return None
 
     def accounting_argv(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
-        """One qacct for each job: it looks for one at a time."""
+        """Return one qacct for each job, because it takes one at a time."""
         del since
         return ("/bin/sh", "-c", _ACCOUNTS, "hibali", *(jobs or (job_name(run),)))
 
@@ -158,7 +158,7 @@ class Sge(Scheduler):
         return (f"{job}.{index}",)
 
     def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
-        """The last record of a job counts: one that was started again has several."""
+        """Parse the last record of each job: a restarted one has several."""
         found = {}
         for block in re.split(r"^=+\s*$", finished.stdout.decode("utf-8", "replace"), flags=re.MULTILINE):
             parts = (line.strip().partition(" ") for line in block.splitlines())
@@ -169,28 +169,28 @@ class Sge(Scheduler):
         return found or None
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
-        """One that has ended does not exist any more."""
+        """End a job; an ended one no longer exists."""
         return unless("does not exist|already in deletion", "qdel", job)
 
     def release_argv(self, job: str) -> tuple[str, ...]:
-        """The hold of the user, of all tasks; on a job that is not held it changes nothing."""
+        """Release the user's hold of all tasks; no effect on a job that is not held."""
         return ("qrls", job)
 
 
 def job_name(run: str) -> str:
-    """A name may not begin with a digit; without its first seven letters it is the run's id again."""
+    """Return the run's id with a prefix of seven letters, because a name may not begin with a digit."""
     return f"hibali-{run}"
 
 
 def _times(seconds: int) -> list[str]:
-    """The limit, and the signal before it."""
+    """Return the time limit, and the time of the signal before it."""
     limit = max(seconds, 1)
     warning = min(_WARNING_SECONDS, limit // 10)
     return [f"-l h_rt={limit:d}", *([f"-l s_rt={limit - warning:d}"] if warning else ())]
 
 
 def _environment(resources: Resources) -> tuple[list[str], list[str]]:
-    """The parallel environment with its slots, and the site's directives without the one that names it."""
+    """Return the parallel environment with its slots, and the site's other directives."""
     named = [text for text in resources.directives if re.fullmatch(r"-pe +[A-Za-z0-9_.*-]+ *", text)]
     others = [text for text in resources.directives if text not in named]
     slots = cores_of_a_node(resources) * (resources.nodes or 1)
@@ -208,7 +208,7 @@ def _environment(resources: Resources) -> tuple[list[str], list[str]]:
 
 
 def _listed(finished: Finished) -> Iterator[dict[str, str]]:
-    """The fields of each job of an answer of `qstat -xml`."""
+    """Yield the fields of each job from `qstat -xml`."""
     if finished.exit_code != 0:
         raise no_answer("qstat", finished)
     start = finished.stdout.find(b"<?xml")
@@ -223,7 +223,7 @@ def _listed(finished: Finished) -> Iterator[dict[str, str]]:
 
 
 def _numbers(text: str) -> Iterator[int]:
-    """The task numbers of `3`, `3-10:1`, `1,3-5:2`."""
+    """Yield the task numbers of `3`, `3-10:1`, `1,3-5:2`."""
     for part in text.split(","):
         match = _TASKS.fullmatch(part.strip())
         if match:
@@ -233,7 +233,7 @@ def _numbers(text: str) -> Iterator[int]:
 
 
 def _status(word: str) -> Status:
-    """Letters that add up: `hqw` waits on hold, `dr` runs and is being deleted, `Eqw` could not be started."""
+    """Parse combined letters: `hqw` waits on hold, `dr` runs and is being deleted, `Eqw` failed to start."""
     shown = printable(word)
     if "E" in word:
         return Status(Phase.BROKEN, shown, "Grid Engine could not start the job (qstat -j says why)")
@@ -245,7 +245,7 @@ def _status(word: str) -> Status:
 
 
 def _accounted(fields: Mapping[str, str]) -> Status:
-    """`failed` is 0, or a number and what it means; 100 is a job that a signal ended."""
+    """Parse `failed`: 0, or a number and its meaning; 100 is a job that a signal ended."""
     failed, _, why = (part.strip() for part in fields.get("failed", "").partition(":"))
     code = fields.get("exit_status", "").split(" ", 1)[0].strip()
     reason = printable(why or ("" if code in {"", "0"} else f"exit code {code}"))

@@ -70,14 +70,14 @@ _SUBMITTING = Submitting(
         rb"|authentication error|insane message length|unexpected message|header lengths are longer",
         re.IGNORECASE,
     ),
-    # nothing was asked, or the controller said no for now
+    # the request was not sent, or the controller refused it for now
     later=re.compile(
         rb"unable to contact slurm controller|connect failure|temporarily unable to accept job|resource temporarily"
         rb"|submit ?limit|submitjobs|job submit limit|connection refused"
         rb"|slurm backup controller in standby",
         re.IGNORECASE,
     ),
-    stopped=frozenset({124, *range(128, 256)}),  # as timeout(1) and shells tell of a signal
+    stopped=frozenset({124, *range(128, 256)}),  # exit codes of timeout(1), and of shells after a signal
 )
 _ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE)
 _JOB = re.compile(r"[0-9][0-9_.+-]*")
@@ -165,7 +165,7 @@ class Slurm(Scheduler):
         )
 
     def read_submit(self, finished: Finished) -> Answer:
-        """The last line that is an id counts: sites print greetings around it."""
+        """Parse the last line that is an id, because sites print greetings around it."""
         return _SUBMITTING.read(finished, _last_id(finished.stdout))
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ class Slurm(Scheduler):
         )
 
     def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """One forgotten id alone is an error to squeue, among others it is silence."""
+        """Parse the jobs; squeue reports an unknown id as an error only if it is the only one."""
         found = dict.fromkeys(jobs, GONE)
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
@@ -197,7 +197,7 @@ class Slurm(Scheduler):
         return found
 
     def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
-        """Each task has a line of its own, as `12_4`."""
+        """Parse one line per task, as `12_4`."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
@@ -212,15 +212,15 @@ class Slurm(Scheduler):
         return found
 
     def warning_directives(self, seconds: int) -> tuple[str, ...]:
-        """`B:` is the batch shell alone (sbatch(1), --signal); it may come up to a minute earlier."""
+        """Send TERM with `B:` to the batch shell only (sbatch(1), --signal), up to a minute early."""
         return (f"#SBATCH --signal=B:TERM@{seconds:d}",)
 
     def start_argv(self) -> tuple[str, ...]:
-        """Sbatch takes the script from standard input, and submits nothing."""
+        """Test the script on standard input, without submitting it."""
         return ("env", "TZ=UTC", "SLURM_TIME_FORMAT=standard", "sbatch", "--test-only")
 
     def read_start(self, finished: Finished, now: datetime) -> float | None:
-        """`sbatch: Job 12 to start at 2026-11-22T10:00:00 using 1 processors on nodes n1 in partition main`."""
+        """Parse `sbatch: Job 12 to start at 2026-11-22T10:00:00 using ...`."""
         found = _STARTS.search(finished.stderr + finished.stdout)
         if found is not None:
             try:
@@ -234,11 +234,11 @@ class Slurm(Scheduler):
         return None
 
     def lookup_argv(self, name: str) -> tuple[str, ...]:
-        """Of an array too, the first number is the job's."""
+        """Query jobs by name; for an array, too, the first number is the job's."""
         return ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i:%u")
 
     def read_lookup(self, finished: Finished, user: str) -> str | None:
-        """Names can be seen by others, so only the user's own job counts."""
+        """Return only a job of the user, because other users' jobs may have the same name."""
         if finished.exit_code != 0:
             raise no_answer("squeue", finished)
         for job, owner in _answers("squeue", finished):
@@ -288,28 +288,28 @@ class Slurm(Scheduler):
         return f"{job}_{index:d}"
 
     def array_limit_argv(self) -> tuple[str, ...]:
-        """MaxArraySize is in the configuration."""
+        """Query the configuration, which has MaxArraySize."""
         return ("scontrol", "show", "config")
 
     def read_array_limit(self, finished: Finished) -> int | None:
-        """MaxArraySize is one more than the highest index (slurm.conf(5))."""
+        """Parse MaxArraySize, which is one more than the highest index (slurm.conf(5))."""
         found = _ARRAY_LIMIT.search(finished.stdout) if finished.exit_code == 0 else None
         return max(1, int(found[1]) - 1) if found else None
 
     def release_argv(self, job: str) -> tuple[str, ...]:
-        """Of a job that waits for nobody's permission, it changes nothing."""
+        """Return the command, which has no effect on a job that is not held."""
         return ("scontrol", "release", job)
 
 
 def _status(word: str, reason: str, *, queued: bool) -> Status:
-    """An unknown word is WAITING while squeue lists the job; in accounting it proves nothing."""
+    """Return the status; an unknown state is WAITING if squeue lists the job, GONE in accounting."""
     phase = _PHASES.get(word, Phase.WAITING if queued else Phase.GONE)
     plain = reason.strip()
     return Status(phase, printable(word), "" if plain in {"None", "(null)"} else printable(plain))
 
 
 def _seconds_of(text: str) -> float | None:
-    """`[D-][HH:]MM:SS[.mmm]` of sacct; None for nothing, which is what is told where nobody counted."""
+    """Parse `[D-][HH:]MM:SS[.mmm]` of sacct; None if empty, which means not measured."""
     found = _CPU.fullmatch(text)
     if found is None:
         return None
@@ -318,7 +318,7 @@ def _seconds_of(text: str) -> float | None:
 
 
 def _bytes_of(text: str) -> int | None:
-    """A size of sacct: `1234K`, `1.5G`; None for nothing."""
+    """Parse a size of sacct: `1234K`, `1.5G`; None if empty."""
     found = _SIZE.fullmatch(text)
     return int(float(found[1]) * 1024 ** "_KMGTP".index(found[2] or "_")) or None if found else None
 
@@ -345,7 +345,7 @@ def _last_id(text: bytes) -> str | None:
 
 
 def _as_time(seconds: int) -> str:
-    """`D-HH:MM:SS`, never zero: zero asks for no limit at all."""
+    """Format seconds as `D-HH:MM:SS`, never zero, which would request no limit."""
     minutes, rest = divmod(max(seconds, 60), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -353,7 +353,7 @@ def _as_time(seconds: int) -> str:
 
 
 def _day_before(day: str) -> str:
-    """The date before `day`; `day` itself where it is no date."""
+    """Return the date before `day`; `day` itself if it is no date."""
     try:
         return f"{date.fromisoformat(day) - timedelta(days=1)}"
     except (ValueError, OverflowError):

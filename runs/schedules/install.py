@@ -100,7 +100,7 @@ def service_text(name: str, words: Sequence[str], environment: Mapping[str, str]
     """Return the service; its exit code reports its end. Raises `UsageError` for a newline."""
     settings = "".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in environment.items())
     command = " ".join(_quoted(word, command=True) for word in words)
-    # who stops it gives it the time to end cleanly
+    # systemd gives it time to end cleanly
     text = (
         f"{_FIRST}[Unit]\nDescription=hibali schedule {name}\n\n[Service]\nType=oneshot\n{settings}"
         f"ExecStart={command}\nStandardOutput=append:{output.replace('%', '%%')}\nStandardError=inherit\n"

@@ -85,7 +85,7 @@ def problems_of(way: LoginMethod, now: datetime, needed_until: datetime) -> list
 
 def _of_keys(way: LoginMethod) -> list[HibaliError]:
     if not way.keys or not all(key.has_passphrase for key in way.keys):
-        return []  # without any, the login itself will say
+        return []  # without any, the login reports the problem
     path = way.keys[0].path
     fresh = (
         "Make a key of its own for this, and ask the site to restrict what it may do:"
@@ -312,7 +312,7 @@ def _way_to(
     try:
         told = subprocesses.run([*site.ssh.command, "-G", "--", host], environment=environment, timeout=15)
     except HibaliError:
-        return None  # the login itself will say so
+        return None  # the login reports the problem
     if told.exit_code != 0:
         return None
     configured = _configured(told.stdout)

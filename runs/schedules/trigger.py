@@ -89,7 +89,7 @@ def jitter_of(seconds: float, *what: str) -> float:
 
 _LOGGED = (b'"kind":"failed"', b'"kind":"noted"', b'"kind":"receipt"', b'"kind":"error"')
 _LONGEST_LINE = 1024 * 1024
-_INTERRUPTED_SECONDS = 0.9  # who interrupts us waits two seconds for both
+_INTERRUPTED_SECONDS = 0.9  # the interrupting process waits two seconds for both
 
 
 @dataclass(slots=True)
@@ -216,7 +216,7 @@ def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = F
     try:
         with holding(schedule.name) as held:
             if _decision(schedule, only_missed=only_missed).what != "run":
-                return None  # somebody else did it meanwhile
+                return None  # another process ran it meanwhile
             return _run_schedule(config, schedule, identifier, held, decision)
     except TryLaterError as problem:
         if problem.code != "locked":
