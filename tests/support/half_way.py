@@ -16,7 +16,7 @@ def signal_half_way(root: Path, number: int) -> int:
     lock = root / ".hibali" / "lock"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        # closer than a watcher looks, which reads all it sees
+        # faster than a source watcher, which would read every state
         if lock.exists() and any(not path.name.startswith(".hibali") for path in root.iterdir()):
             holder = int(json.loads(lock.read_bytes())["pid"])
             os.kill(holder, number)

@@ -64,7 +64,7 @@ def _sshd(session: Path, root: Path, lines: str) -> OwnServer:
     words = [program("sshd", "openssh-server"), "-D", "-e", "-f", str(config)]
     own = OwnServer(session, FolderPlace("ssh", root, server), server.port, words)
     if lines:
-        config.write_text(f"{lines}\n{config.read_text()}")  # sshd uses the first of two lines with the same keyword
+        config.write_text(f"{lines}\n{config.read_text()}")  # sshd uses the first line of a keyword
         own.stop()
         own.start()
     return own
