@@ -140,9 +140,7 @@ def test_a_file_and_a_folder_of_one_name(subject: Subject) -> None:
         assert subject.files() == {b"a/b": b"below"}
         assert [one.problem is not None for one in put(store, {b"a/b/c": b"x"})] == [True]
         assert subject.files() == {b"a/b": b"below"}
-    elif (
-        store.facts.file_and_folder
-    ):  # otherwise the plan reports it, before a server fails on it
+    elif store.facts.file_and_folder:  # otherwise the plan reports it, before a server fails on it
         assert [one.problem for one in put(store, {b"a": b"file"})] == [None]
         assert subject.files() == {b"a/b": b"below", b"a": b"file"}
         assert file_paths(subject.open()) == [b"a", b"a/b"]

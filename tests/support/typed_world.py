@@ -110,9 +110,7 @@ class TypedWorld:
             ("compare-images", ["true"]),
         ):
             path = programs / name
-            more = (
-                "" if words == ["cat"] else '"$@"'
-            )  # it only reads its standard input
+            more = "" if words == ["cat"] else '"$@"'  # it only reads its standard input
             path.write_text(f"#!/bin/sh\nexec {shlex.join(words)} {more}\n")
             path.chmod(0o755)
         self.hibali.env["PATH"] = f"{programs}:{self.hibali.env['PATH']}"
