@@ -23,13 +23,13 @@ _HERE = local_site()
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place: `path` there is absolute, or begins with `~/`, `~` or `$NAME` for the far side to expand.
+    """A location: `path` is absolute, or begins with `~/`, `~` or `$NAME`, which the remote host expands.
 
     Names that are not UTF-8 are surrogate escapes in `path` and `text`; `raw` has the bytes. At an object
     store `bucket` is set and `path` is the whole key without slashes around it, "" for the bucket itself.
-    `slash` tells that PATH ended in one, or was left out; `typed_local` that no site was named; `confined` that things may be
-    deleted there, so that symlinks may not lead out of the site's configured root. `roots` are those of all local sites, where
-    no site was named.
+    `slash` is true if PATH ended in one or was omitted; `typed_local` if no site was named; `confined` if
+    hibali may delete there, so that symlinks must not lead out of the site's configured root. `roots` are
+    those of all local sites, if no site was named.
     """
 
     site: Site
@@ -54,29 +54,30 @@ class Location:
 
     @property
     def parent(self) -> Location:
-        """The folder that holds this one; a root is its own parent."""
+        """The parent folder; a root is its own parent."""
         above = self.path.rstrip("/").rpartition("/")[0]
         if self.bucket is None:
             above = above or "/"
         return replace(self, path=above, slash=True)
 
     def child(self, name: bytes) -> Location:
-        """The location of that name below this one."""
+        """Return the location of that name in this folder."""
         shown = name.decode("utf-8", "surrogateescape")
         path = f"{self.path.rstrip('/')}/{shown}" if self.path or self.bucket is None else shown
         return replace(self, path=path, text=f"{self.text.removesuffix('/')}/{shown}", slash=False)
 
 
 def read_location(text: str, settings: Settings, *, literal: bool = False) -> Location:
-    """What a word of the command line means, seen from the current folder; `literal` as `parse_location` has it.
+    """Parse a location from the command line, relative to the current folder; `literal` as in
+    `parse_location`.
 
-    Raises `UsageError` for an unknown site or root, a variable, a path that climbs, `~user`, the name of a site without a colon where no
-    file has it, or a site of a kind that is not built.
+    Raises `UsageError` for an unknown site or root, a variable, a path that leaves its start with `..`,
+    `~user`, a site name without a colon where no such file exists, or a site of an unsupported kind.
     """
     typed = os.fsencode(text).decode("utf-8", "surrogateescape")
     found = parse_location(typed, settings.sites, os.fsencode(Path.cwd()), literal=literal)
     if found is None:
-        settings.site(typed.partition(":")[0])  # says what may have been meant
+        settings.site(typed.partition(":")[0])  # names similar sites
         raise UsageError("unknown-site", "no site of this name is configured", subject=typed)
     require_built(found.site)
     if found.typed_local:
@@ -85,7 +86,7 @@ def read_location(text: str, settings: Settings, *, literal: bool = False) -> Lo
         local = (site for site in settings.sites.values() if site.kind == "local")
         found = replace(found, roots=tuple(root for site in local for root in site.roots.values()))
     if found.typed_local and b".." in found.raw.split(b"/"):
-        # the last name stays as it was typed, were it that of a symlink
+        # the last component is kept as typed, even if it is a symlink
         above, _, name = found.raw.rpartition(b"/")
         climbs = name == b".."
         real = os.path.realpath(found.raw if climbs else above or b"/")
@@ -95,13 +96,15 @@ def read_location(text: str, settings: Settings, *, literal: bool = False) -> Lo
 
 
 def read_target(text: str, settings: Settings) -> Location:
-    """The same for a place that is going to be changed: a site's name without a colon is refused, also where a file has it."""
+    """Parse a location that will be changed; a site name without a colon is refused even if such a file
+    exists.
+    """
     check_no_site_name(text, settings)
     return read_location(text, settings)
 
 
 def check_no_site_name(text: str, settings: Settings) -> None:
-    """Raise `UsageError` for a local path that is a configured site's name: most likely its colon was forgotten."""
+    """Raise `UsageError` for a local path that is the name of a site: probably its colon is missing."""
     name = text.rstrip("/")
     if name in settings.sites:
         raise UsageError(
@@ -113,7 +116,9 @@ def check_no_site_name(text: str, settings: Settings) -> None:
 
 
 def check_local_file(text: str, settings: Settings) -> None:
-    """Raise `UsageError` for a file to be written here that was named like a site or a place there, or with a variable."""
+    """Raise `UsageError` for a local output file named like a site or a location there, or with a
+    variable.
+    """
     check_no_site_name(text, settings)
     name, colon, path = text.partition(":")
     if colon and name in settings.sites:
@@ -130,10 +135,10 @@ def check_local_file(text: str, settings: Settings) -> None:
 def parse_location(
     text: str, sites: Mapping[str, Site], folder: bytes, *, literal: bool = False
 ) -> Location | None:
-    """The rules of `read_location` as a pure function; None for a site that is not in `sites`.
+    """Apply the rules of `read_location` as a pure function; None for a site that is not in `sites`.
 
-    A colon before the first slash ends a site's name. Local paths are taken from `folder`, and keep a `..`. In a `literal` text,
-    which hibali itself wrote down before, `$` and a local `~` are characters like others.
+    A colon before the first slash ends a site's name. Local paths are relative to `folder`, and keep `..`. In
+    a `literal` text, which hibali itself recorded before, `$` and a local `~` are ordinary characters.
     """
     if not text or "\0" in text:
         _refuse(text, "a location is a path or SITE:PATH")
@@ -156,14 +161,16 @@ def parse_location(
 
 
 def root_location(site: Site) -> Location:
-    """The location of a site where no path is given; raises `UsageError` where it needs one."""
+    """Return the location of a site without a path; raises `UsageError` where the site needs one."""
     found = parse_location(f"{site.name}:", {site.name: site}, b"/")
     assert found is not None
     return found
 
 
 def _refuse_variables(text: str, site: str, path: str) -> None:
-    """Raise `UsageError` for `$NAME` or `${NAME}` in a path; behind a component `.` they are names like others."""
+    """Raise `UsageError` for `$NAME` or `${NAME}` in a path; after a component `.` they are ordinary
+    names.
+    """
     for part in path.split("/"):
         if part == ".":
             return
@@ -192,7 +199,7 @@ def _refuse_local_home(text: str) -> None:
 
 
 def _literally(site: str, path: str) -> str:
-    """The same path so that a dollar sign in it means itself."""
+    """Return the same path, with a dollar sign in it protected from expansion."""
     start = f"{site}:" if site else ""
     if path.startswith("/"):
         return f"{start}/.{path}"
@@ -203,12 +210,14 @@ def _literally(site: str, path: str) -> str:
 
 
 def work_path(site: Site) -> str:
-    """Where the site's run folders and cache are: like `Location.path`."""
+    """Return the folder of the site's run folders and cache, in the form of `Location.path`."""
     return _resolve(f"{site.name}:{site.work}", site, site.work)
 
 
 def guarded_roots(site: Site) -> tuple[str, ...]:
-    """The folders of a site below which no symlink of another account is followed; written like `Location.path`."""
+    """Return the folders of a site in which symlinks of other accounts are not followed, like
+    `Location.path`.
+    """
     return (*site.roots.values(), work_path(site), "~")
 
 
@@ -231,7 +240,7 @@ def _local(text: str, folder: bytes) -> Location:
 
 
 def _resolve(text: str, site: Site, path: str) -> str:
-    """PATH at a site with a filesystem."""
+    """Return the path at a site with a filesystem."""
     if path.startswith("/"):
         return "/" + _normal(text, path)
     first, _, rest = path.partition("/")
@@ -255,7 +264,7 @@ def _root(text: str, site: Site, name: str) -> str:
 
 
 def _normal(text: str, path: str) -> str:
-    """The path without `.`, `..` and doubled slashes; `..` may not leave where it starts."""
+    """Return the path without `.`, `..` and doubled slashes; `..` must not leave the start."""
     kept: list[str] = []
     for part in path.split("/"):
         if part == "..":
@@ -275,7 +284,7 @@ def _join(start: str, rest: str) -> str:
 
 
 def _at_object_store(text: str, site: Site, path: str) -> Location:
-    """PATH as a key: exact, because `a//b` and `a/b` are two keys there."""
+    """Return the location of an object key, unchanged, because `a//b` and `a/b` are two keys there."""
     if path.startswith("/"):
         _refuse(text, "a key has no leading slash", f"Write {site.name}:{path.lstrip('/')}")
     path = path.removeprefix("./")
@@ -295,7 +304,7 @@ def _at_object_store(text: str, site: Site, path: str) -> Location:
 
 
 def _is_read_only(site: Site, path: str) -> bool:
-    """Whether the path is a read-only root or below one, however it was written."""
+    """Return whether the path is a read-only root or below one, in any spelling."""
     roots = [site.roots[name].rstrip("/") for name in site.read_only]
     return any(path == (root or "/") or path.startswith(root + "/") for root in roots)
 

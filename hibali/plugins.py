@@ -13,10 +13,11 @@ _MODULE = re.compile(r"[a-z][a-z0-9]*")
 
 
 def load(package: str, word: str) -> Any:
-    """The module `PACKAGE.WORD`, or what an entry point named WORD gives, for a package such as `runs.schedulers`.
+    """Return the module `PACKAGE.WORD`, or the object of an entry point named WORD, e.g. for
+    `runs.schedulers`.
 
-    hibali's own modules come first, then entry points of the group `hibali.schedulers`: a name of hibali's own cannot be replaced.
-    Raises `UsageError` with the names that exist.
+    hibali's own modules come first, then entry points of the group `hibali.schedulers`: a plugin cannot
+    replace a built-in name. Raises `UsageError` with the names that exist.
     """
     what = package.rpartition(".")[2].removesuffix("s")
     if _WORD.fullmatch(word):
@@ -35,14 +36,16 @@ def load(package: str, word: str) -> Any:
 
 
 def words(package: str) -> list[str]:
-    """Every name that `load` accepts for this package, sorted."""
+    """Return every name that `load` accepts for this package, sorted."""
     others = {name for name in _entry_points(package) if _WORD.fullmatch(name)}
     return sorted({*built_in_words(package), *others})
 
 
 def built_in_words(package: str) -> list[str]:
-    """The names of hibali's own modules, sorted; `base`, and a module with a `_` in its name, are parts of others."""
-    from pkgutil import iter_modules  # here, for start-up: reading config.toml usually needs no list
+    """Return the names of hibali's own modules, sorted, without `base` and modules with a `_` in their
+    names.
+    """
+    from pkgutil import iter_modules  # start-up: reading config.toml usually needs no list
 
     folder = import_module(package).__path__
     return sorted(

@@ -90,7 +90,7 @@ class FolderGroup(CommandGroup):
         self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the folder's commands and of those added by hand, sorted."""
+        """Return the names of the folder's commands and of those added by hand, sorted."""
         del ctx
         folder = import_module(self._package).__path__[0]
         found = {name.removesuffix(".py") for name in os.listdir(folder)}  # noqa: PTH208  # pathlib costs start-up time
@@ -162,13 +162,13 @@ def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) 
 
 
 def command_group(name: str, *, commands: Sequence[click.Command], help_text: str) -> CommandGroup:
-    """A group of these commands."""
+    """Return a group of these commands."""
     group = CommandGroup(name, commands=commands, help=help_text, no_args_is_help=True, add_help_option=False)
     return add_help_option(group)
 
 
 def folder_group(name: str, *, package: str, modules: Mapping[str, str], help_text: str) -> FolderGroup:
-    """A group whose commands are found in the folder of a package."""
+    """Return a group whose commands are found in the folder of a package."""
     group = FolderGroup(
         name, package=package, modules=modules, help=help_text, no_args_is_help=True, add_help_option=False
     )

@@ -32,7 +32,7 @@ SITES, PLACES, ENDS, PIPELINES, RUNS, REMOTES, _SCHEDULES = (
 _FILES, _FOLDERS = "file", "dir"
 _OPERATIONS = "operations"
 _KINDS = "kinds"
-# By what a parameter is called in usage lines, without brackets and dots.
+# By the metavar of a parameter, without brackets and dots.
 _BY_METAVAR = {
     "SITE": (SITES,),
     "SITE|auto": (SITES,),

@@ -43,7 +43,7 @@ def reference_index(contexts: list[click.Context]) -> str:
 
 
 def settings_page() -> str:
-    """The page of every table of config.toml and its keys, as they are declared."""
+    """Return the page of all tables of config.toml and their keys, as declared."""
     lines = ["# All settings of config.toml", ""]
     for path, declared in _tables(Document, ""):
         head = f"`[{path}]`" if path else "At the top"
@@ -62,7 +62,7 @@ def settings_page() -> str:
 
 
 def _tables(declared: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """A table and those below it, each with its name in the file."""
+    """Yield a table and those nested in it, each with its name in the file."""
     yield path, declared
     types = get_type_hints(declared)
     for each in fields(declared):

@@ -22,7 +22,7 @@ from hibali.errors import Exit, TryLaterError
 from hibali.retry import interrupt_waits
 
 RESUMES = "Run the same command again to resume."
-_END_SECONDS = 1.6  # after a signal; the promise is two seconds (S24), also on a busy machine
+_END_SECONDS = 1.6  # seconds after a signal; the limit is two (S24), also on a busy machine
 _RENDER_SECONDS = 0.2
 _WAKE_SECONDS = 0.05
 
@@ -73,7 +73,7 @@ Render = Callable[[BaseException], int]
 
 @contextmanager
 def hint_if_interrupted(hint: Hint) -> Iterator[None]:
-    """Set what to say about the work after an interruption inside; the innermost hint counts, also an empty one."""
+    """Set the hint shown after an interruption inside; the innermost one is used, even an empty one."""
     _hints.append(hint)
     try:
         yield
@@ -195,7 +195,7 @@ def _is_handled() -> bool:
 
 
 def _end(number: int, render: Render | None) -> None:
-    """End the process at once, as a kill would; nothing depends on cleanup by the main thread."""
+    """End the process at once, like SIGKILL, without cleanup by the main thread."""
     failure = _EXCEPTIONS[number]()
     code = int(getattr(failure, "exit", Exit.INTERRUPTED))
     if _state.code is None and render is not None:

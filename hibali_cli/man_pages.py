@@ -29,7 +29,7 @@ def manual_page(context: click.Context) -> str:
 
 
 def page_name(context: click.Context) -> str:
-    """`hibali-sites-add`, for the command and for its page."""
+    """Return the name of the command and its page, such as `hibali-sites-add`."""
     return context.command_path.replace(" ", "-")
 
 

@@ -14,7 +14,7 @@ from hibali.amounts import read_job_time, read_size
 from hibali.errors import UsageError
 from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE
 
-# Every start of `hibali run --help` imports this module: what takes long to load is imported where it is used.
+# `hibali run --help` imports this module: slow imports are local.
 if TYPE_CHECKING:
     from runs.fast_storage import FastOptions
     from runs.schedulers.base import Resources
@@ -80,8 +80,9 @@ class RequestedJob:
 class RunOptions:
     """The options of `hibali run`.
 
-    `sites` are as typed, `explain` shows how they compare. `sweep` is None for a single run. `wait` follows the run to its end, `notify` is
-    then told of it. `reuse` returns an earlier run that computed the same.
+    `sites` are as typed, `explain` shows how they compare. `sweep` is None for a single run. `wait` follows
+    the run to its end, `notify` is the target notified of it. `reuse` returns an earlier run that computed
+    the same.
     """
 
     sites: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Edit config.toml one site at a time: atomically, with comments kept, and read back before it counts."""
+"""Edit one site of config.toml at a time: atomically, keeping comments, and checked by parsing the result."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from hibali.text import printable
 
 Change = Literal["added", "same", "replaced"]
 _INLINE = frozenset({"roots", "paths"})
-_AROUND = frozenset({"globus"})  # tables outside a site that say something of it
+_AROUND = frozenset({"globus"})  # tables outside `sites` that refer to a site
 
 
 def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Site:
-    """The site that this table would be in a config.toml of that text; raises `UsageError` with all that is wrong in it."""
+    """Return the site that this table would define in a config.toml with that text.
+
+    Raises `UsageError` with all problems in it.
+    """
     wrong: list[Wrong] = []
     around = {key: value for key, value in tomllib.loads(text).items() if key in _AROUND}
     sites = read_document({**around, "version": 1, "sites": {name: dict(table)}}, wrong).sites
@@ -35,7 +38,7 @@ def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Sit
 
 
 def render_site(name: str, table: Mapping[str, Any]) -> str:
-    """The TOML text of one site, with a header of its own for each table in it."""
+    """Return the TOML text of one site; each of its tables has its own header."""
     import tomlkit
 
     document = tomlkit.document()
@@ -46,7 +49,7 @@ def render_site(name: str, table: Mapping[str, Any]) -> str:
 
 
 def plan_site(config: str | None, name: str, table: Mapping[str, Any], *, replace: bool) -> Change:
-    """What `add_site` would do; raises as it does, and changes nothing."""
+    """Return the change that `add_site` would make, without writing it; raises the same errors."""
     _, text, settings = _read(config)
     return _compare(settings, check_site_table(name, table, text), replace=replace)
 
@@ -54,10 +57,10 @@ def plan_site(config: str | None, name: str, table: Mapping[str, Any], *, replac
 def add_site(
     config: str | None, name: str, table: Mapping[str, Any], *, replace: bool = False
 ) -> tuple[Change, Site]:
-    """Write the site into config.toml, which is made, 0600, when missing.
+    """Write the site into config.toml; a missing file is created with mode 0600.
 
-    The identical site again changes nothing. Raises `RefusedError("site-differs")` where another one has that
-    name and `replace` is off, `UsageError` for a wrong site or a wrong file.
+    Adding an identical site changes nothing. Raises `RefusedError("site-differs")` if a different site has
+    that name and `replace` is off, `UsageError` for an invalid site or file.
     """
     path, text, settings = _read(config)
     site = check_site_table(name, table, text)
@@ -70,7 +73,7 @@ def add_site(
 
 
 def remove_site(config: str | None, name: str) -> Path:
-    """Take the site out of config.toml; returns the file. Raises `UsageError` for a site that is not there."""
+    """Remove the site from config.toml; return the file. Raises `UsageError` if the site does not exist."""
     path, text, settings = _read(config)
     settings.site(name)
     left = {other: site for other, site in settings.sites.items() if other != name}
@@ -79,9 +82,10 @@ def remove_site(config: str | None, name: str) -> Path:
 
 
 def add_remote(config: str | None, remote: RemoteSettings, *, replace: bool = False) -> Change:
-    """Write a remote into config.toml; the identical one again changes nothing.
+    """Write a remote into config.toml; adding an identical one changes nothing.
 
-    Raises `RefusedError("remote-differs")` where another one has that name and `replace` is off, `UsageError`.
+    Raises `RefusedError("remote-differs")` if a different remote has that name and `replace` is off,
+    `UsageError`.
     """
     path, text, settings = _read(config)
     found = settings.remotes.get(remote.name)
@@ -101,7 +105,7 @@ def add_remote(config: str | None, remote: RemoteSettings, *, replace: bool = Fa
 
 
 def remove_remote(config: str | None, name: str) -> Path:
-    """Take a remote out of config.toml; returns the file. Raises `UsageError` for one that is not there."""
+    """Remove a remote from config.toml; return the file. Raises `UsageError` if the remote does not exist."""
     path, text, settings = _read(config)
     settings.remote(name)
     left = {other: remote for other, remote in settings.remotes.items() if other != name}
@@ -162,12 +166,12 @@ def _appended(text: str, name: str, table: Mapping[str, Any]) -> str:
 
 
 def _above(text: str) -> str:
-    """What stands above a new table."""
+    """Return the text to write before a new table."""
     return text.rstrip("\n") + "\n\n" if text.strip() else "version = 1\n\n"
 
 
 def _without(text: str, keys: Keys) -> str:
-    """The text without the lines of a table or key; comments around them stay, those among them go."""
+    """Return the text without the lines of a table or key; comments inside it go, those around it stay."""
     lines = text.splitlines(keepends=True)
     for first, last in reversed(lines_of_table(text, keys)):
         while last < len(lines) and not lines[last].strip():
@@ -177,7 +181,7 @@ def _without(text: str, keys: Keys) -> str:
 
 
 def _updated(text: str, name: str, table: Mapping[str, Any]) -> str:
-    """The text with the site changed in place, so that the comments in it and around it stay."""
+    """Return the text with the site changed in place, keeping the comments in it and around it."""
     import tomlkit
 
     site = ("sites", name)
@@ -196,7 +200,7 @@ def _updated(text: str, name: str, table: Mapping[str, Any]) -> str:
 
 
 def _stale(old: Mapping[str, Any], new: Mapping[str, Any], keys: Keys) -> list[Keys]:
-    """The tables and keys of `old` that `new` does not have."""
+    """Return the tables and keys of `old` that `new` does not have."""
     found: list[Keys] = []
     for key, value in old.items():
         if key not in new:
@@ -207,7 +211,7 @@ def _stale(old: Mapping[str, Any], new: Mapping[str, Any], keys: Keys) -> list[K
 
 
 def _set_values(old: MutableMapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Set what differs in tables that are there; whole new tables are left to the caller."""
+    """Set the values that differ in existing tables; the caller adds new tables."""
     for key, value in new.items():
         if _is_table(key, value):
             if key in old:
@@ -217,7 +221,9 @@ def _set_values(old: MutableMapping[str, Any], new: Mapping[str, Any]) -> None:
 
 
 def _is_table(key: str, value: Any) -> bool:
-    """Whether it gets a header of its own: a mapping of plain strings, as `roots` is, stands on one line."""
+    """Return whether the value gets its own header; a mapping of strings, such as `roots`, is written
+    inline.
+    """
     return isinstance(value, Mapping) and key not in _INLINE
 
 
@@ -243,7 +249,7 @@ def _inline(content: Mapping[str, str]) -> Any:
 
 
 def _write(path: Path, before: str, after: str, expected: Settings) -> None:
-    """Put the text there only if it says what was meant, and nobody else wrote meanwhile."""
+    """Write the text if it parses to `expected` and no other process changed the file meanwhile."""
     try:
         meant = parse_settings(after, path) == expected
     except (UsageError, tomllib.TOMLDecodeError):

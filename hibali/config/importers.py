@@ -1,4 +1,4 @@
-"""Propose sites from ~/.ssh/config, from rclone's configuration, and from the profile of a centre."""
+"""Propose sites from ~/.ssh/config, rclone's configuration, and the profile of a computing centre."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _OTHER = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A site that could be added: `table` is that of config.toml; `origin` says where it was found, `reached` how it is reached.
+    """A site that could be added: `table` is its table in config.toml, `origin` the source, `reached` its
+    address.
 
-    `notes` are what it lacks, each a sentence.
+    `notes` are sentences about what it lacks.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What was found and cannot be a site; `because` says why."""
+    """An entry that cannot become a site; `because` is the reason."""
 
     name: str
     origin: str
@@ -54,7 +55,7 @@ Found = Proposal | Passed
 
 
 def name_site(text: str, taken: Collection[str]) -> str:
-    """A name as sites have one, made of another name, that is not taken yet. Pure."""
+    """Return a valid site name derived from another name and not yet taken. Pure."""
     plain = _OTHER.sub("-", text.lower()).strip("-")
     if not SITE_NAME.fullmatch(plain):
         plain = f"site-{plain}".rstrip("-")
@@ -65,11 +66,11 @@ def name_site(text: str, taken: Collection[str]) -> str:
 
 
 def proposals_in(found: Collection[Found]) -> list[Proposal]:
-    """Those that can be sites."""
+    """Return those that can become sites."""
     return [each for each in found if isinstance(each, Proposal)]
 
 
-_DEEPEST = 16  # files that include each other, as ssh has it
+_DEEPEST = 16  # depth of included files, the limit of ssh
 _MOST_BYTES = 1 << 20
 _MOST_NAMES = 300
 _LINE = re.compile(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)")
@@ -79,21 +80,21 @@ _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:%-]*")
 
 @dataclass(slots=True)
 class Lines:
-    """What one file says: names and the lines they stand in (from 1), and the files that it includes."""
+    """The content of one file: host names with line numbers (from 1), and the files that it includes."""
 
     names: list[tuple[str, int]] = field(default_factory=list)
     includes: list[tuple[str, int]] = field(default_factory=list)
 
 
 def ssh_config_file() -> Path:
-    """Where ssh itself looks: in the home of the account, whatever HOME says."""
+    """Return the file that ssh reads: in the account's home folder, whatever HOME is."""
     return Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".ssh" / "config"
 
 
 def read_lines(text: str) -> Lines:
-    """The names of `Host` lines and the `Include` lines of a file (ssh_config(5)); pure.
+    """Return the names of `Host` lines and the `Include` lines of a file (ssh_config(5)); pure.
 
-    Patterns and negated names are left out; a `Match` names nothing.
+    Patterns and negated names are omitted; a `Match` defines no names.
     """
     found = Lines()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -110,7 +111,7 @@ def read_lines(text: str) -> Lines:
 
 
 def find_names(path: Path) -> list[tuple[str, str]]:
-    """The names in a file and all that it includes, in their order, each with where it stands; nothing where it cannot be read."""
+    """Return the host names in a file and its includes, in order, each with file and line."""
     seen: dict[str, str] = {}
     for name, origin in _names_below(path, path.parent, 0, set()):
         seen.setdefault(name, origin)
@@ -135,7 +136,9 @@ def _names_below(path: Path, home: Path, depth: int, read: set[Path]) -> Iterato
 
 
 def propose_ssh_hosts(path: Path | None, taken: Sequence[str]) -> list[Found]:
-    """A site for each name in ssh's configuration; `path` is another file than ssh's own. No host is asked."""
+    """Propose a site for each host of an ssh configuration, without contacting it; `path` is an
+    alternative file.
+    """
     file = path or ssh_config_file()
     command = ["ssh"] if path is None else ["ssh", "-F", str(path.absolute())]
     found: list[Found] = []
@@ -174,7 +177,7 @@ def _propose(alias: str, origin: str, command: Sequence[str], taken: set[str]) -
 
 
 def read_told(text: str) -> dict[str, str]:
-    """The last value of each setting in the answer of `ssh -G`; pure."""
+    """Return the last value of each setting in the output of `ssh -G`; pure."""
     return {name: value for name, _, value in (line.partition(" ") for line in text.splitlines())}
 
 
@@ -182,11 +185,11 @@ _ENCRYPTED = "RCLONE_ENCRYPT_V0:"
 _YES = frozenset({"true", "1", "t", "yes", "on"})
 
 Remote = Mapping[str, str]
-Made = tuple[dict[str, Any], str, list[str]]  # the table, how it is reached, what it lacks
+Made = tuple[dict[str, Any], str, list[str]]  # the table, the address, what it lacks
 
 
 def rclone_config_file() -> Path:
-    """Where rclone itself looks (rclone.org/docs, "--config")."""
+    """Return the file that rclone reads (rclone.org/docs, "--config")."""
     named = os.environ.get("RCLONE_CONFIG")
     if named:
         return Path(named).expanduser()
@@ -197,7 +200,10 @@ def rclone_config_file() -> Path:
 
 
 def propose_rclone_remotes(path: Path, taken: Sequence[str]) -> list[Found]:
-    """A site for each remote of a file. Raises `NotFoundError`, `UsageError` for what is encrypted or no such file."""
+    """Propose a site for each remote of a file.
+
+    Raises `NotFoundError`, and `UsageError` for an encrypted or invalid file.
+    """
     try:
         with path.open("rb") as stream:
             text = stream.read(_MOST_BYTES + 1).decode("utf-8", "replace")
@@ -211,7 +217,7 @@ def propose_rclone_remotes(path: Path, taken: Sequence[str]) -> list[Found]:
 
 
 def read_remotes(text: str, subject: str) -> dict[str, dict[str, str]]:
-    """The remotes of a rclone.conf and their keys; pure. Raises `UsageError`."""
+    """Return the remotes of an rclone.conf with their keys; pure. Raises `UsageError`."""
     if _ENCRYPTED in text:
         raise UsageError(
             "encrypted-config",
@@ -236,7 +242,7 @@ def read_remotes(text: str, subject: str) -> dict[str, dict[str, str]]:
 
 
 def propose_remotes(remotes: Mapping[str, Remote], subject: str, taken: Sequence[str]) -> list[Found]:
-    """A site for each remote of a kind that hibali has; pure."""
+    """Propose a site for each remote of a kind that hibali supports; pure."""
     found: list[Found] = []
     names = set(taken)
     for remote, values in remotes.items():
@@ -330,7 +336,7 @@ _KINDS: dict[str, Callable[[str, Remote], Made]] = {"s3": _make_s3, "sftp": _mak
 
 MOST_BYTES = 256 * 1024
 _MOST_SITES = 100
-# What a profile may say of a site; whatever is added to config.toml later has to be thought about first. None: any key below.
+# Keys that a profile may set; check each new key of config.toml before adding it here. None: all keys below it.
 _MAY: dict[str, frozenset[str] | None] = {
     **dict.fromkeys(("kind", "default_root", "work", "roots", "read_only", "url", "read_back", "fast")),
     **dict.fromkeys(("limits", "purge", "gpus", "container", "tiers")),
@@ -353,7 +359,7 @@ _BECAUSE = {
     "scheduler.mpi": "a command that would be run in your jobs",
     "reached_from": "how your other sites reach it, nobody else knows",
 }
-# Of what job scripts take as lines of their own, what only chooses where a job runs or loads a module.
+# Directives of job scripts that only choose where a job runs, or load a module.
 _PROLOGUE = re.compile(r"(?:module|ml)(?: (?!-)[A-Za-z0-9._/+-]+){1,20}")
 _DIRECTIVE = re.compile(
     r"--(?:constraint|exclusive|gres|hint|licenses|mem-per-cpu|mem-per-gpu|qos|switches)(?:=[A-Za-z0-9_.,:+@-]+)?"
@@ -361,7 +367,10 @@ _DIRECTIVE = re.compile(
 
 
 def read_profile(raw: bytes, subject: str) -> list[Proposal]:
-    """The sites of a profile; pure. Raises `UsageError` for what is none, `RefusedError` with all that nobody should publish."""
+    """Return the sites of a profile; pure.
+
+    Raises `UsageError` for an invalid profile, `RefusedError` with all keys that a profile must not publish.
+    """
     if len(raw) > MOST_BYTES:
         raise RefusedError("too-large", f"a profile has at most {MOST_BYTES} bytes", subject=subject)
     document = _parse(raw, subject)
@@ -395,7 +404,7 @@ def read_profile(raw: bytes, subject: str) -> list[Proposal]:
 
 
 def find_unfit(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The keys of a site that is right by itself, which a profile may not have, and why; pure."""
+    """Yield the keys of a valid site that a profile must not set, each with the reason; pure."""
     if table["kind"] == "local":
         yield "kind", "folders of this machine are nobody else's to name"
     for key in _keys_beyond(table):
@@ -426,7 +435,7 @@ def _keys_beyond(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def with_account(proposal: Proposal, user: str | None, account: str | None) -> Proposal:
-    """The same with what is left to whoever takes it: as whom to log in, and what jobs are charged to."""
+    """Return the proposal with the user's values: the login name, and the account for jobs."""
     table = {key: dict(value) if isinstance(value, dict) else value for key, value in proposal.table.items()}
     if user and table["kind"] == "ssh":
         for key in ("host", "data_host"):

@@ -1,7 +1,7 @@
-"""Declare kinds of sites: which keys of config.toml each has, and what code other than its store has to know of it.
+"""Declare the kinds of sites: the keys of config.toml for each, and what other code must know about it.
 
-The kinds that hibali brings are declared here, so that reading config.toml imports no store. A further kind declares `KIND` in
-its own module, `transfers.stores.WORD` or that of an entry point `hibali.stores`.
+The built-in kinds are declared here, so that reading config.toml imports no store. A plugin declares `KIND`
+in its own module, `transfers.stores.WORD` or the module of an entry point `hibali.stores`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ _MACHINE = (*_FOLDERS, "work", "scheduler", "container", "gpus", "purge", "proxy
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """What a kind of site is, beside its store.
+    """The properties of a kind of site, apart from its store.
 
     Attributes:
-        keys: The keys of `Site` that belong to it, beside `kind` and `limits`.
-        needs: One of them that cannot be left out, and how to say so.
-        settings: Its own table, a class made by `hibali.config.schema.table`: [sites.NAME.WORD] is read into `Site.own`.
-        has_machine: Whether commands can be run there: its module has `connect` then.
-        has_keys: Whether paths there are keys of objects, which have no roots, no `~` and no leading slash.
-        address: Where it is, in one word.
+        keys: The keys of `Site` that belong to it, in addition to `kind` and `limits`.
+        needs: The key that is required, and how to name it in messages.
+        settings: Its own table, a class made by `hibali.config.schema.table`: [sites.NAME.WORD] is read into
+            `Site.own`.
+        has_machine: Whether commands can be run there; its module then has `connect`.
+        has_keys: Whether paths there are object keys, which have no roots, no `~` and no leading slash.
+        address: Returns the address in one word.
         check: Notes what is wrong with the site as a whole.
     """
 
@@ -45,7 +46,7 @@ class StoreKind:
 
 
 def _check_collection(site: Site, note: Note) -> None:
-    """Refuse what a site without a machine cannot have: other paths, and variables."""
+    """Refuse mappings of paths and variables, which a site without a machine cannot have."""
     if site.globus is not None and site.globus.paths:
         note(
             "does not belong to a site of kind globus: its paths are those of the collection",
@@ -87,12 +88,12 @@ BUILT_IN = {
 
 
 def kind_of(site: Site) -> StoreKind:
-    """The kind of a site, which reading config.toml has found."""
+    """Return the kind of a site whose table was read."""
     return BUILT_IN.get(site.kind) or _load(site.kind) or StoreKind()
 
 
 def kind_names() -> list[str]:
-    """Every kind there is; imports the modules of those that hibali does not bring."""
+    """Return the names of all kinds; imports the modules of plugins."""
     found = list(BUILT_IN)
     for word in words("transfers.stores"):
         with contextlib.suppress(UsageError):  # a plugin that cannot be imported
@@ -103,7 +104,7 @@ def kind_names() -> list[str]:
 
 @cache
 def _load(word: str) -> StoreKind | None:
-    """The kind that a module declares; None where there is no such module, or it is a part of another kind."""
+    """Return the kind that a module declares; None without such a module, or for a part of another kind."""
     if word not in words("transfers.stores") or word in keys_of(Site):
         return None
     found = getattr(load("transfers.stores", word), "KIND", None)
@@ -111,11 +112,11 @@ def _load(word: str) -> StoreKind | None:
 
 
 def read_site(name: str, content: Any, note: Note) -> Site:
-    """Read the table of a site; keys that belong to another kind are wrong."""
+    """Read the table of a site; report keys that belong to another kind."""
     given: Mapping[str, Any] = content if isinstance(content, dict) else {}
     word = str(given.get("kind"))
     kind = _find_kind(given["kind"], note) if "kind" in given else None
-    if kind is None:  # judge the rest by the tables that are there
+    if kind is None:  # if the kind is missing, infer it from the tables
         if isinstance(content, dict) and "kind" not in given:
             note(f"needs kind, one of {', '.join(kind_names())}")
         word = next((each for each in ("s3", "url", "ssh", "globus") if each in given), "local")

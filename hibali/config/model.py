@@ -1,4 +1,4 @@
-"""Declare what config.toml says of a site: how to reach it, its roots, limits and scheduler."""
+"""Declare the tables of config.toml that describe a site: its address, roots, limits and scheduler."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _refuse_several(given: Given, keys: tuple[str, ...], note: Note) -> list[str
 _FROM_KEY, _FROM_SERVER = ("certificate", "key"), ("server", "port", "account", "credential")
 _PASSPHRASES = ("passphrase_command", "passphrase_file", "passphrase_variable")
 _ACCOUNT = r"[^\s-]\S*"
-_PROXY_LIFE = duration("1m", "30d")  # the tools count in minutes, and refuse ten years
+_PROXY_LIFE = duration("1m", "30d")  # the proxy tools count in minutes, and refuse ten years
 
 
 _Maker = Literal["no", "grid-proxy-init", "myproxy"]
@@ -64,10 +64,11 @@ _Maker = Literal["no", "grid-proxy-init", "myproxy"]
 
 @table
 class ProxySettings:
-    """Where a proxy for GSI comes from, and how long one has to be good for; all times in seconds.
+    """How to get a GSI proxy, and how long it must remain valid; all times in seconds.
 
-    Without `make` it is the user's own. Of one that hibali makes, `life_seconds` is how long it lasts; one for a job lasts
-    `queue_seconds` longer than the job may take. At most one of the `passphrase_` settings says where the passphrase is.
+    Without `make` the user provides it. A proxy that hibali makes is valid for `life_seconds`; one for a job
+    must be valid for `queue_seconds` more than the job's time limit. At most one of the `passphrase_`
+    settings may be set.
     """
 
     make: _Maker = setting(choice(_Maker), default="no", doc="the program that makes proxies")
@@ -102,7 +103,7 @@ class ProxySettings:
     jobs: bool = setting(flag, default=False, doc="whether each job gets a proxy of its own")
 
     def finish(self, given: Given, note: Note) -> Self:
-        """Note keys that have no effect in the way a proxy is made: they are mistakes."""
+        """Note keys that have no effect for this way of making a proxy: they are mistakes."""
         passphrases = _refuse_several(given, _PASSPHRASES, note)
         if self.make == "no" and passphrases:
             note(
@@ -127,7 +128,7 @@ _Transport = Literal["auto", "agent", "sftp"]
 
 @table
 class SshSettings:
-    """How to log in: the words before the host are the user's own ssh or a drop-in for it."""
+    """How to log in; the command before the host name is the user's ssh or a compatible program."""
 
     host: str = setting(_HOST, doc="the machine, as ssh knows it")
     data_host: str | None = setting(_HOST, default=None, doc="the machine for bulk data, if it is another")
@@ -143,7 +144,7 @@ class SshSettings:
     )
     logins: int = setting(whole(most=64), default=1, doc="connections at a time")
     channels: int = setting(whole(most=64), default=8, doc="channels over each connection")
-    persist_seconds: int = setting(  # a control master that outlives its user is bounded (S7)
+    persist_seconds: int = setting(  # limits the life of a control master that outlives its client (S7)
         whole_duration(most="1d", no=True),
         default=600,
         name="persist",
@@ -152,10 +153,10 @@ class SshSettings:
     read_back: bool = setting(
         flag, default=True, doc="over SFTP: read back what was written, to verify its checksum"
     )
-    proxy: ProxySettings = field(default_factory=ProxySettings)  # the site's, for auth gsi
+    proxy: ProxySettings = field(default_factory=ProxySettings)  # the proxy of the site, for auth gsi
 
     def finish(self, given: Given, note: Note) -> Self:
-        """Authenticate by GSI where the command is gsissh."""
+        """Set GSI authentication if the command is gsissh."""
         del note
         is_gsissh = PurePosixPath(self.command[0]).name == "gsissh"
         return replace(self, auth="gsi") if is_gsissh and "auth" not in given else self
@@ -163,7 +164,7 @@ class SshSettings:
 
 @table
 class Reached:
-    """How another site reaches this one by itself, where that differs from how we do; `command` are words there."""
+    """How another site reaches this one, where that differs from this machine; `command` is run there."""
 
     host: str | None = setting(_HOST, default=None, doc="the name of this site there")
     port: int | None = setting(whole(most=65535), default=None, doc="the port of ssh")
@@ -172,7 +173,7 @@ class Reached:
 
 @table
 class S3Settings:
-    """Where an object store answers and how requests are signed; `aws` as endpoint means Amazon's own."""
+    """The endpoint of an object store, and how to sign requests; the endpoint `aws` is Amazon's."""
 
     endpoint: str = setting(line, doc="the URL of the object store, or aws")
     bucket: str | None = setting(
@@ -200,7 +201,10 @@ class S3Settings:
 
 
 def endpoint_problem(endpoint: str) -> str | None:
-    """Why this cannot be an S3 endpoint: `aws`, or https, http to this machine alone, without a login in it (S15)."""
+    """Return why this cannot be an S3 endpoint.
+
+    Valid are `aws`, https, and http to this machine only, without a login in the URL (S15).
+    """
     if endpoint == "aws":
         return None
     try:
@@ -255,7 +259,10 @@ def _url(value: Any, note: Note) -> str:
 
 
 def _webdav_problem(url: str) -> str | None:
-    """Why this cannot be a WebDAV server's URL: a login goes with each request, in clear only on this machine (S15)."""
+    """Return why this cannot be the URL of a WebDAV server.
+
+    Each request sends the login; without TLS this is allowed only on this machine (S15).
+    """
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -283,10 +290,11 @@ def _uuid(value: Any, note: Note) -> str:
 
 @table
 class GlobusClient:
-    """An application that is registered with Globus, by its id.
+    """An application registered with Globus, by its id.
 
-    Without a place of a secret it is a native app, which people log in with; with one a confidential client, which acts as
-    itself: an environment variable, a service of the keyring, or a command that prints it.
+    Without a secret it is a native app, with which users log in; with one it is a confidential client, which
+    has its own identity. The secret is in an environment variable, in a service of the keyring, or printed by
+    a command.
     """
 
     client_id: str = setting(_uuid, default="", doc="the id of the application")
@@ -300,11 +308,11 @@ class GlobusClient:
 
     @property
     def confidential(self) -> bool:
-        """Whether it has a secret of its own, and nobody logs in."""
+        """Whether it has its own secret and needs no user login."""
         return bool(self.secret_variable or self.secret_keyring or self.secret_command)
 
     def finish(self, given: Given, note: Note) -> Self:
-        """Refuse a secret of several sources, or of no client."""
+        """Refuse a secret with several sources, or without a client."""
         secrets = _refuse_several(given, _SECRETS, note)
         if "client_id" not in given and secrets:
             note("needs client_id beside it: it is that client's secret", secrets[0])
@@ -315,11 +323,11 @@ class GlobusClient:
 
 @table
 class GlobusSettings:
-    """A collection, how paths that ssh sees there map to its own (`paths`), and the client that asks for it.
+    """A collection, the mapping from paths at the ssh site to its own (`paths`), and the client for requests.
 
-    `https`: its contents may be read over HTTPS, for proofs. `data_access`: a login asks for the consent to its data at once.
-    `deadline_seconds` is how long Globus may work at one task there. `client` is the site's own, else that of all sites; None
-    where config.toml names none.
+    `https`: contents may be read over HTTPS for verification. `data_access`: the login requests this consent
+    at once. `deadline_seconds` limits one Globus task. `client` is that of the site, else that of all sites;
+    None if config.toml has none.
     """
 
     collection: str = setting(_uuid, doc="the UUID of the collection")
@@ -328,7 +336,7 @@ class GlobusSettings:
     )
     https: bool = setting(flag, default=False, doc="read files over HTTPS to verify them")
     client: GlobusClient | None = inline(GlobusClient, default=None)
-    of: str = ""  # whose table it is, where that is another site
+    of: str = ""  # the site with the table, if it is another one
     data_access: bool = setting(flag, default=False, doc="ask for the consent to its data at login")
     deadline_seconds: float = setting(
         duration("10m", "90d"),
@@ -347,10 +355,10 @@ _Use = Literal["auto", "never"]
 
 @table
 class GridftpSettings:
-    """A GridFTP server that sees the site's files, and how their paths map to those it knows.
+    """A GridFTP server with access to the site's files, and how their paths map to those of the server.
 
-    `url` is `gsiftp://HOST[:PORT]` or `sshftp://[USER@]HOST[:PORT]`; `connections` are made to it at most at once.
-    Files of `least` bytes and more go there, 0 for what the distance makes worth it.
+    `url` is `gsiftp://HOST[:PORT]` or `sshftp://[USER@]HOST[:PORT]`; `connections` is their maximum number.
+    Files of at least `least` bytes use it; 0 lets the latency decide.
     """
 
     url: str = setting(
@@ -365,21 +373,22 @@ class GridftpSettings:
 
     @property
     def wants_proxy(self) -> bool:
-        """Whether one logs in there with a proxy, and not by ssh."""
+        """Whether the login needs a proxy instead of ssh."""
         return self.url.startswith("gsiftp:")
 
     def finish(self, given: Given, note: Note) -> Self:
-        """Take the slash off the URL."""
+        """Remove the trailing slash of the URL."""
         del given, note
         return replace(self, url=(self.url or "").rstrip("/"))
 
 
 @table
 class SchedulerSettings:
-    """The scheduler's word and the defaults of every job; `time` as written, such as 01:00:00 or 90m.
+    """The name of the scheduler and the defaults of every job; `time` as written, such as 01:00:00 or 90m.
 
-    `tasks` are processes that the launcher `mpi` starts, `cores` those of each; `memory` (bytes) and `gpus` are those of a
-    node. `mpi` is () where the scheduler's own launcher serves. `own` are the settings that only this scheduler has.
+    `tasks` are processes that the launcher `mpi` starts, `cores` are per process, `memory` (bytes) and `gpus`
+    per node. `mpi` is () to use the scheduler's launcher. `own` are the settings that only this scheduler
+    has.
     """
 
     name: str = setting(
@@ -412,7 +421,7 @@ class SchedulerSettings:
 
 @table
 class ContainerSettings:
-    """The container runtime's word; `own` are the settings that only this runtime has."""
+    """The name of the container runtime; `own` are the settings that only this runtime has."""
 
     name: str = setting(
         text(_WORD, "a container runtime's word"),
@@ -428,7 +437,7 @@ GpuKind = Literal["nvidia", "amd"]
 
 @table
 class Gpus:
-    """What a site has of them: how many a node has, and whose they are, which decides how containers are shown them."""
+    """The GPUs of a site: their number per node, and the vendor, which decides how containers access them."""
 
     per_node: int = setting(whole(most=1024), doc="GPUs of a node")
     kind: GpuKind = setting(choice(GpuKind), default="nvidia", doc="their maker")
@@ -438,9 +447,10 @@ class Gpus:
 class Limits:
     """Rate limits and budgets; `bandwidth` in bytes per second, 0 for none.
 
-    `lease_seconds` is how long the lock of a holder that does not renew it keeps others from a target,
-    `reconnect_seconds` how long a call tries to reconnect after a lost connection, 0 for not at all. `settling_seconds` after
-    a submission that was not answered its job can still turn up in the queue; only then it is submitted again.
+    `lease_seconds` is how long a lock that its holder does not renew blocks others from a target.
+    `reconnect_seconds` is how long hibali tries to reconnect after a lost connection, 0 for not at all. If a
+    submission got no answer, its job can appear in the queue for `settling_seconds`; only then hibali submits
+    it again.
     """
 
     queued_jobs: int = setting(whole(), default=100, doc="jobs in the queue at a time")
@@ -452,7 +462,7 @@ class Limits:
         duration(), default=10.0, name="login_interval", doc="time between two logins"
     )
     bandwidth: int = setting(size(), default=0, doc="bytes per second, 0 for no limit")
-    lease_seconds: int = setting(  # a holder needs time to renew it; others wait for that of a dead one
+    lease_seconds: int = setting(  # the holder needs time to renew it; others wait for expiry
         whole_duration("10s", "1h"),
         default=120,
         name="lease",
@@ -474,7 +484,7 @@ _By = Literal["mtime", "atime", "ctime"]
 
 @table
 class Purge:
-    """What a site deletes by itself."""
+    """The automatic deletion of old files at a site."""
 
     root: str = setting(line, doc="the root that the site purges")
     days: int = setting(whole(), doc="after how many days")
@@ -482,7 +492,7 @@ class Purge:
     refresh_times: bool = setting(flag, default=False, doc="renew the times of files that are in use")
 
 
-# A job's shell puts it together: nothing in it can mean more than itself.
+# The job's shell expands it: no character in it may have another meaning.
 _PLAIN_PARTS = r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_.+@%=,-]+)"
 _TIER_PATH = text(
     rf"(?:\$[A-Za-z_][A-Za-z0-9_]*{_PLAIN_PARTS}*|{_PLAIN_PARTS}+)",
@@ -492,9 +502,9 @@ _TIER_PATH = text(
 
 @table
 class Tier:
-    """Storage that jobs find on their node: an absolute path, or `$NAME/x` with a variable that the job has.
+    """Storage on a job's node: an absolute path, or `$NAME/x` with a variable of the job.
 
-    `directive` is the site's own line in the head of a job script that asks for it.
+    `directive` is the line that requests it in the head of a job script.
     """
 
     path: str = setting(_TIER_PATH, doc="the folder on the node")
@@ -529,7 +539,7 @@ def _roots(value: Any, note: Note) -> dict[str, str]:
 
 @table
 class Site:
-    """One table of config.toml, checked; `own` are the settings that only its kind has."""
+    """One table `[sites.NAME]`, checked; `own` are the settings that only its kind has."""
 
     name: str
     kind: str = setting(line, doc="what it is: ssh, local, s3, url, globus, or a kind of a plugin")
@@ -584,7 +594,7 @@ class Site:
     own: Any = None
 
     def finish(self, given: Given, note: Note) -> Self:
-        """Check names of roots and tiers; give ssh the proxy of the site."""
+        """Check the names of roots and tiers; give ssh the proxy of the site."""
         del given
         if self.default_root is not None:
             _check_root(self.default_root, self.roots, lambda message: note(message, "default_root"))
@@ -615,7 +625,7 @@ def _check_root(name: str, roots: Mapping[str, str], note: Note) -> None:
 
 
 def local_site(name: str = "here") -> Site:
-    """The machine hibali runs on, where no site was named."""
+    """Return the site of this machine, for paths without a site name."""
     return Site(name=name, kind="local")
 
 
@@ -638,11 +648,12 @@ _Keep = Literal["git", "folder"]
 
 @table
 class CatalogueSettings:
-    """`keep`: as a DataLad dataset in which every change is a commit, where git is installed; or as a plain folder.
+    """Settings of the catalogue.
 
-    `origins` (`https://gitlab.lab.example`, `http://localhost:8080`) may be private, and without TLS; `zenodo` is the Zenodo, or other
-    InvenioRDM, that `zenodo.123` is looked up at. `require_signatures`: what is fetched is signed by one of `allowed_signers`
-    (ssh-keygen(1), ALLOWED SIGNERS).
+    `keep`: as a DataLad dataset with a commit for each change, if git is installed; or as a plain folder.
+    `origins` (`https://gitlab.lab.example`, `http://localhost:8080`) may be private and without TLS; `zenodo`
+    is the Zenodo, or other InvenioRDM, in which `zenodo.123` is looked up. With `require_signatures` fetched
+    pipelines must be signed by one of `allowed_signers` (ssh-keygen(1), ALLOWED SIGNERS).
     """
 
     keep: _Keep = setting(choice(_Keep), default="git", doc="with history, or as a plain folder")
@@ -665,9 +676,9 @@ class CatalogueSettings:
 
 @table
 class RemoteSettings:
-    """Where catalogues meet: a git URL, `ria+ssh://...#ID`, a folder, or SITE:PATH.
+    """A registry remote: a git URL, `ria+ssh://...#ID`, a folder, or SITE:PATH.
 
-    `images` is where contents of images are left, a folder or SITE:PATH; None for what follows from the URL.
+    `images` is where contents of images are stored, a folder or SITE:PATH; None for the default of the URL.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Declare tables of a TOML file as data classes, and read them: every wrong key is reported, not only the first.
+"""Declare tables of a TOML file as data classes, and read them, reporting every wrong key.
 
-A table is a class with the decorator `table`. Each of its keys is a field made by `setting`, which names a reader (what values are
-allowed), the default and a line of help. Plugins declare their own keys the same way.
+A table is a class with the decorator `table`. Each of its keys is a field made by `setting`, which defines a
+reader (the valid values), the default and a line of help. Plugins declare their own keys in the same way.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Default = TypeVar("Default")
 Note = Callable[
     ..., None
 ]  # note(message, *keys): what is wrong with the value at `keys`, relative to the table
-Reader = Callable[[Any, Note], T]  # returns the value, or raises ValueError with what is wrong with all of it
+Reader = Callable[[Any, Note], T]  # returns the value, or raises ValueError with the reason
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # and what is not UTF-8
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # and bytes that are not UTF-8
 _SECRET = re.compile(r"secret|password|passphrase|token|access_key|private_key")
 
 
 class Wrong(NamedTuple):
-    """One wrong key: its path from the top of the file, and what is wrong with it."""
+    """One wrong key: its path from the top of the file, and the reason."""
 
     keys: tuple[str, ...]
     message: str
@@ -55,9 +55,9 @@ def setting(
 def setting(
     read: Reader[Any], *, default: Any = MISSING, name: str = "", doc: str = "", required: bool = False
 ) -> Any:
-    """Declare a key of a table, which is required without a `default`; without `name` it is called like the field.
+    """Declare a key of a table, which is required without a `default`; `name` replaces the field's name.
 
-    With `required` only the code may leave it out, not the file.
+    With `required` a default applies only to objects made in code: the file must have the key.
     """
     metadata = {"key": Key(name, read, doc, required or default is MISSING)}
     if default == {}:
@@ -66,7 +66,9 @@ def setting(
 
 
 def inline(declared: type[T], *, default: Default) -> T | Default:
-    """Declare a field whose keys are in the same table; it has its default where none of them is given."""
+    """Declare a field whose keys are in the same table; the field has its default if none of them is
+    given.
+    """
     unread: Reader[T] = lambda value, note: read_table(declared, value, note)  # noqa: E731
     return field(default=default, metadata={"key": Key("", unread, "", inline=declared)})
 
@@ -75,19 +77,21 @@ def inline(declared: type[T], *, default: Default) -> T | Default:
 def table(declared: type[T]) -> type[T]:
     """Make a frozen data class of the declared keys.
 
-    A method `finish(given, note)` may judge keys together; it returns the object, or another one in its place.
-    `given` are the keys in the file.
+    A method `finish(given, note)` may check keys together; it returns the object, or a replacement. `given`
+    are the keys in the file.
     """
     return dataclass(frozen=True, slots=True)(declared)
 
 
 def keys_of(declared: type) -> dict[str, Key]:
-    """The keys of a table, by the names in the file, those of inline tables included."""
+    """Return the keys of a table by their names in the file, including those of inline tables."""
     return {name: one for each in fields(declared) for name, one in keys_of_field(each).items()}
 
 
 def keys_of_field(declared: Field[Any]) -> dict[str, Key]:
-    """The key of a field by its name in the file; those of an inline table, or none for a field that is no key."""
+    """Return the key of a field by its name in the file; those of an inline table; none if it is not a
+    key.
+    """
     one: Key | None = declared.metadata.get("key")
     if one is None:
         return {}
@@ -103,9 +107,10 @@ def read_table(
     others: Collection[str] = (),
     **values: Any,
 ) -> T:
-    """Read a table; where a key is absent or wrong its default is used, and `note` hears what is wrong.
+    """Read a table; a missing or wrong key gets its default, and `note` is called with each error.
 
-    Keys for which `belongs` is false are not read, `others` are read by the caller, and `values` are fields that are no keys.
+    Keys for which `belongs` is false are not read, the caller reads `others`, and `values` are fields that
+    are not keys.
     """
     if not isinstance(content, dict):
         note("must be a table")
@@ -138,7 +143,7 @@ def read_table(
 
 
 def collect(wrong: list[Wrong], *keys: str) -> Note:
-    """A `note` that adds to `wrong`, for a table at `keys`."""
+    """Return a `note` that adds to `wrong`, for a table at `keys`."""
 
     def note(message: str, *below: str) -> None:
         wrong.append(Wrong((*keys, *below), message))
@@ -159,7 +164,7 @@ def _unknown(name: str, known: Collection[str]) -> str:
 
 def _typed(value: Any, kind: type[T], meaning: str) -> T:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"must be {meaning}")  # what readers raise
+        raise ValueError(f"must be {meaning}")  # raised by readers
     return value
 
 
@@ -303,7 +308,7 @@ def job_time(value: Any, note: Note) -> str:
 
 
 def table_of(declared: type[T]) -> Reader[T]:
-    """Read a table below this one."""
+    """Read a nested table."""
     return lambda value, note: read_table(declared, value, note)
 
 
@@ -339,7 +344,9 @@ def _declared_by(package: str, word: Any, *, needed: bool) -> type | None:
 
 
 def tables(read: Callable[[str, Any, Note], T], name: str, meaning: str) -> Reader[dict[str, T]]:
-    """Read a table of tables by name: `name` is the pattern of names, `meaning` what is said of others."""
+    """Read a table of tables by name: `name` is the pattern of names, `meaning` describes valid ones in
+    errors.
+    """
 
     def read_all(value: Any, note: Note) -> dict[str, T]:
         found: dict[str, T] = {}

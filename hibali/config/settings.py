@@ -30,7 +30,7 @@ from hibali.text import did_you_mean, nearest, printable
 
 
 class SettingsError(UsageError):
-    """Everything that is wrong with a config.toml; `problems` has `line` (from 1), `key` and `message` of each."""
+    """All errors in a config.toml; each of the `problems` has `line` (from 1), `key` and `message`."""
 
     def __init__(self, path: Path, problems: list[dict[str, Any]]) -> None:
         listed = [
@@ -48,7 +48,7 @@ class SettingsError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of config.toml, which is or would be at `path`."""
+    """The settings of config.toml, whose path is `path` even if the file does not exist."""
 
     path: Path
     sites: dict[str, Site]
@@ -57,7 +57,7 @@ class Settings:
     globus: GlobusClient | None = None
 
     def site(self, name: str) -> Site:
-        """The site of that name; raises `UsageError` with what may have been meant."""
+        """Return the site of that name; raises `UsageError` with similar names."""
         found = self.sites.get(name)
         if found is None:
             raise UsageError(
@@ -66,7 +66,7 @@ class Settings:
         return found
 
     def remote(self, name: str) -> RemoteSettings:
-        """The remote of that name; raises `UsageError`."""
+        """Return the remote of that name; raises `UsageError`."""
         found = self.remotes.get(name)
         if found is None:
             hint = f"{did_you_mean(name, self.remotes)}There are: {', '.join(sorted(self.remotes)) or 'none'}; `hibali pipelines remotes add NAME URL` adds one."
@@ -87,10 +87,10 @@ class Settings:
 
 
 def load_sites(config: str | None = None) -> Settings:
-    """Read config.toml (`config` is what `--config` gave); without a file there are no sites.
+    """Read config.toml (`config` is the value of `--config`); without a file there are no sites.
 
-    Variables that it names as secrets are hidden from the programs that hibali starts. Raises `RefusedError` where others can write
-    the file, `SettingsError` with all that is wrong in it.
+    Environment variables that it names as secrets are hidden from the programs that hibali starts. Raises
+    `RefusedError` if other accounts can write the file, `SettingsError` with all errors in it.
     """
     path = config_file(config)
     check_private_file(path, "the configuration")
@@ -102,7 +102,7 @@ def load_sites(config: str | None = None) -> Settings:
 
 
 def _secret_variables(settings: Settings) -> set[str]:
-    """The environment variables with secrets that only hibali reads, and no program that it starts."""
+    """Return the environment variables with secrets that hibali itself reads, and must not pass on."""
     clients = [settings.globus, *(site.globus.client for site in settings.sites.values() if site.globus)]
     proxies = (site.proxy for site in settings.sites.values())
     names = {client.secret_variable for client in clients if client is not None}
@@ -111,7 +111,7 @@ def _secret_variables(settings: Settings) -> set[str]:
 
 
 def parse_settings(text: str, path: Path) -> Settings:
-    """Parse the text of a config.toml; pure. Raises `SettingsError` with everything that is wrong in it."""
+    """Parse the text of a config.toml; pure. Raises `SettingsError` with all errors in it."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
@@ -123,7 +123,7 @@ def parse_settings(text: str, path: Path) -> Settings:
 
 
 def raise_wrong(text: str, path: Path, wrong: list[Wrong]) -> None:
-    """Raise `SettingsError` with the line of each wrong key, where there is any."""
+    """Raise `SettingsError` with the line of each wrong key, if there are any."""
     if wrong:
         problems = [
             {"line": line_of_key(text, found.keys), "key": ".".join(found.keys), "message": found.message}
@@ -165,7 +165,7 @@ class Document:
 
 
 def read_document(document: dict[str, Any], wrong: list[Wrong]) -> Document:
-    """Read a parsed config.toml; what is wrong anywhere goes to `wrong`."""
+    """Read a parsed config.toml; errors in it are added to `wrong`."""
     found = read_table(Document, document, collect(wrong))
     for name, site in found.sites.items():
         if site.globus is not None and site.globus.client is None:
@@ -223,9 +223,9 @@ Keys = tuple[str, ...]
 
 
 def line_of_key(text: str, keys: Keys) -> int:
-    """The line, counted from 1, of that key, or of the nearest table around it; 1 where there is none.
+    """Return the line (from 1) of the key, else of the nearest table around it, else 1.
 
-    `text` must be valid TOML: each of its statements is then valid by itself, and says which keys it sets.
+    `text` must be valid TOML: each of its statements is then valid by itself, and defines which keys it sets.
     """
     known = _lines_of_keys(text)
     for length in range(len(keys), 0, -1):
@@ -235,9 +235,9 @@ def line_of_key(text: str, keys: Keys) -> int:
 
 
 def lines_of_table(text: str, keys: Keys) -> list[tuple[int, int]]:
-    """The first and last lines of each stretch of statements that set `keys` or what is below, and nothing else.
+    """Return the first and last lines of each block of statements that set only `keys` or keys below it.
 
-    Comments and blank lines between two such statements belong to the stretch, those around it do not.
+    Comments and blank lines between two such statements belong to the block, those around it do not.
     """
     stretches: list[tuple[int, int]] = []
     joins = False
@@ -263,7 +263,9 @@ def _lines_of_keys(text: str) -> dict[Keys, int]:
 
 
 def _placed_statements(text: str) -> Iterator[tuple[int, int, bool, list[Keys]]]:
-    """Each statement's first and last line, whether it is a table's header, and the key paths it sets."""
+    """Yield each statement's first and last line, whether it is a table header, and the key paths that it
+    sets.
+    """
     table: Keys = ()
     for first, statement in _statements(text):
         header = statement.lstrip().startswith("[")
@@ -275,7 +277,7 @@ def _placed_statements(text: str) -> Iterator[tuple[int, int, bool, list[Keys]]]
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Each header or assignment with the number of its first line; values may go on over lines."""
+    """Yield each header or assignment with the number of its first line; values may span several lines."""
     start, pending = 1, ""
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         if not pending:
@@ -290,7 +292,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _paths(value: Any, before: Keys) -> Iterator[Keys]:
-    """Every key path that a parsed statement sets, outer ones first."""
+    """Yield every key path that a parsed statement sets, outer ones first."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield (*before, key)

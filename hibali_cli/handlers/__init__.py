@@ -1,1 +1,1 @@
-"""What commands do once their line is read: ask, call the library, show what came out."""
+"""Implement the commands after parsing: prompt, call the library, print results."""

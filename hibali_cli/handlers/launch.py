@@ -166,7 +166,8 @@ def make_request(
 ) -> Request:
     """Make the request for an invocation at a site, with the site's defaults for the job.
 
-    `first` are the runs that must succeed before. Without `fast` nothing is copied to fast storage; for a sweep it is decided for each task.
+    `first` are the runs that must succeed before. Without `fast` nothing is copied to fast storage; a sweep
+    decides it for each task.
     """
     site, container = compute.site, compute.container
     inputs = tuple(each.input for each in located)

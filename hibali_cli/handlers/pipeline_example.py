@@ -64,11 +64,11 @@ def read_line(prompt: str, complete: Complete) -> str:
     readline.set_completer_delims("")
     readline.set_completer(completer)
     readline.parse_and_bind("tab: complete")
-    readline.set_auto_history(False)  # answers are nobody's history
+    readline.set_auto_history(False)  # answers must not be stored in a history
     try:
         return input(prompt)
     except (EOFError, KeyboardInterrupt):
-        write_message("")  # the cursor stands behind the question
+        write_message("")  # the cursor is still on the line of the prompt
         raise KeyboardInterrupt from None
     except UnicodeDecodeError:
         raise UsageError("not-text", "this is not UTF-8, and cannot stand in an invocation") from None
@@ -85,7 +85,7 @@ _SEPARATORS = re.compile(r"[\s,]+")
 def ask_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict[str, Any], Path | None]:
     """Ask for the answers on the terminal, and for their target; None is stdout.
 
-    Raises `UsageError` without a terminal, `KeyboardInterrupt` when they leave.
+    Raises `UsageError` without a terminal, `KeyboardInterrupt` when the user leaves.
     """
     if not has_terminal():
         raise UsageError(
@@ -122,7 +122,7 @@ class ExampleDialogue:
         read: Callable[[str, Callable[[str], list[str]]], str] = read_line,
     ) -> None:
         self._dialogue = Dialogue(pipeline)
-        self._before: list[Dialogue] = []  # how it was before each answer
+        self._before: list[Dialogue] = []  # the state before each answer
         self._read = read
         self._listed: tuple[str, ...] = ()
 
@@ -136,7 +136,7 @@ class ExampleDialogue:
                 self._take(step)
             except _TakeBackError:
                 self._take_back()
-            except UsageError as refused:  # what came was no text
+            except UsageError as refused:  # the input was not text
                 _say(f"  {refused.message}")
         return dict(step.values)
 
@@ -291,7 +291,7 @@ def _shown_default(question: Input) -> str:
 
 def _note_missing(value: Any) -> None:
     for each in value if isinstance(value, list) else [value]:
-        if ":" not in each.partition("/")[0] and not os.path.lexists(each):  # SITE:PATH is not looked at
+        if ":" not in each.partition("/")[0] and not os.path.lexists(each):  # a SITE:PATH is not checked
             _say(f"  (there is no {printable(each)} here now)")
 
 

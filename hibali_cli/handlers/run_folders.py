@@ -36,7 +36,10 @@ class CleanOptions:
 
 
 def clean_and_print(common: Common, asked: CleanOptions) -> int:
-    """Remove the folders and show each; INCOMPLETE where one could not be removed, REFUSED where a named one may not be removed."""
+    """Remove the folders and show each.
+
+    Returns INCOMPLETE if one could not be removed, REFUSED if a named one must not be removed.
+    """
     run_store = RunStore()
     everything = run_store.all()
     wanted = replace(asked.wanted, needed=needed_ids(everything))

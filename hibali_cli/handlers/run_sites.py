@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from runs.logs import Stream
 
 
-LOOK_SECONDS = 0.2  # between two looks at the ledger
+LOOK_SECONDS = 0.2  # seconds between two reads of the ledger
 
 
 def run_site(common: Common, name: str) -> Site:
@@ -179,7 +179,7 @@ def fetch_usage(common: Common, run_store: RunStore, run: Run, on_event: Listene
 def update_runs(
     common: Common, run_store: RunStore, runs: list[Run], on_event: Listener, *, going_on: bool = False
 ) -> list[Run]:
-    """Query each site once; a run whose site does not answer stays as recorded, with a warning.
+    """Query each site once; a run whose site does not answer keeps its recorded state, with a warning.
 
     With `going_on` a pilot whose allocation has ended gets the next one.
     """
@@ -259,7 +259,7 @@ class _Notices:
 
 _A_SECOND = 1
 _MOST_NAMED = 5
-_TROUBLE_SECONDS = 5.0  # how long a question that failed is shown beyond the pause after it
+_TROUBLE_SECONDS = 5.0  # how long a failed poll is shown beyond the pause after it
 
 
 class Following(NamedTuple):
@@ -299,7 +299,7 @@ def following(
 
 
 def continues(run_store: RunStore, run_ids: Sequence[str]) -> str:
-    """Return the hint for runs that nobody follows any more."""
+    """Return the hint for runs that are no longer followed."""
     runs = [run_store.load(each) for each in run_ids]
     left = [run for run in runs if not run.state.final]
     if not left:
@@ -371,14 +371,14 @@ _LONGEST_LETTER = 4  # bytes of UTF-8
 
 
 class LogLines:
-    """The streams of one run, printed as they come; with `apart`, its stderr goes to our stderr."""
+    """The streams of one run, printed as they arrive; with `apart`, its stderr goes to hibali's stderr."""
 
     def __init__(self, common: Common, run_id: str, *, apart: bool) -> None:
         self._common = common
         self._run_id = run_id
         self._apart = apart
-        self._held: dict[Stream, bytes] = {}  # what cannot be shown before more has come
-        self._unfinished: Stream | None = None  # whose line stands on the terminal without its end
+        self._held: dict[Stream, bytes] = {}  # incomplete bytes, held back until more arrive
+        self._unfinished: Stream | None = None  # the stream whose unfinished line is on the terminal
 
     def show(self, stream: Stream, piece: bytes) -> None:
         """Print one more piece at once. Raises `IncompleteError` if stdout fails."""
@@ -409,7 +409,7 @@ class LogLines:
         for line in lines:
             self._write(stream, printable(line.rstrip(b"\r\n")))
             self._end_line()
-        whole = _without_half_letter(last.rstrip(b"\r"))  # the other half of an end may be on its way, too
+        whole = _without_half_letter(last.rstrip(b"\r"))  # the other half of a line end may follow
         self._held[stream] = last[len(whole) :]
         if whole:
             self._write(stream, printable(whole))

@@ -57,7 +57,7 @@ def check_words(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def schedule_fields(schedule: Schedule, firings: Sequence[Trigger], *, installed: bool) -> dict[str, Any]:
-    """The fields of a JSON line of kind `schedule`."""
+    """Return the fields of a JSON line of kind `schedule`."""
     due = None if schedule.paused else schedule.cron.after(datetime.now(UTC), local_zone())
     return {
         **schedule.to_record(),
@@ -124,10 +124,9 @@ def print_change(common: Common, schedules: Schedules, schedule: Schedule, chang
 
 
 def find_problems(common: Common, schedule: Schedule, *, connect: bool = True) -> list[HibaliError]:
-    """Find what will keep a schedule from working: what is wrong with its command, then what keeps it from its sites and its
-    endpoints.
+    """Find problems that will keep a schedule from working: in its command, then at its sites and endpoints.
 
-    Each step is taken only where the one before found nothing; without `connect` only the first.
+    Each step is taken only if the one before found nothing; without `connect` only the first.
     """
     found = find_mistakes(common, schedule)
     if found or not connect:
@@ -140,7 +139,7 @@ def find_problems(common: Common, schedule: Schedule, *, connect: bool = True) -
 def print_problems(
     common: Common, name: str, problems: Sequence[HibaliError], *, adding: bool = False
 ) -> None:
-    """Report all problems; raise the first that the user has to correct, else the first that may pass."""
+    """Report all problems; raise the first that the user must correct, else the first temporary one."""
     if common.json:
         records = [problem.to_record() for problem in problems]
         common.output.record("schedule-check", {"name": name, "obstacles": records})
@@ -155,7 +154,7 @@ def print_problems(
     raise worst
 
 
-# What a command reads and has to find, and what it writes; of other commands a location may be either.
+# Parameters that a command reads and requires, and those that it writes; in other commands a location may be either.
 _READ: Mapping[str, tuple[str, ...]] = {
     "cat": ("locations",),
     "du": ("location",),
@@ -291,7 +290,7 @@ def _dry_run(common: Common, schedule: Schedule) -> list[HibaliError]:
 
 
 def _missing_inputs(command: Command, settings: Settings) -> list[HibaliError]:
-    """Look for the files of the answers, which a dry run only names."""
+    """Look for the files of the answers, which a dry run does not check."""
     if not command.values("invocation") or command.values("each") or command.values("parameters"):
         return []
     [pipeline], [answers] = command.values("pipeline"), command.values("invocation")
@@ -310,7 +309,7 @@ def _closed(location: Location, *, must_exist: bool = True) -> HibaliError | Non
 
 
 def _ends_of(command: Command) -> Iterator[tuple[str, bool]]:
-    """Yield the parameters that are locations, and whether what they name has to exist."""
+    """Yield the parameters that are locations, and whether these must exist."""
     for name in _READ.get(command.name, ()):
         yield name, True
     for name in _WRITTEN.get(command.name, ()):

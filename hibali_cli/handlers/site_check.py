@@ -24,7 +24,7 @@ from transfers.stores.base import CleanupResult, Leftover
 
 
 def check_and_print(common: Common, site: Site) -> None:
-    """Print what the site says of itself; raises the problem that stands for all others, if there is any."""
+    """Print what the site reports; raises the most important problem, if any."""
     from runs.site_commands import programs_of
 
     require_built(site)

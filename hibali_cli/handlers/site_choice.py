@@ -24,7 +24,7 @@ AUTO = "auto"
 
 
 def is_choice(options: RunOptions, settings: Settings) -> bool:
-    """Whether there is a site to choose, or the choice to explain; a site that is named `auto` is that site."""
+    """Return whether to choose a site or explain the choice; a configured site named `auto` is that site."""
     only_auto = options.sites == (AUTO,) and AUTO not in settings.sites
     return options.explain or only_auto or len(set(options.sites)) > 1
 
@@ -166,7 +166,9 @@ def _candidate_names(options: RunOptions, ran_at: frozenset[str], settings: Sett
 
 
 def _check_consent(request: Request) -> None:
-    """Raise `UsageError` if the pipeline needs a consent at this site: while sites are compared nobody is prompted (S10, S11)."""
+    """Raise `UsageError` if the pipeline needs consent at this site: comparing sites does not prompt (S10,
+    S11).
+    """
     reasons = find_consent_reasons(request.workload.pipeline, request.compute.container)
     if reasons and not Catalogue().is_trusted(request.workload.pipeline.digest):
         raise UsageError(

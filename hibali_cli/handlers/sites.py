@@ -15,10 +15,10 @@ from hibali.errors import UsageError
 
 
 def site_record(site: Site) -> dict[str, Any]:
-    """The JSON fields of a site, with its kind as `type`; parts that it does not have are null."""
+    """Return the JSON fields of a site, with its kind as `type`; missing parts are null."""
     values = asdict(site)
     if values["ssh"] is not None:
-        del values["ssh"]["proxy"]  # it is the site's
+        del values["ssh"]["proxy"]  # the site's own key
     if values["scheduler"] is not None:
         values["scheduler"] |= values["scheduler"].pop("own") or {}
     container = values["container"]
@@ -30,12 +30,12 @@ def site_record(site: Site) -> dict[str, Any]:
 
 
 def site_pairs(site: Site) -> dict[str, str]:
-    """Dotted setting names and their values as text; nothing for what is not set."""
+    """Return dotted setting names and their values as text, without unset ones."""
     return dict(_flat(site_record(site), ""))
 
 
 def how_reached(site: Site) -> str:
-    """The address in one word: a host, an endpoint, a URL or this machine."""
+    """Return the address in one word: a host, an endpoint, a URL or this machine."""
     return kind_of(site).address(site)
 
 
@@ -56,8 +56,8 @@ def _flat(value: Any, name: str) -> list[tuple[str, str]]:
     return [(name, str(value).lower() if isinstance(value, bool) else str(value))]
 
 
-_KINDS = ("ssh", "s3", "local", "url", "globus")  # those with an option of their own; --kind names any
-# Each option and its key below [sites.NAME]; a flag or text that was not given sets nothing.
+_KINDS = ("ssh", "s3", "local", "url", "globus")  # kinds with their own option; --kind accepts any
+# Each option and its key below [sites.NAME]; omitted flags and texts set nothing.
 _KEYS = {
     "default_root": ("default_root",),
     "work": ("work",),
@@ -89,14 +89,14 @@ _KEYS = {
 }
 _COMMANDS = frozenset({"ssh_command", "credentials_command"})
 _PAIRS = frozenset({"root", "globus_path"})
-_OF_KIND = frozenset({"ssh", "s3"})  # tables whose options go with sites of that kind alone
+_OF_KIND = frozenset({"ssh", "s3"})  # tables whose options are valid only for sites of that kind
 
 
 def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The table `[sites.NAME]`, without what was not given.
+    """Return the table `[sites.NAME]` of the given options.
 
-    Raises `UsageError` for no kind or two, and for options of another kind. Values are judged where the
-    file is read, too.
+    Raises `UsageError` for no kind or two, and for options of another kind. The values are checked again when
+    the file is read.
     """
     kind = _kind(name, options)
     table: dict[str, Any] = {"kind": kind}
@@ -132,7 +132,7 @@ def _put(table: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
 
 
 def _read_value(text: str) -> Any:
-    """Read a value as TOML has it, such as 4, true or ["a"]; anything else is a string."""
+    """Parse a TOML value, such as 4, true or ["a"]; anything else is a string."""
     try:
         return tomllib.loads(f"value = {text}\n")["value"] if "\n" not in text else text
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -146,7 +146,7 @@ def _option(key: str) -> str:
 def _kind(name: str, options: Mapping[str, Any]) -> str:
     kinds = [kind for kind in _KINDS if options[kind] is not None]
     if len(kinds) > 1 and kinds[-1] == "globus":
-        kinds.pop()  # a site that is reached in another way has a collection, too
+        kinds.pop()  # a site of another kind may have a collection, too
     if options["kind"] is not None:
         kinds = list(dict.fromkeys([options["kind"], *(kind for kind in kinds if kind != "globus")]))
     if len(kinds) != 1:

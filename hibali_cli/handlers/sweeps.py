@@ -270,7 +270,7 @@ def _finish(
             changed=changed,
         )
     if collector is not None and collect.dataset is not None:
-        # one commit with one record, when all is well; nothing is kept unasked of what failed
+        # one commit with one record, if all succeeded; outputs of failed tasks are saved only on request
         collector = (
             _saving_collector(run_store, run, collect.dataset, collector)
             if run.state is State.SUCCEEDED

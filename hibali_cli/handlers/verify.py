@@ -1,4 +1,4 @@
-"""Run `verify` and `manifest`, and show what they found."""
+"""Run `verify` and `manifest`, and show the results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def verify(common: Common, first: str, second: str | None, options: dict[str, An
         except OutOfTime:
             if not work.listed:
                 raise
-            # --max-time is part of the question: the receipt says how far it was answered
+            # --max-time limits the coverage, which the receipt reports
             receipt = work.receipt
             receipt.exit = Exit.TRY_LATER
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The descriptors and invocations of the corpus, and what its index says of them."""
+"""Load the descriptors and invocations of the corpus, with the expectations in its index."""
 
 from __future__ import annotations
 

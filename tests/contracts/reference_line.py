@@ -1,4 +1,4 @@
-"""The reference implementation's command line, made in a process of its own, in a folder of its own."""
+"""Make command lines with the reference implementation, in its own process and folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def make_lines(jobs: list[dict[str, str]]) -> list[dict[str, str]]:
-    """For each descriptor and invocation what `bosh exec simulate` prints, or what it stops with."""
+    """Return for each descriptor and invocation the output of `bosh exec simulate`, or its error."""
     from boutiques.localExec import LocalExecutor
 
     options = {

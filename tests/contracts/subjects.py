@@ -1,4 +1,4 @@
-"""One fresh root at every store there is, with a second way to it and a way in that is not hibali."""
+"""Make a fresh root at every store, with a second route to it and access without hibali."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ ROOT = "data set/target"
 
 
 def store_words() -> list[Any]:
-    """Every module of the folder; one without a place in tests/support/places.py fails by its name.
+    """Return every module of the folder; one without a place in tests/support/places.py fails by its name.
 
-    WebDAV servers differ wherever the standard lets them: a second one is tried in all tests.
+    WebDAV servers differ where the standard allows it: all tests use a second one, too.
     """
     heavy = [pytest.param(word, marks=pytest.mark.heavy) for word in ("globus", "webdav-plain")]
     return [*(word for word in built_in_words("transfers.stores") if word != "globus"), *heavy]
 
 
 def store_servers() -> list[Any]:
-    """Every store, and S3 on all of its servers: parameters of a fixture."""
+    """Return every store, and S3 on all of its servers, as parameters of a fixture."""
     return [word for word in store_words() if word != "s3"] + object_stores()
 
 
 def object_stores() -> list[Any]:
-    """S3 on all of its servers; those that take long are `heavy`."""
+    """Return S3 on all of its servers; slow ones are `heavy`."""
     heavy = pytest.mark.heavy
     return [word if word == "s3" else pytest.param(word, marks=heavy) for word in OBJECT_STORES]
 
@@ -64,15 +64,16 @@ class Subject:
     _opened: list[Store] = field(default_factory=list)
 
     def location(self, path: str = ROOT, site: str = SITE) -> Location:
-        """A path there, as the user writes it."""
+        """Return a path there, as the user writes it."""
         return read_location(f"{site}:{path}", load_sites(str(self.config)))
 
     def open(self, path: str = ROOT) -> Store:
-        """A new Store object on this root, or on another path, as another process has it; closed in the end."""
+        """Return a new Store object on this root or on another path, as in another process; closed at the
+        end."""
         return self.opened(self.location(path))
 
     def opened(self, location: Location) -> Store:
-        """The store at any location; closed in the end."""
+        """Return the store at any location; closed at the end."""
         store = open_store(location)
         self._opened.append(store)
         if self._only_read(store):
@@ -81,7 +82,7 @@ class Subject:
         return store
 
     def fresh(self) -> Store:
-        """A new Store object with its root made."""
+        """Return a new Store object with its root created."""
         store = self.open()
         if not self._only_read(store):
             store.make_root()
@@ -91,7 +92,8 @@ class Subject:
 
     @staticmethod
     def _only_read(store: Store) -> bool:
-        """A collection is filled by tasks of Globus alone: tests/end_to_end/test_globus_ways.py has those."""
+        """Return whether it is read-only; tests/end_to_end/test_globus_ways.py tests writes by Globus
+        tasks."""
         return not store.facts.writable or store.facts.kind == "globus"
 
     def close(self) -> None:
@@ -100,46 +102,46 @@ class Subject:
 
     @property
     def folder(self) -> Path | None:
-        """The root as a folder of this machine, where there is one behind the store."""
+        """The root as a folder of this machine, if the store has one."""
         return self.place.at(ROOT) if self._by_path() else None
 
     def _by_path(self) -> bool:
-        """Whether the place is a folder to its store, too."""
+        """Return whether the store, too, uses the place as a folder."""
         return isinstance(self.place, FolderPlace) and not isinstance(
             self.place, (DavPlace, GlobusPlace, WebPlace)
         )
 
     def plant(self, tree: Tree) -> None:
-        """Put it there, not by hibali."""
+        """Create the tree there without hibali."""
         self.place.plant(ROOT, tree)
 
     def files(self) -> dict[bytes, bytes]:
-        """The content of every file there that is not hibali's own, not read by hibali."""
+        """Return the content of every file there that is not hibali's own, read without hibali."""
         return self.place.files(ROOT)
 
     def read(self, name: bytes) -> bytes | None:
-        """One file's content, not read by hibali; None when absent."""
+        """Return one file's content, read without hibali; None if absent."""
         return self.place.read(ROOT, name)
 
     def names(self) -> set[bytes]:
-        """Every name there, hibali's own ones too."""
+        """Return every name there, including hibali's own."""
         return self.place.names(ROOT)
 
     def partials(self) -> set[bytes]:
-        """What stands there under partial names."""
+        """Return the partial files there."""
         return {name for name in self.names() if is_partial_name(name)}
 
     def unreachable(self) -> Location | None:
-        """The same kind of store where nothing answers; None where that cannot be."""
+        """Return the same kind of store where no server answers; None if impossible."""
         if isinstance(self.place, GlobusPlace):
-            return None  # tests/end_to_end/test_globus_login.py and test_globus_faults.py try that
+            return None  # tested in tests/end_to_end/test_globus_login.py and test_globus_faults.py
         if self._by_path():
             return self._by_ssh("unreachable", f"Port={free_port()}")
         nobody = _nobody().replace("http", "dav") if isinstance(self.place, DavPlace) else _nobody()
         return self._added("unreachable", self.place.table().replace(self._endpoint(), nobody))
 
     def denied(self) -> Location | None:
-        """The same store by a login that is refused; the caller spoils the key of an object store."""
+        """Return the same store with a refused login; for an object store the caller changes the key."""
         if isinstance(self.place, GlobusPlace):
             return None
         if self._by_path():
@@ -155,15 +157,15 @@ class Subject:
 
     @property
     def page(self) -> int:
-        """How many names come in one piece of a listing, at most."""
+        """The largest number of names in one page of a listing."""
         return self.place.store.page if isinstance(self.place, BucketPlace) else 1000
 
     def secrets(self) -> list[str]:
-        """What no text may ever show."""
+        """Return the texts that must never be shown."""
         return [value for name, value in self.place.env.items() if "SECRET" in name]
 
     def _by_ssh(self, name: str, option: str) -> Location | None:
-        """The site with one more option of ssh(1); None where no ssh is used."""
+        """Return the site with one more option of ssh(1); None without ssh."""
         given = self.place.command  # type: ignore[attr-defined]
         if not given:
             return None
@@ -179,14 +181,14 @@ class Subject:
         return self.location(site=name)
 
     def listed(self) -> dict[bytes, Entry]:
-        """What a new Store object lists."""
+        """Return the listing of a new Store object."""
         return {entry.path: entry for entry in self.open().list()}
 
 
 def subjects(
     word: str, request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Subject]:
-    """The subject of one test: the body of a fixture."""
+    """Yield the subject of one test: the body of a fixture."""
     home = request.getfixturevalue("hibali_home")
     place = make_place(word, folder, request.getfixturevalue)
     for name, value in place.env.items():
@@ -200,19 +202,19 @@ def subjects(
 
 
 def _only_read(*words: object) -> NoReturn:
-    """The rest of a test that writes says nothing of a store that is only read."""
+    """Skip the rest of a test that writes, for a read-only store."""
     del words
     pytest.skip("this store is only read")
 
 
 def _nobody() -> str:
-    """An endpoint that nothing listens at."""
+    """Return an endpoint without a listener."""
     return f"http://127.0.0.1:{free_port()}"
 
 
 @contextmanager
 def locked(store: Store) -> Iterator[Store]:
-    """The store, held for writing where it can be."""
+    """Yield the store, locked for writing if it supports locks."""
     lock = store.lock("test") if store.facts.locks else None
     try:
         yield store

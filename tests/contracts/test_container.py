@@ -1,4 +1,4 @@
-"""What every container runtime promises: the tool as words, the environment checked, options on a short list."""
+"""Test every container runtime: arguments, a checked environment, and a short list of options."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from transfers.remote.host import Finished
 RUN = "20260102-030405-0a1b2c3d"
 HOSTILE = "a b,'c\"d:e\n$(touch pwned) ; é*"
 PROGRAMS = {"bare": "env", "bubblewrap": "bwrap", "charliecloud": "ch-run"}
-# what each cannot write in a path, so that such a path is refused (8) before anything starts
+# characters that each cannot represent in a path; such a path is refused (8) before anything starts
 REFUSES = {"charliecloud": ":", "sarus": ',="\\\n', "shifter": " ,'\":\n$();é*=\\"}
-# what of the site's own environment no tool may see, and what a launcher and a scheduler tell one task
+# variables of the site that no tool may see, and those of launchers and schedulers for each task
 NOISE = {
     "APPTAINER_BIND": "/",
     "SINGULARITYENV_LD_PRELOAD": "/x",
@@ -45,7 +45,7 @@ def isolating() -> list[str]:
 
 
 def binding() -> list[str]:
-    """Those that are told what to bind: Shifter shows what the site shows everywhere."""
+    """Return the runtimes with bind options: Shifter mounts what the site configures."""
     found = [load_container(word) for word in isolating()]
     return [each.name for each in found if each.binds_inputs or each.place]
 
@@ -66,7 +66,8 @@ def task(folder: str, **more: object) -> Task:
 
 
 def words_of(start: str, tmp_path: Path, runtime: str) -> list[str]:
-    """The words that reach the runtime when a shell reads the start line, `=env=`, and then its environment as NAME=VALUE."""
+    """Return the arguments that reach the runtime through a shell, `=env=`, then its environment as
+    NAME=VALUE."""
     program = tmp_path / "programs" / PROGRAMS.get(runtime, runtime)
     program.parent.mkdir(exist_ok=True)
     program.write_text('#!/bin/sh\nprintf "%s\\0" "$@" =env=\nexec /usr/bin/env -0\n')
@@ -82,7 +83,7 @@ def words_of(start: str, tmp_path: Path, runtime: str) -> list[str]:
 
 
 def is_passed(words: list[str], name: str, value: str) -> bool:
-    """Whether a variable reaches the tool, in whichever way the runtime takes it."""
+    """Return whether a variable reaches the tool, in any way that the runtime supports."""
     pair = f"{name}={value}"
     whole = {
         pair,
@@ -97,7 +98,7 @@ def is_passed(words: list[str], name: str, value: str) -> bool:
 
 
 def seen_environment(runtime: str, words: list[str]) -> dict[str, str]:
-    """What the tool finds of variables, apart from the runtime's own."""
+    """Return the tool's variables, without those of the runtime."""
     at = words.index("=env=")
     given, around = words[:at], [each.partition("=")[::2] for each in words[at + 1 :]]
     if runtime in {"bare", "sarus", "shifter"}:
@@ -118,7 +119,7 @@ def seen_environment(runtime: str, words: list[str]) -> dict[str, str]:
 
 
 def mounts_of(container: Container, words: list[str]) -> list[tuple[str, str, bool]]:
-    """Every bind that is asked for: source, target, whether read-only."""
+    """Return every requested bind: source, target, whether read-only."""
     found = []
     for at, word in enumerate(words):
         if word in {"--bind", "--ro-bind"}:
@@ -168,7 +169,7 @@ def test_a_path_that_cannot_be_written_is_refused(word: str) -> None:
 
 @pytest.mark.parametrize("word", isolating())
 def test_the_environment_is_the_tool_s_own(word: str, tmp_path: Path) -> None:
-    """S10: what the site, a launcher or a scheduler has in its environment reaches the tool only where it is needed."""
+    """S10: variables of the site, a launcher or a scheduler reach the tool only where needed."""
     container = load_container(word)
     seen = seen_environment(word, words_of(container.start(task("/w")), tmp_path, word))
     assert seen["NAME"] == HOSTILE
@@ -187,12 +188,12 @@ def test_tasks_of_one_job_share_a_network_and_memory_but_no_name(word: str, tmp_
     assert "--unshare-net" not in granted
     assert f"--name=hibali-{RUN}" not in granted
     shared = ("/dev/shm", "--ipc=host")
-    own = word in {"charliecloud", "sarus", "shifter"}  # these share the node's anyway
+    own = word in {"charliecloud", "sarus", "shifter"}  # the node shares these anyway
     assert any(each in granted for each in shared) != own
     kept = {"bubblewrap": "--unshare-pid", "apptainer": "--containall", "singularity": "--containall"}
     assert (
         kept.get(word, "") in granted
-    )  # by another process's /proc/PID/root all of its user's files can be reached
+    )  # another process's /proc/PID/root gives access to all files of its user
 
 
 # As their manuals say: docker-run(1), podman-run(1) and the Container Device Interface, apptainer-exec(1), shifter's modules.rst;

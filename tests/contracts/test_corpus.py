@@ -1,4 +1,4 @@
-"""Real descriptors: judged as the reference judges them, and given the command lines it gives them."""
+"""Test real descriptors: validity and command lines as in the reference implementation."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ VALID = [item for item in ITEMS if item.valid]
 ASKED = [(item, path, valid) for item in ITEMS for path, valid in item.invocations]
 pytestmark = pytest.mark.skipif(not ITEMS, reason=f"no corpus at {CORPUS}")
 
-# Where our words are not the reference's, and why. By the end of the invocation's path.
+# Texts that differ from the reference's, with reasons, by the end of the invocation's path.
 DIFFERENCES = {
     "simulate/list_separator_inv.json": (
         "the author's list-separator holds a quote: put in as it is, the reference's line is no shell command; "
         "here the separator is quoted and arrives as written"
     ),
 }
-# Where a command line can be made but is refused to be run, and with which code.
+# Command lines that can be made but are refused, with the error code.
 REFUSALS = {
     "invocation/good_invocation.json": "output-outside-work-folder",  # outdir is /tmp
 }
@@ -52,7 +52,7 @@ def pipeline_of(item: Item) -> Pipeline:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """What the reference makes of every invocation of the corpus and every example of ours, by a name."""
+    """Return the reference's result for every invocation of the corpus and every example of ours, by name."""
     folder = tmp_path_factory.mktemp("reference")
     jobs, names = [], []
     for item, path, _ in ASKED:
@@ -63,7 +63,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, s
             example = make_example(pipeline_of(item), complete=complete)
             target = folder / f"example-{len(jobs)}.json"
             target.write_text(json.dumps(example))
-            if example:  # it reads no invocation where it is empty
+            if example:  # it ignores an empty invocation
                 jobs.append({"descriptor": str(item.descriptor), "invocation": str(target)})
                 names.append(f"{item.name} {complete}")
     (folder / "jobs.json").write_text(json.dumps(jobs))
@@ -151,14 +151,14 @@ def test_an_empty_invocation_is_refused_where_something_is_required(item: Item) 
 
 @pytest.mark.parametrize("item", VALID, ids=lambda item: item.name)
 def test_whatever_the_reference_refuses_is_refused(item: Item) -> None:
-    """Examples with answers taken away, added and spoiled; the one difference is in decision 25."""
+    """Test examples with answers removed, added and damaged; decision 25 has the only difference."""
     from boutiques.invocationSchemaHandler import generateInvocationSchema
     from boutiques.localExec import addDefaultValues
 
     document = json.loads(item.descriptor.read_bytes())
     for group in document.get("groups", ()):
         if group.get("mutually-exclusive") is False:
-            del group["mutually-exclusive"]  # the reference takes the word alone for true
+            del group["mutually-exclusive"]  # the reference accepts the bare word as true
     schema = document.get("invocation-schema") or generateInvocationSchema(copy.deepcopy(document))
     theirs = jsonschema.Draft4Validator(schema)
     pipeline = pipeline_of(item)
@@ -184,7 +184,7 @@ def spoil(values: dict[str, Any], pipeline: Pipeline, chance: random.Random) -> 
 
 
 def test_the_reference_makes_a_line_of_every_example(reference: dict[str, dict[str, str]]) -> None:
-    """The invocations it stops at are none that we accept; what is empty was not asked."""
+    """hibali accepts no invocation at which the reference stops; empty ones are not tested."""
     stopped = [
         name for name, answer in reference.items() if "NoneType" not in answer.get("stopped", "NoneType")
     ]
@@ -199,7 +199,7 @@ def _words(line: str) -> list[str] | None:
 
 
 def test_a_damaged_descriptor_is_wrong_but_never_a_crash() -> None:
-    """Each of a descriptor's top-level values replaced by something silly."""
+    """Each top-level value of a descriptor is replaced by an invalid one."""
     document = json.loads(VALID[1].descriptor.read_bytes())
     ends = set()
     for key in document:
@@ -213,7 +213,7 @@ def test_a_damaged_descriptor_is_wrong_but_never_a_crash() -> None:
 
 @pytest.mark.parametrize("item", [item for item in ITEMS if not item.valid], ids=lambda item: item.name)
 def test_what_the_reference_names_is_named(item: Item) -> None:
-    """In one pass: what the schema says does not hide the rules, nor one rule another."""
+    """One pass reports all: schema errors hide no rule, and no rule hides another."""
     document = json.loads(item.descriptor.read_bytes())
     found = find_problems(document)
     for each in find_shape_problems(document) or find_refusals(document):

@@ -37,13 +37,13 @@ RUN = "20260102-030405-0a1b2c3d"
 
 @dataclass(frozen=True)
 class Case:
-    """One dry run; `differs` is why the words are not the reference's, "" where they are."""
+    """One dry run; `differs` is why its arguments differ from the reference's, "" if they do not."""
 
     name: str
     document: dict[str, Any]
     answers: dict[str, Any]
     differs: str = ""
-    words: tuple[str, ...] = ()  # ours, where they differ
+    words: tuple[str, ...] = ()  # hibali's arguments, where they differ
 
 
 def out(template: str, identifier: str = "o", **more: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ CRAFTED = [
     ),
     Case("empty value", tool("t $(u [S]) [S]", question("s")), {"s": ""}),
     Case("absent input", tool("t [F] [S] end", FILE, question("s", optional=True)), {"f": NIFTI}),
-    # from here on each differs
+    # each of the following differs
     Case(
         "a path that begins with a file",
         tool("t [F] [O]", FILE, outputs=[out("[F]_x", **ENDINGS)]),
@@ -181,7 +181,7 @@ CRAFTED = [
         ("t", NIFTI),
     ),
 ]  # fmt: skip
-# Of the corpus, by the end of the name: why the words differ, or why there are none.
+# Invocations of the corpus, by the end of the name: why the arguments differ, or are missing.
 DIFFERENCES = {
     "simulate/list_separator.json list_separator_inv.json": "the list-separator holds a quote: the reference's line is no shell command",
     "simulate/list_separator.json minimal": "the same",
@@ -197,7 +197,7 @@ REFUSED = {
 
 
 def corpus_cases() -> list[Case]:
-    """Every invocation of the corpus that is valid, and two examples of ours for each descriptor."""
+    """Return every valid invocation of the corpus, and two generated examples for each descriptor."""
     cases = []
     for item in read_corpus():
         if not item.valid:
@@ -207,13 +207,13 @@ def corpus_cases() -> list[Case]:
         answers = {path.name: json.loads(path.read_bytes()) for path, valid in item.invocations if valid}
         answers["minimal"] = make_example(pipeline)
         answers["complete"] = make_example(pipeline, complete=True)
-        # the reference reads no invocation where it is empty
+        # the reference ignores an empty invocation
         cases += [Case(f"{item.name} {each}", document, values) for each, values in answers.items() if values]
     return cases
 
 
 def make_lines(folder: Path, cases: list[Case]) -> dict[str, str]:
-    """What the reference prints for each case, by name, with its folder written as FOLDER; "" where it stops."""
+    """Return the reference's output for each case by name, with its folder as FOLDER; "" for an error."""
     folder = folder.resolve()
     jobs = []
     for number, case in enumerate(cases):
@@ -236,7 +236,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """One site on this machine, which has nothing of the inputs."""
+    """Return settings with one local site, without the inputs."""
     text = (
         f'version = 1\n[sites.here]\nkind = "local"\nroots = {{w = "{tmp_path}/w"}}\nwork = "{tmp_path}/w"\n'
     )
@@ -244,7 +244,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def dry_run(case: Case, settings: Settings) -> str:
-    """The command as `--dry-run` shows it, with inputs as they were written and the work folder as FOLDER."""
+    """Return the command of `--dry-run`, with inputs as written and the work folder as FOLDER."""
     pipeline: Pipeline = read_descriptor(json.dumps(case.document).encode(), case.name)
     invocation = check_invocation(pipeline, copy.deepcopy(case.answers))
     site = settings.site("here")
@@ -259,7 +259,7 @@ def dry_run(case: Case, settings: Settings) -> str:
 
 
 def words_of(line: str) -> list[str] | None:
-    """The words and operators of a line; None where it is no shell text."""
+    """Return the words and operators of a line; None if it is not shell text."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = ""

@@ -1,4 +1,4 @@
-"""What every kind of remote holds to: two catalogues meet there, and neither loses or changes anything."""
+"""Test every kind of remote: two catalogues exchange versions without loss or change."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Files = dict[str, bytes]
 
 @dataclass
 class Ground:
-    """A fresh remote, how it is opened, and a way in that is not hibali."""
+    """A fresh remote, how to open it, and access to it without hibali."""
 
     open: Callable[[RemoteSpec], Remote]
     url: str
@@ -58,7 +58,7 @@ class Ground:
 
 
 def remote_words() -> list[Any]:
-    """Every kind of remote, and a site of every kind that can be written to; those that are like another one are `heavy`."""
+    """Return every kind of remote, and a site of each writable kind; those like another one are `heavy`."""
     more = [pytest.param(word, marks=pytest.mark.heavy) for word in ("ria", "local", "ssh", "sftp", "webdav")]
     return ["git", "folder", *object_stores(), *more]
 
@@ -184,7 +184,7 @@ def test_a_deprecation_and_a_signature_follow_later(two_sites: tuple[Site, Site]
 
 
 def test_where_nothing_was_published_nothing_is_found(ground: Ground, tmp_path: Path) -> None:
-    """A dataset of a RIA store is made by the first who publishes, and not by who looks."""
+    """The first publisher creates the dataset of a RIA store, not a reader."""
     b = ground.site(tmp_path / "b")
     if ground.url.startswith("ria+"):
         with pytest.raises(NotFoundError):
@@ -224,7 +224,7 @@ def test_what_was_tampered_with_is_refused(ground: Ground, tmp_path: Path, plant
 def test_who_was_killed_before_the_descriptor_goes_on_with_the_same_line(
     ground: Ground, tmp_path: Path
 ) -> None:
-    """Remotes where files come one by one: what stands beside a descriptor to come says whose it is to be."""
+    """Where files are uploaded one by one, files beside a missing descriptor say whose version it will be."""
     a, b, c = (ground.site(tmp_path / name) for name in "abc")
     a.catalogue.add(raw("before"))
     a.publish()
@@ -233,7 +233,7 @@ def test_who_was_killed_before_the_descriptor_goes_on_with_the_same_line(
     ground.plant({f"tool/1.0/{PUBLISHED}": json.dumps(record).encode()})
     assert c.fetch() == {"before@1.0": "fetched"}
     if isinstance(ground.opened[0], GitRemote):
-        return  # a commit is there as a whole
+        return  # a commit is atomic
     with pytest.raises(RefusedError) as refused:
         b.publish()
     assert (refused.value.code, refused.value.exit) == ("immutable-version", 8)
@@ -264,7 +264,7 @@ def test_the_record_of_an_image_goes_along_and_never_changes(ground: Ground, tmp
 def test_an_image_that_somebody_began_with_is_not_replaced(ground: Ground, tmp_path: Path) -> None:
     a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
     if isinstance(a.remote, GitRemote):
-        return  # a commit is there as a whole
+        return  # a commit is atomic
     described = raw(**{"container-image": {"type": "docker", "image": "lab/tool:1"}})
     archive = tmp_path / "image.tar"
     write_image(archive, "lab/tool:1", {"bin/tool": b"x"}, {})
@@ -287,7 +287,7 @@ def test_of_two_with_one_version_one_wins_and_the_other_is_told(
     with ThreadPoolExecutor(2) as pool:
         told = list(pool.map(fate_at, sites))
     if not excludes(ground):
-        assert "published" in told  # both are told so, where one is as slow as a machine under load
+        assert "published" in told  # both get the error, if one is as slow as on a busy machine
         return
     assert sorted(told) == ["immutable-version", "published"]
     winner = sites[told.index("published")]
@@ -304,7 +304,7 @@ def test_of_two_that_a_server_takes_at_once_one_wins_and_the_other_is_told(
     ask, both = Requests.ask, Barrier(2)
 
     def ask_at_once(self: Requests, method: str, key: bytes = b"", **more: Any) -> Answer:
-        """As when both came between the server's look and its write."""
+        """Send both requests, as if both arrived between the server's check and its write."""
         at_once = method == "PUT" and key.endswith(f"tool/1.0/{PUBLISHED}".encode())
         if not at_once:
             return ask(self, method, key, **more)
@@ -323,7 +323,7 @@ def test_of_two_that_a_server_takes_at_once_one_wins_and_the_other_is_told(
 
 
 def fate_at(site: Site) -> str:
-    """What became of the version that was published from there."""
+    """Return the outcome of the version that was published from there."""
     try:
         return site.publish()["tool@1.0"]
     except RefusedError as refused:
@@ -331,13 +331,14 @@ def fate_at(site: Site) -> str:
 
 
 def excludes(ground: Ground) -> bool:
-    """Whether the place itself lets only one be first; a bucket that does not compare before it replaces does not (Swift)."""
+    """Return whether the place admits only one first writer; a bucket without conditional writes does not
+    (Swift)."""
     store = ground.subject.open(PLACE) if ground.subject is not None else None
     return not isinstance(store, S3Store) or store.probe().locks
 
 
 class Counted:
-    """The small files of a place, and what went there and came from there."""
+    """The small files of a place, with counts of uploads and downloads."""
 
     def __init__(self, files: single_files.SmallFiles) -> None:
         self._files = files
@@ -361,7 +362,7 @@ def test_one_new_version_moves_only_that_one(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if ground.subject is None:
-        return  # tests/unit/registry/test_exchange.py counts objects of git
+        return  # tests/unit/registry/test_exchange.py counts git objects
     counted: list[Counted] = []
 
     def open_counted(*words: Any, **more: Any) -> Counted:
@@ -405,7 +406,7 @@ def test_a_place_that_cannot_be_reached_is_5_and_one_that_lets_nobody_in_4(groun
 def test_one_of_two_thousand_at_a_bucket_moves_alone(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests and bytes: five pages of a listing, and the files of that one version."""
+    """Count requests and bytes: five pages of a listing, and the files of that one version."""
     for subject in subjects("s3", request, tmp_path, monkeypatch):
         ground = _ground_at(subject)
         names = [f"tool-{number}" for number in range(2000)]
@@ -431,7 +432,8 @@ def test_one_of_two_thousand_at_a_bucket_moves_alone(
 
 
 def watch_requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
-    """Method, address and bytes of the body of every request to an object store from now on, but for what tries the server."""
+    """Record method, address and body size of every further request to an object store, except server
+    probes."""
     sent: list[tuple[str, str, int]] = []
     send = Requests._send
 
@@ -469,7 +471,7 @@ def test_a_place_that_is_not_there_is_told(ground: Ground, tmp_path: Path) -> No
 
 
 def test_what_was_there_before_is_not_made_anew(ground: Ground, tmp_path: Path) -> None:
-    """A store that is not mounted today is no reason to make another one in its place."""
+    """A store that is not mounted now must not be created again in its place."""
     if not ground.url.startswith("ria+"):
         return
     a = ground.site(tmp_path / "a")

@@ -1,4 +1,4 @@
-"""What every scheduler promises: words in, meanings out, no value ever a directive or shell text."""
+"""Test every scheduler: its commands and output, and that no value becomes a directive or shell text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runs.schedulers.base import (
 from transfers.remote.host import Finished
 
 RUN = "20260102-030405-0a1b2c3d"
-# How each says that it knows none of the jobs it was asked for.
+# The output of each scheduler for unknown jobs.
 KNOWS_NONE = {
     "direct": Finished(0, b"", b""),
     "lsf": Finished(255, b"", b"Job <77> is not found\n"),
@@ -48,7 +48,7 @@ def scheduler(request: pytest.FixtureRequest) -> Scheduler:
 
 
 def directives_or_none(scheduler: Scheduler, resources: Resources) -> tuple[str, ...] | None:
-    """None where they are refused, or where the scheduler reads none at all."""
+    """Return the directives; None if they are refused, or the scheduler reads none."""
     try:
         return scheduler.directives(resources) or None
     except UsageError:
@@ -124,7 +124,7 @@ def test_slurm_tells_the_tasks_of_each_array() -> None:
 
 
 def test_an_answer_that_says_nothing_is_never_a_refusal(scheduler: Scheduler) -> None:
-    """Whoever was killed before answering may have submitted."""
+    """A command that was killed before answering may have submitted."""
     for silent in (Finished(0, b"", b""), Finished(-9, b"", b""), Finished(0, b"welcome\n", b"")):
         assert isinstance(scheduler.read_submit(silent), Unclear)
 
@@ -147,9 +147,9 @@ def test_unknown_jobs_are_gone_and_silence_is_an_error(scheduler: Scheduler) -> 
 
 
 def test_words_that_are_no_answer_are_silence(scheduler: Scheduler) -> None:
-    """Else it would mean that there is no such job, and allow a second submission."""
+    """Otherwise it would mean that there is no such job, and allow a second submission."""
     if scheduler.name == "direct":
-        return  # its words are our own
+        return  # its output is hibali's own
     for said in (b"This account can only run: squeue\n", b"error: not allowed\n"):
         with pytest.raises(TryLaterError):
             scheduler.read_status(Finished(0, said, b""), ["77"])
@@ -179,7 +179,7 @@ def test_what_real_schedulers_said_is_understood(path: Path) -> None:
 
 
 def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: Finished) -> Any:
-    """The answer in the words of the recordings."""
+    """Parse the recorded answer."""
     question = recorded["question"]
     if question == "submit":
         answer = scheduler.read_submit(finished)
@@ -273,7 +273,7 @@ def test_slurm_answers_that_may_have_arrived_are_looked_up() -> None:
 
 
 def asked_of(name: str, **wanted: Any) -> list[str]:
-    """The directives for these resources, without their marks."""
+    """Return the directives for these resources, without their prefixes."""
     return [line.partition(" ")[2] for line in load_scheduler(name).directives(Resources(**wanted))]
 
 
@@ -343,7 +343,7 @@ def test_task_numbers_of_grid_engine_may_be_ranges() -> None:
 
 
 def spoiled(content: bytes, chance: random.Random) -> bytes:
-    """An answer of which something is missing, doubled, huge or not text."""
+    """Return a damaged answer: truncated, duplicated, huge or not text."""
     pieces = [
         *(b"\0", b"\xff\xfe", b"\x1b]0;x\x07", "\u202e".encode(), b"<!DOCTYPE a>", b"<a>" * 99, b"9" * 5000),
         *(
@@ -368,7 +368,7 @@ def spoiled(content: bytes, chance: random.Random) -> bytes:
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_a_hostile_scheduler_says_is_an_answer_or_one_of_our_errors(path: Path) -> None:
-    """Whatever stands there: no crash, and no id of a job that could be an option or end a line."""
+    """Any output is parsed without a crash, and yields no job id that could be an option or end a line."""
     recorded = json.loads(path.read_text())
     spoken = load_scheduler(path.parent.name)
     chance = random.Random(path.name)  # noqa: S311  # the same ones each time

@@ -1,4 +1,4 @@
-"""Setting permissions of what stands, where a store can: exactly those, and only where nothing changed."""
+"""Test setting permissions of existing files, where a store supports it: exact, and only if unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store promises about bytes: whole, exact, atomic, resumable, proven (cases 7 to 17)."""
+"""Test the contents of every store: whole, exact, atomic, resumable, verified (cases 7 to 17)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write(store: Store, payloads: Iterator[Payload]) -> list[Committed]:
 
 
 def seen(names: set[bytes]) -> set[bytes]:
-    """The names that a user would take for data."""
+    """Return the names that a user would take for data."""
     return {name for name in names if b".hibali" not in name}
 
 
@@ -94,7 +94,7 @@ def test_a_piece_is_read_by_itself_from_anywhere(subject: Subject) -> None:
 
 
 def test_a_file_that_is_read_from_the_middle_has_the_digest_of_the_whole(subject: Subject) -> None:
-    """As a target asks that has the beginning of a large file from an interrupted call."""
+    """A target reads so if it has the beginning of a large file from an interrupted call."""
     subject.plant({b"large": LARGE})
     store = subject.open()
     entry = store.stat(b"large")
@@ -197,7 +197,7 @@ def test_a_writer_that_gives_up_leaves_nothing_listed(subject: Subject) -> None:
 
 
 def _manifest(subject: Subject) -> set[bytes]:
-    """The digest manifest is the one thing of ours that stays beside data, at object stores."""
+    """Return the digest manifest, the only file of hibali that stays beside data, at object stores."""
     return {name for name in subject.names() if name == b".hibali/manifest.jsonl" and subject.folder is None}
 
 
@@ -274,7 +274,7 @@ def die_while_writing(folder: Path, units: int) -> None:
 
 
 def after_the_agent_ended(subject: Subject, act: Callable[[Store], None]) -> None:
-    """An agent ends some moments after its client; until then its lock is a living one."""
+    """Wait for the agent's end: it follows that of its client, and keeps the lock until then."""
     for _ in range(50):
         try:
             act(subject.open())
@@ -328,7 +328,7 @@ def assert_put(store: Store, contents: dict[bytes, bytes]) -> None:
 
 
 def wait_a_tick(store: Store) -> None:
-    """Until a change has a later time, as fine as the store tells times."""
+    """Wait until a change gets a later time, at the store's time resolution."""
     time.sleep(max(0.02, 1.1 * store.facts.mtime_unit_ns / 1_000_000_000))
 
 
@@ -352,7 +352,7 @@ def test_a_source_that_changed_since_it_was_listed_is_a_problem(subject: Subject
 
 
 def test_a_source_that_changes_while_it_is_read_is_a_problem(subject: Subject) -> None:
-    large = LARGE * 8  # more than what is asked ahead
+    large = LARGE * 8  # more than the read-ahead
     subject.plant({b"large": large})
     store = subject.open()
     entry = store.stat(b"large")
@@ -478,7 +478,7 @@ def test_reading_proves_what_the_store_declares(subject: Subject) -> None:
 
 
 def test_a_partial_name_in_the_source_is_not_mistaken(subject: Subject) -> None:
-    """A user's own file of that shape is listed, so that it can be refused by its name."""
+    """A user's own file with such a name is listed, so that it can be refused by name."""
     store = subject.fresh()
     name = b".hibali-" + b"0123456789abcdef" * 2
     subject.plant({name: b"a user's"})
@@ -488,7 +488,7 @@ def test_a_partial_name_in_the_source_is_not_mistaken(subject: Subject) -> None:
 
 
 def test_a_payload_helper_is_honest() -> None:
-    """The tests' own payloads are what a source would send."""
+    """The payloads of the tests are those that a source would send."""
     contents = {b"a": b"1", b"b": b"22"}
     items = items_of(file_entry(path, content) for path, content in contents.items())
     (unit,) = group_units(items, lambda: MIB)

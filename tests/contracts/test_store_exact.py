@@ -1,4 +1,4 @@
-"""What a saved plan replaces is what it saw: anything else that came to stand there meanwhile stays."""
+"""Test that a saved plan replaces only the files that it saw; files created meanwhile stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store promises when something is wrong: removing, room, locks, errors, secrets (cases 18 to 20)."""
+"""Test faults at every store: removal, space, locks, errors, secrets (cases 18 to 20)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _all_text(problem: BaseException | None) -> str:
 
 @pytest.fixture
 def ordinary_python(tmp_path: Path) -> Path:
-    """A python3 to which permissions mean something, although root runs it."""
+    """Return a python3 that respects permissions although root runs it."""
     if os.geteuid() != 0:
         return Path(sys.executable)
     wrapper = tmp_path / "python"
@@ -214,7 +214,7 @@ def test_the_same_store_can_be_locked_and_written_again(subject: Subject) -> Non
 def test_writing_and_removing_need_the_lock(subject: Subject) -> None:
     store = subject.fresh()
     if subject.folder is None:
-        return  # some object stores cannot lock, and the store knows that only when it is asked to
+        return  # some object stores cannot lock, which is known only after a request
     subject.plant({b"old": b"1"})
     entries = list(store.list())
     with pytest.raises(HibaliError):
@@ -255,7 +255,7 @@ def _stopped(act: Callable[[], list[Problem | None]]) -> bool:
 
 
 def test_many_writers_take_turns(subject: Subject) -> None:
-    """Whoever comes while another writes is told `locked`, and nothing else."""
+    """A second writer gets `locked`, and no other error."""
     first = subject.fresh()
     if not first.facts.locks:
         return
@@ -300,7 +300,7 @@ def test_a_store_whose_other_end_died_says_try_later(subject: Subject) -> None:
 
 
 def ask_for_a_while(store: Store) -> None:
-    """ssh's master notices some moments later that a channel's owner is gone."""
+    """Retry for a while: ssh's master notices with a delay that a channel's owner is gone."""
     for _ in range(200):
         store.stat()
         time.sleep(0.05)
@@ -338,7 +338,7 @@ def test_somebody_elses_folder_of_that_name_is_refused(subject: Subject) -> None
 
 
 def test_what_stays_under_a_partial_name_is_known_to_the_next_run(subject: Subject) -> None:
-    """A folder that is moved away while a file is landing takes the partial file with it."""
+    """A folder that is moved away during a write takes the partial file with it."""
     if subject.folder is None:
         return
     store = subject.fresh()

@@ -1,4 +1,4 @@
-"""What every store's listing promises: order, completeness, names, and what is there or not (cases 1 to 6)."""
+"""Test the listing of every store: order, completeness, names, existing and missing ones (cases 1 to 6)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def holdable(facts: Facts) -> list[bytes]:
 
 
 def is_refused(ask: Callable[[], list[object]]) -> bool:
-    """Whether a name is refused, by a problem of its own or as an error of the whole call."""
+    """Return whether a name is refused, by its own problem or by an error of the whole call."""
     try:
         problems = ask()
     except (RefusedError, IncompleteError):
@@ -80,7 +80,7 @@ def test_an_empty_root_lists_nothing(subject: Subject) -> None:
     if store.facts.folders:
         assert list(store.list()) == []
         return
-    # where there are no folders, a root without keys is a missing one
+    # without folders, a root without keys is a missing one
     with contextlib.suppress(NotFoundError):
         assert list(store.list()) == []
 
@@ -93,7 +93,7 @@ def test_a_missing_root_is_not_an_empty_one(subject: Subject) -> None:
         with pytest.raises(NotFoundError):
             list(store.list())
     else:
-        # a prefix without keys and an empty one are the same thing; either answer is honest
+        # a prefix without keys and an empty one are the same; either answer is correct
         with contextlib.suppress(NotFoundError):
             assert list(store.list()) == []
     assert subject.place.names("nowhere") == set(), "looking made something"
@@ -125,7 +125,7 @@ def test_hostile_names_planted_by_others_are_listed_as_they_are(subject: Subject
 
 def test_the_planner_refuses_what_the_facts_rule_out(subject: Subject) -> None:
     store = subject.fresh()
-    put(store, {b"a": b"1"})  # an object store knows its server only when it was asked to write
+    put(store, {b"a": b"1"})  # an object store knows its server only after a write request
     for name in HOSTILE_NAMES:
         assert (unholdable(name, store.facts) is None) == can_hold(name, store.facts), name
     assert store.facts.name_bytes in {0, 255}
@@ -140,16 +140,14 @@ def test_a_file_and_a_folder_of_one_name(subject: Subject) -> None:
         assert subject.files() == {b"a/b": b"below"}
         assert [one.problem is not None for one in put(store, {b"a/b/c": b"x"})] == [True]
         assert subject.files() == {b"a/b": b"below"}
-    elif (
-        store.facts.file_and_folder
-    ):  # else the plan says so, before a server is asked that only breaks on it
+    elif store.facts.file_and_folder:  # otherwise the plan reports it, before a server fails on it
         assert [one.problem for one in put(store, {b"a": b"file"})] == [None]
         assert subject.files() == {b"a/b": b"below", b"a": b"file"}
         assert file_paths(subject.open()) == [b"a", b"a/b"]
 
 
 def test_what_was_agreed_to_go_makes_room(subject: Subject) -> None:
-    """A folder, or where there are none all keys below a name, for a file; then the file for a folder again."""
+    """Replace a folder, or all keys below a name, by a file; then the file by a folder."""
     store = subject.fresh()
     put(store, {b"x/a/b": b"below", b"x/a/c/d": b"deeper", b"x/a-x": b"neighbour", b"x/a.b/c": b"neighbour"})
     neighbours = {b"x/a-x": b"neighbour", b"x/a.b/c": b"neighbour"}
@@ -209,7 +207,7 @@ def test_nothing_is_reached_through_a_symlink(subject: Subject, tmp_path: Path) 
         assert bytes(payload.data) == b""
     answers = put(store, {b"link/new": b"x", b"link/secret": b"y"})
     assert all(one.problem is not None for one in answers)
-    remove(store, entries[:1])  # absent, or a problem: both are fine as long as the file outside stays
+    remove(store, entries[:1])  # absent, or a problem: both are valid if the file outside stays
     assert {path.name: path.read_bytes() for path in outside.iterdir()} == {"secret": b"secret"}
 
 
@@ -286,7 +284,7 @@ OPTIONAL = {
 
 
 def test_facts_name_the_optional_operations_that_a_store_has(subject: Subject) -> None:
-    """Callers ask the facts; a fact without its operations would be refused only when something is under way."""
+    """Callers read the facts; without its operations a fact would fail only during a transfer."""
     store = subject.fresh()
     for fact, names in OPTIONAL.items():
         has = {getattr(type(store), name) is not getattr(Store, name) for name in names}

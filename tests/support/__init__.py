@@ -1,1 +1,1 @@
-"""What several kinds of tests share: trees of files, places that hold them, killers and liars."""
+"""Code that several kinds of tests share: file trees, test sites, fault injection."""

@@ -1,4 +1,4 @@
-"""A folder as the agent has it open."""
+"""Open a folder as the agent does."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from transfers.agent.safe_path import Root
 
 
 def open_root(path: Path | str) -> Root:
-    """The folder, open; close it."""
+    """Open the folder; the caller closes it."""
     return Root(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))

@@ -1,4 +1,4 @@
-"""git-annex as a user has it: on the PATH, from the environment that the tests run in."""
+"""Run git-annex from the tests' environment, found on the PATH."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from tests.support.lacking import lacks
 
 
 def annex_environment(environment: Mapping[str, str], home: Path) -> dict[str, str]:
-    """`environment` with git, git-annex and its special remotes at hand, and nobody's configuration; lacks a git-annex: skips."""
+    """Return `environment` with git, git-annex and its special remotes on the PATH, without user
+    configuration.
+
+    Skips the test without git-annex.
+    """
     path = f"{Path(sys.executable).parent}:{environment.get('PATH', os.defpath)}"
     if shutil.which("git-annex", path=path) is None:
         lacks("git-annex is missing: install the Python package git-annex")
@@ -24,13 +28,13 @@ def annex_environment(environment: Mapping[str, str], home: Path) -> dict[str, s
 
 @dataclass(frozen=True)
 class AnnexRepository:
-    """A repository, and `git` in it: `repository.run("annex", "add", ".")`."""
+    """A repository; `git` runs in it: `repository.run("annex", "add", ".")`."""
 
     folder: Path
     env: dict[str, str]
 
     def ended(self, *words: str | bytes, timeout: float = 120) -> subprocess.CompletedProcess[bytes]:
-        """Run git to its end, whatever that is."""
+        """Run git and return the ended process, whatever its exit code."""
         return subprocess.run(
             ["git", *words],
             cwd=self.folder,
@@ -42,18 +46,18 @@ class AnnexRepository:
         )
 
     def run(self, *words: str | bytes, timeout: float = 120) -> bytes:
-        """What git prints; it has to succeed."""
+        """Return what git prints; it must succeed."""
         ended = self.ended(*words, timeout=timeout)
         assert ended.returncode == 0, f"git {words}\n{ended.stdout.decode()}\n{ended.stderr.decode()}"
         return ended.stdout
 
     def key_of(self, name: str) -> str:
-        """The key of an annexed file."""
+        """Return the key of an annexed file."""
         return self.run("annex", "lookupkey", "--", name).decode().strip()
 
 
 def make_repository(folder: Path, environment: Mapping[str, str], home: Path) -> AnnexRepository:
-    """A new one, empty."""
+    """Create an empty repository."""
     folder.mkdir(parents=True)
     repository = AnnexRepository(folder, annex_environment(environment, home))
     repository.run("init", "--quiet")

@@ -1,4 +1,4 @@
-"""Speaking to git-annex-remote-hibali as git-annex does."""
+"""Speak the protocol of git-annex to git-annex-remote-hibali."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.annex import annex_environment
 
 
 class Conversation:
-    """What git-annex says to its special remote and hears from it, line by line."""
+    """git-annex's side of the conversation with its special remote, line by line."""
 
     def __init__(
         self, environment: Mapping[str, str], home: Path, location: str, before: Sequence[str] = ()
     ) -> None:
-        """`before` are words of a command that runs the special remote, as strace does."""
+        """Start the remote; `before` are arguments of a wrapper command, such as strace."""
         self._location = location
         self.process = subprocess.Popen(
             [*before, "git-annex-remote-hibali"],
@@ -31,20 +31,20 @@ class Conversation:
         assert self.hear() == "VERSION 1"
 
     def hear(self) -> str:
-        """The next line."""
+        """Read the next line."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.endswith(b"\n"), self.process.communicate()
         return os.fsdecode(line[:-1])
 
     def tell(self, line: str) -> None:
-        """A request that is answered later, or not at all."""
+        """Send a request without waiting for an answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(os.fsencode(line) + b"\n")
         self.process.stdin.flush()
 
     def ask(self, line: str) -> str:
-        """A request and its answer; what is asked meanwhile is told."""
+        """Send a request, answer the remote's own requests meanwhile, and return its answer."""
         self.tell(line)
         while True:
             heard = self.hear()
@@ -56,13 +56,13 @@ class Conversation:
                 return heard
 
     def kill(self) -> None:
-        """As a machine that loses its power does it, but for the agents, which see the end of their client."""
+        """Kill the processes as a power failure does, except agents, whose connection closes."""
         with self.process:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> bytes:
-        """Say goodbye; what it had to say beside the protocol."""
+        """End the conversation; return the remote's output outside the protocol."""
         _, errors = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, errors
         return errors

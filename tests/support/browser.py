@@ -1,4 +1,5 @@
-"""Chromium without a window, told what to do over a pipe (DevTools protocol): looks at one page, and at nothing else."""
+"""Control headless Chromium over a pipe (DevTools protocol) to show one page, without other network
+access."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _ISOLATED = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-s
 
 @dataclass
 class Browser:
-    """One page of it; `said` is what came to the console, `asked` every address that was asked for."""
+    """One page of the browser; `said` are console messages, `asked` the requested addresses."""
 
     process: subprocess.Popen[bytes]
     to: int
@@ -37,7 +38,7 @@ class Browser:
     _read: bytes = b""
 
     def do(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One request and its answer; events meanwhile are noted."""
+        """Send one request and return its answer; record events meanwhile."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters}
         if self.page:
@@ -86,13 +87,13 @@ class Browser:
             pass
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression in the page, awaited."""
+        """Return the awaited value of an expression in the page."""
         answer = self.do("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def photograph(self, path: Path, *, height: int) -> None:
-        """A small picture of the page, down to `height`."""
+        """Save a small screenshot of the page, down to `height`."""
         size = self.do("Page.getLayoutMetrics")["cssContentSize"]
         clip = {
             "x": 0,
@@ -105,7 +106,7 @@ class Browser:
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def judge(self) -> list[dict[str, Any]]:
-        """What axe-core finds that is serious or worse."""
+        """Return axe-core's findings that are serious or worse."""
         [script] = _AXE.glob("lib/python3*/site-packages/axe_playwright_python/axe.min.js")
         self.evaluate(script.read_text("utf-8") + ";0")
         found = self.evaluate("axe.run(document).then(done => done.violations)")
@@ -114,7 +115,7 @@ class Browser:
 
 @contextlib.contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """A browser with nothing in its profile; one that dies while it starts is started once more."""
+    """Start a browser with an empty profile; start it once more if it dies during its start."""
     program = shutil.which("chromium")
     if program is None:
         lacks("chromium is not installed")

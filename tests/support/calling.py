@@ -1,4 +1,4 @@
-"""A program of others that calls `hibali` by that name, with the test's own configuration."""
+"""Run other programs that call `hibali` by that name, with the test's configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.services.session import REPOSITORY
 
 
 def environment_with_hibali(bench: Bench, programs: Path) -> dict[str, str]:
-    """What such a program, which lies in `programs`, is started with; each line of hibali is noted in the file `calls` of the test's folder."""
+    """Return the environment for such a program in `programs`; each call of hibali is recorded in the file
+    `calls`."""
     folder = bench.folder / "programs"
     folder.mkdir()
     wrapper = folder / "hibali"
@@ -20,11 +21,11 @@ def environment_with_hibali(bench: Bench, programs: Path) -> dict[str, str]:
         f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(REPOSITORY))}\nexport PYTHONPATH\necho "$@" >>{bench.folder}/calls\nexec {words} "$@"\n'
     )
     wrapper.chmod(0o755)
-    # its own Python finds nothing of ours
+    # the program's own Python must not find hibali's modules
     kept = {name: value for name, value in bench.hibali.env.items() if not name.startswith("PYTHON")}
     return {**kept, "PATH": f"{folder}:{programs}:{os.environ['PATH']}"}
 
 
 def calls_of(bench: Bench) -> int:
-    """How many lines of hibali there were."""
+    """Return the number of calls of hibali."""
     return len((bench.folder / "calls").read_text().splitlines())

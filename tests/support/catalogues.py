@@ -1,4 +1,4 @@
-"""Accounts with a catalogue of their own that meet at a remote, and a git repository that somebody writes to behind their backs."""
+"""Accounts with their own catalogues that share a remote, and a git repository changed by another account."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def git(folder: Path, *words: str, stdin: bytes = b"") -> str:
 
 
 class Site:
-    """An account with a catalogue of its own."""
+    """An account with its own catalogue."""
 
     def __init__(
         self, folder: Path, kind: Callable[[RemoteSpec], Remote], url: str, *, history: bool = False
@@ -67,7 +67,7 @@ def fates(done: list[Exchanged]) -> dict[str, str]:
 
 
 def forge(repository: Path, files: dict[str, bytes | None], *, symlink: bool = False) -> None:
-    """Commit something into the remote behind everybody's back."""
+    """Commit to the remote without the accounts' knowledge."""
     index = {"GIT_INDEX_FILE": str(repository / "forged")}
     os.environ.update(index)
     try:

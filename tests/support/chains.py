@@ -1,4 +1,4 @@
-"""Lines that build on each other: pipelines, the files of their answers, and what was moved for them."""
+"""Build chains of runs: pipelines, answer files, and the receipts of transfers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.end_to_end.run_tools import Answer, Bench, doing
 
 
 class Chain:
-    """A bench with further pipelines, and steps that are typed as lines."""
+    """A bench with further pipelines, and steps that run command lines."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -18,7 +18,7 @@ class Chain:
         self.folder = bench.folder
 
     def add(self, descriptor: dict[str, Any]) -> str:
-        """One more trusted pipeline; its reference."""
+        """Add a trusted pipeline; return its reference."""
         (self.folder / "more.json").write_text(json.dumps(descriptor))
         reference: str = self.hibali("pipelines", "add", "more.json", exit=0).out.decode().split()[0]
         self.hibali("pipelines", "trust", reference, exit=0)
@@ -33,7 +33,7 @@ class Chain:
         exit: int | None = 0,  # noqa: A002
         **values: Any,
     ) -> Answer:
-        """Type a line with the answers of a file called so; `given` is the answer of the input `in`."""
+        """Run a command with an answers file of this name; `given` is the answer of the input `in`."""
         answers = f"{name}.json"
         (self.folder / answers).write_text(json.dumps({"in": given, **values}))
         return self.hibali("run", of or self.bench.reference, answers, *more, "--json", exit=exit)
@@ -43,7 +43,7 @@ class Chain:
         return found
 
     def receipts(self) -> list[dict[str, Any]]:
-        """Of everything that was moved so far."""
+        """Return the receipts of all transfers so far."""
         folder = self.hibali.home.state / "operations"
         lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
         return [each for each in map(json.loads, lines) if each.get("kind") == "receipt"]
@@ -54,5 +54,5 @@ def output(run: dict[str, Any], below: str = "") -> str:
 
 
 def waiting_for(go: Path, name: str) -> dict[str, Any]:
-    """A tool that copies its input when it is let go."""
+    """Return a tool that copies its input once the file `go` exists."""
     return {**doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]; exit [CODE]"), "name": name}

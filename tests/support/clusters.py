@@ -1,4 +1,4 @@
-"""A site with a scheduler, spoken to in two ways: as a user does, and in the scheduler's own words, submitted once."""
+"""A site with a scheduler, used through hibali's commands and through the scheduler's own."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from transfers.stores.open_store import open_host
 SITES = ("direct", "slurm", "slurm-accounting", "oar", "sge")
 _WORDS = {"slurm-accounting": "slurm"}
 _FIXTURES = {"slurm-accounting": "slurm_with_accounting"}
-SECONDS = 120.0  # a busy machine, and a scheduler that looks every few seconds
+SECONDS = 120.0  # seconds; the machine may be busy, and a scheduler acts only every few seconds
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """One of `SITES`: its server (None for this machine alone), and a bench with it as the site `cluster`."""
+    """One of `SITES`: its server (None for this machine), and a bench with it as the site `cluster`."""
 
     kind: str
     server: Any
@@ -38,7 +38,7 @@ class Cluster:
 
     @contextmanager
     def host(self) -> Iterator[RemoteHost]:
-        """One login there."""
+        """Log in once."""
         opened = open_host(load_sites().sites["cluster"])
         try:
             yield opened
@@ -46,13 +46,14 @@ class Cluster:
             opened.close()
 
     def folder(self, run: str) -> Path:
-        """Where a run lies."""
+        """Return the folder of a run."""
         return self.work / "runs" / run
 
     def submit(
         self, host: RemoteHost, start: str, *, script: str = "", wanted: Resources | None = None, **more: Any
     ) -> tuple[str, str]:
-        """A run of this line of shell, or of this whole script, as a job with `more` of its fields: the run, and the job."""
+        """Submit a run of a shell line, or of a whole script, with `more` job fields; return the run and
+        the job."""
         run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
         folder = f"{self.work}/runs/{run}"
         directives = self.scheduler.directives(wanted or self.small())
@@ -79,35 +80,35 @@ class Cluster:
         return run, answer.job
 
     def small(self) -> Resources:
-        """Little enough for many jobs at the same moment."""
+        """Return resources small enough for many jobs at the same time."""
         return Resources(memory_megabytes=50) if self.scheduler.name == "slurm" else Resources()
 
     def status(self, host: RemoteHost, job: str) -> Status:
-        """What the scheduler says of a job."""
+        """Return the scheduler's status of a job."""
         asked = self.scheduler.status_argv([job])
         return self.scheduler.read_status(host.run(asked), [job])[job]
 
     def tasks(self, host: RemoteHost, job: str) -> dict[int, Phase]:
-        """What it says of the tasks of an array."""
+        """Return the phases of the tasks of an array."""
         asked = self.scheduler.status_argv([job])
         found = self.scheduler.read_tasks(host.run(asked), [job])[job]
         return {number: status.phase for number, status in found.items()}
 
     def record(self, run: str) -> dict[str, Any]:
-        """The exit record of a run, waited for."""
+        """Wait for the exit record of a run and return it."""
         path = self.folder(run) / "exit.json"
         wait_for(path.exists, SECONDS)
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
     def is_over(self, host: RemoteHost, job: str) -> bool:
-        """Whether it has left the queue."""
+        """Return whether the job has left the queue."""
         status = self.status(host, job)
         return status == GONE or not status.phase.queued
 
 
 def make_cluster(kind: str, hibali: Any, server: Any, descriptor: dict[str, Any] | None = None) -> Cluster:
-    """A site of this kind; what it needs at its own end lies where its account may write."""
+    """Make a site of this kind; its files are where its account can write."""
     bench = Bench(hibali, descriptor)
     word = _WORDS.get(kind, kind)
     work = bench.folder / "work"
@@ -118,12 +119,12 @@ def make_cluster(kind: str, hibali: Any, server: Any, descriptor: dict[str, Any]
 
 
 def fixture_of(kind: str) -> str:
-    """The fixture whose server it is; none for this machine alone."""
+    """Return the fixture of its server; none for this machine."""
     return "" if kind == "direct" else _FIXTURES.get(kind, kind)
 
 
 def add_cluster(bench: Bench, word: str, server: Any, work: Path, scheduler: str = "") -> None:
-    """The site `cluster` in config.toml; `scheduler` is more TOML for its table of that name."""
+    """Add the site `cluster` to config.toml; `scheduler` is more TOML for its table of that name."""
     reached = 'kind = "local"'
     ssh = ""
     if server is not None:

@@ -1,4 +1,4 @@
-"""Whether words are a call that hibali understands, without calling it."""
+"""Check that a command line is valid, without running it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hibali_cli.root import root
 
 
 def check_call(words: list[str], *, whole: bool) -> None:
-    """Parse the words after `hibali` against the tree of commands; raises `click.UsageError`.
+    """Parse the arguments of `hibali` with the tree of commands; raises `click.UsageError`.
 
-    A `whole` call could be typed as it is; else what people fill in may be missing. Values are not looked at: the files and sites
-    of an example are not here.
+    A `whole` call is complete; otherwise required arguments may be missing. Values are not checked: the files
+    and sites of an example do not exist here.
     """
     context = click.Context(root, info_name="hibali")
     command: click.Command = root
@@ -37,7 +37,7 @@ def check_call(words: list[str], *, whole: bool) -> None:
 
 
 def misunderstood(words: list[str]) -> str | None:
-    """What is wrong with a call in the documentation; None if nothing is."""
+    """Return what is wrong with a call in the documentation; None if nothing is."""
     try:
         check_call(words, whole=False)
     except click.UsageError as problem:

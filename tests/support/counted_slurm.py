@@ -1,4 +1,4 @@
-"""A login node of one test alone, where every word to Slurm and every login is counted."""
+"""A login node for one test, which records every Slurm command and every login."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _WORDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo")
 
 @dataclass(frozen=True)
 class CountedSlurm:
-    """An sshd whose commands of Slurm are wrappers around the real ones, which note when they were called."""
+    """An sshd whose Slurm commands are wrappers around the real ones that record each call."""
 
     server: SshServer
     called: Path
     opened: Path
 
     def commands(self) -> list[tuple[float, str]]:
-        """When each command was called (seconds since the epoch), and its name."""
+        """Return when each command was called (seconds since the epoch), and its name."""
         return _read(self.called)
 
     def sessions(self) -> list[tuple[float, str]]:
-        """When each session began, and over which connection."""
+        """Return when each session began, and over which connection."""
         return _read(self.opened)
 
     @property
     def logins(self) -> int:
-        """How often somebody logged in."""
+        """The number of logins."""
         return sum("Accepted publickey" in line for line in self.server.log.read_text().splitlines())
 
     def table(self, work: Path, limits: str) -> str:
-        """The site's table below its head, with its name left as `cluster`."""
+        """Return the site's table without its header; its name is `cluster`."""
         words = ", ".join(f'"{word}"' for word in self.server.command)
         return (
             f'kind = "ssh"\nwork = "{work}"\n[sites.cluster.ssh]\nhost = "{self.server.host}"\ncommand = [{words}]\n'
@@ -53,7 +53,7 @@ def _read(path: Path) -> list[tuple[float, str]]:
 
 @contextmanager
 def counted_slurm(folder: Path, slurm: Slurm) -> Iterator[CountedSlurm]:
-    """The login node, below `folder`; it ends with all that it started, but for jobs."""
+    """Start the login node in `folder`; at the end stop it with its processes, except jobs."""
     session = folder / "counted"
     programs = session / "programs"
     programs.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What roc-validator says of an RO-Crate of ours; it has packages of its own, in .cache/crates."""
+"""Validate RO-Crates with roc-validator, which has its own packages in .cache/crates."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _JUDGE = Path(__file__).with_name("judge_crate.py")
 
 
 def has_validator() -> bool:
-    """Whether there is somebody to ask."""
+    """Return whether the validator is installed."""
     return _PYTHON.exists()
 
 
 def judge(crate: Path) -> list[dict[str, Any]]:
-    """Every issue with what is required, recommended or optional; skipped where the validator is not there."""
+    """Return all required, recommended and optional issues; skip the test without the validator."""
     import rocrate
 
     if not has_validator():
@@ -34,5 +34,5 @@ def judge(crate: Path) -> list[dict[str, Any]]:
 
 
 def required_issues(crate: Path) -> list[dict[str, Any]]:
-    """What a crate has to be and is not."""
+    """Return the violations of required rules."""
     return [each for each in judge(crate) if each["severity"] == "REQUIRED"]

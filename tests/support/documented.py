@@ -1,4 +1,4 @@
-"""What the documentation tells people to type: sessions with their outputs, and single lines."""
+"""Extract the commands in the documentation: sessions with their outputs, and single lines."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _BEFORE_A_COMMAND = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """Commands that are pasted together, and what they print."""
+    """Commands that are pasted together, and their output."""
 
     command: str
     output: str
 
 
 def sessions(page: Path) -> Iterator[Typed]:
-    """The page's `sh` blocks, as they are pasted, each with the `text` block that shows what it prints."""
+    """Yield the page's `sh` blocks, each with the `text` block of its output."""
     command: str | None = None
     for fence in _FENCE.finditer(page.read_text()):
         if fence["word"] == "sh":
@@ -43,9 +43,9 @@ def sessions(page: Path) -> Iterator[Typed]:
 
 
 def is_as_shown(shown: str, printed: str) -> bool:
-    """Whether what was printed is what the page shows, where `...` stands for anything.
+    """Return whether the output is what the page shows, where `...` matches anything.
 
-    The order of lines is not compared: messages and results come by two streams, and are in order on a terminal only.
+    The order of lines is not compared: messages and results use two streams, ordered only on a terminal.
     """
     wanted = [_pattern(line) for line in shown.splitlines() if line.strip()]
     there = [line.rstrip() for line in printed.splitlines() if line.strip()]
@@ -59,13 +59,14 @@ def _pattern(shown: str) -> re.Pattern[str]:
 
 
 def pages() -> list[Path]:
-    """The README and the pages that people read to do something; decisions are about the past."""
+    """Return the README and the pages of instructions; decisions describe the past."""
     docs = REPOSITORY / "docs"
     return [REPOSITORY / "README.md", *sorted(docs.glob("*.md")), *sorted(docs.glob("troubleshooting/*.md"))]
 
 
 def calls_of_hibali(page: Path) -> Iterator[list[str]]:
-    """The words after `hibali` wherever the page calls it: in blocks and in the midst of sentences, without redirections."""
+    """Yield the arguments of each call of `hibali` in the page, in blocks and sentences, without
+    redirections."""
     text = page.read_text()
     blocks = [fence["text"] for fence in _FENCE.finditer(text) if fence["word"] != "text"]
     blocks += _INLINE.findall(_INDENTED.sub("", _FENCE.sub("", text)))
@@ -76,7 +77,7 @@ def calls_of_hibali(page: Path) -> Iterator[list[str]]:
 
 
 def calls_in_line(line: str) -> Iterator[list[str]]:
-    """The words after each `hibali` of a shell line that stands where a command can stand."""
+    """Yield the arguments of each `hibali` in a shell line that is in the position of a command."""
     if not re.search(r"\bhibali\b", line):
         return
     for inner in re.findall(r"\$\(([^()]*)\)", line):
@@ -95,7 +96,7 @@ def calls_in_line(line: str) -> Iterator[list[str]]:
 
 
 def _stands_as_command(before: list[str]) -> bool:
-    """Whether a command may stand behind these words: variables that are set for it do not count."""
+    """Return whether a command may follow these words; variables set for it are ignored."""
     while before and re.match(r"[A-Z_]+=", before[-1]):
         before = before[:-1]
     return (before[-1] if before else "") in _BEFORE_A_COMMAND

@@ -1,4 +1,4 @@
-"""A server of this machine whose answers have no end: it sends without stopping, or a byte now and then."""
+"""A local server whose answers never end: it sends continuously, or one byte now and then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ PIECE = b"<!-- no end -->" * 4096
 
 
 class EndlessServer:
-    """`seen` are the request lines, `sent` the bytes of answers; `answer` says what is sent to a request line."""
+    """`seen` are the request lines, `sent` the bytes of answers; `answer` returns the answer to a request
+    line."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -54,19 +55,19 @@ class EndlessServer:
 
 
 def without_end() -> Iterator[bytes]:
-    """As fast as it goes, and a little more than anybody should take: 400 MiB."""
+    """Yield 400 MiB as fast as possible, more than a client should accept."""
     for _ in range(400 * 1024 * 1024 // len(PIECE)):
         yield PIECE
 
 
 def drops() -> Iterator[bytes]:
-    """A byte and another one."""
+    """Yield one byte after another, slowly."""
     while True:
         yield b"x"
 
 
 def bomb() -> Iterator[bytes]:
-    """What is a thousand times as much once it is unpacked: 300 MiB, which nobody here ever has at once."""
+    """Yield compressed data that expands a thousandfold, to 300 MiB, without holding all of it in memory."""
     packer = zlib.compressobj(9, wbits=31)
     for _ in range(300):
         yield packer.compress(bytes(1024 * 1024))

@@ -1,4 +1,4 @@
-"""The codes of the error family that stand in the sources, read without running anything."""
+"""Find the error codes in the sources without running anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 
 
 def error_codes() -> dict[str, list[str]]:
-    """Every code that is given to an error, or to a function or value that has a `code`, and where (`file:line`)."""
+    """Return every code passed to an error, or to a function or value with a `code`, with its locations
+    (`file:line`)."""
     trees = {
         path: ast.parse(path.read_text())
         for package in PACKAGES
@@ -34,7 +35,7 @@ def error_codes() -> dict[str, list[str]]:
 
 
 def _takers(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """What takes a `code` by place: functions and classes of fields, with the place."""
+    """Yield functions and classes that take `code` as a positional argument, with its position."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             names = [

@@ -1,4 +1,4 @@
-"""One call of every command, in a home where each finds something to do; and ways to spoil the files it stands on."""
+"""One working call of every command in a prepared home, and ways to damage the files that it uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hibali_cli.root import root
 from tests.end_to_end.run_tools import Bench
 
 RUN, OPERATION = "{run}", "{operation}"
-# Of each command that is not a group: the words behind `hibali`. Those that would never end are ended by --max-time.
+# The arguments of each command that is not a group; --max-time ends those that run forever.
 CALLS: dict[str, tuple[str, ...]] = {
     "apply": ("plan",),
     "bundle create": (RUN, "-o", "new.zip"),
@@ -105,7 +105,7 @@ CALLS: dict[str, tuple[str, ...]] = {
 
 
 def commands(group: click.Group = root, above: str = "") -> Iterator[str]:
-    """Every command that does something, by its words."""
+    """Yield the name of every command that is not a group."""
     context = click.Context(group)
     for name in group.list_commands(context):
         found = group.get_command(context, name)
@@ -117,7 +117,7 @@ def commands(group: click.Group = root, above: str = "") -> Iterator[str]:
 
 
 def remove_busy(folder: Path) -> None:
-    """Remove a folder in which a job of a command before may still write its last files."""
+    """Remove a folder in which a job of an earlier command may still write its last files."""
     for _ in range(100):
         with contextlib.suppress(OSError):
             shutil.rmtree(folder)
@@ -127,10 +127,10 @@ def remove_busy(folder: Path) -> None:
 
 
 class World:
-    """A home with a site, data, runs, a plan, a schedule and a remote; put back as it was before every call."""
+    """A home with a site, data, runs, a plan, a schedule and a remote; restored before every call."""
 
     def __init__(self, hibali: Any, *, small: bool = False) -> None:
-        """`small` leaves out what few commands need."""
+        """Make the home; `small` omits what few commands need."""
         self.hibali = hibali
         self.folder: Path = hibali.home.folder
         bench = Bench(hibali)
@@ -171,11 +171,11 @@ class World:
         self.hibali("schedule", "run", "nightly", exit=0)
 
     def words(self, command: str) -> tuple[str, ...]:
-        """The call of a command."""
+        """Return the call of a command."""
         return tuple(word.format(**self._names) for word in (*command.split(" "), *CALLS[command]))
 
     def put_back(self) -> None:
-        """All files as they were at first; the folder of all stays, as it may be mounted."""
+        """Restore all files; the top folder stays, because it may be a mount point."""
         for each in self.folder.iterdir():
             if each.is_dir() and not each.is_symlink():
                 remove_busy(each)
@@ -184,12 +184,12 @@ class World:
         shutil.copytree(self.kept, self.folder, symlinks=True, dirs_exist_ok=True)
 
     def own_files(self) -> list[Path]:
-        """Every file of hibali's state and configuration."""
+        """Return every file of hibali's state and configuration."""
         found = [path for path in self.hibali.home.state.rglob("*") if path.is_file()]
         return sorted([*found, self.hibali.home.config])
 
     def call(self, command: str, *prefix: str, env: dict[str, str] | None = None) -> Any:
-        """Run it."""
+        """Run the command."""
         json = () if command in {"cat", "schedule add"} else ("--json",)
         if not prefix:
             return self.hibali(*self.words(command), *json, env=env, timeout=100)
@@ -202,12 +202,12 @@ class World:
 
 
 def into_folder(path: Path) -> None:
-    """A folder in the place of a file."""
+    """Replace a file by a folder."""
     path.unlink()
     path.mkdir(mode=0o700)
     (path / "something").touch()
 
 
 def is_root() -> bool:
-    """Whether permissions say nothing."""
+    """Return whether permissions have no effect."""
     return os.geteuid() == 0

@@ -1,4 +1,4 @@
-"""Proxies on loopback between hibali and a server: one that cuts a TCP line, one that spoils HTTP requests."""
+"""Proxies on loopback between hibali and a server: they cut TCP connections, or spoil HTTP requests."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ DENIED = (
 
 @dataclass
 class Exchange:
-    """One HTTP request on its way, and what becomes of it: a fault sets these."""
+    """One HTTP request and its outcome, which a fault sets."""
 
     method: str
     target: str
     number: int
     content: bytes
     head: bytes = b""
-    deny: bool = False  # 403, and the server never hears of it
-    refuse: bool = False  # 503, and the server never hears of it
-    fail: bool = False  # 500, and the server never hears of it
-    lose_answer: bool = False  # the server does it, and the line is cut before the answer
+    deny: bool = False  # 403, not forwarded
+    refuse: bool = False  # 503, not forwarded
+    fail: bool = False  # 500, not forwarded
+    lose_answer: bool = False  # the server executes it, and the connection is cut before the answer
     flip_request: bool = False
     flip_answer: bool = False
     cut_answer: bool = False  # half of the body, then the end
@@ -82,11 +82,11 @@ class _Listener:
         raise NotImplementedError
 
     def cut(self, *, reset: bool = False) -> None:
-        """End every connection now; `reset` with what is said when a host knows nothing of it any more."""
+        """End every connection now; with `reset` like a host that no longer knows them."""
         for one in list(self._open):
             with contextlib.suppress(OSError):
                 if reset:
-                    # connect(2) to AF_UNSPEC: a RST at once, whoever waits for the socket
+                    # connect(2) to AF_UNSPEC sends a RST at once, even if another thread waits for the socket
                     ctypes.CDLL(None).connect(one.fileno(), bytes(16), 16)
                 else:
                     one.shutdown(socket.SHUT_RDWR)
@@ -97,9 +97,9 @@ class _Listener:
 
 
 class CuttingProxy(_Listener):
-    """Passes bytes on, and cuts all lines whenever `cut_after` bytes went to the server; None for never.
+    """Forwards bytes, and cuts all connections after `cut_after` bytes to the server; None for never.
 
-    With `reset` they end by a RST; with `once` the next lines are left alone.
+    With `reset` they end by a RST; with `once` later connections are not cut.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class CuttingProxy(_Listener):
 
 
 class NarrowProxy(CuttingProxy):
-    """Lets the first bytes through at once, and then about 600 kB a second towards the server."""
+    """Forwards the first bytes at once, then about 600 kB a second towards the server."""
 
     freely = 200_000
 
@@ -157,9 +157,9 @@ class NarrowProxy(CuttingProxy):
 
 
 class LongProxy(_Listener):
-    """Passes bytes on `seconds` late in each direction, as a line over an ocean does; counts those that went there.
+    """Forwards bytes `seconds` late in each direction, like a long-distance link; counts those to the server.
 
-    Connections beyond `most` at a time are ended at once, as by a server that has enough.
+    Connections beyond `most` at a time are closed at once, as by a server at its limit.
     """
 
     def __init__(self, port: int, seconds: float, most: int | None = None) -> None:
@@ -170,7 +170,7 @@ class LongProxy(_Listener):
         super().__init__(port)
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        if self.most is not None and len(self._open) > 2 * self.most:  # both ends of each are open
+        if self.most is not None and len(self._open) > 2 * self.most:  # both sockets of each are open
             return
         self.connections += 1
         back = threading.Thread(target=self._late, args=(server, client), daemon=True)
@@ -191,7 +191,7 @@ class LongProxy(_Listener):
             waiting.put((time.monotonic() + self.seconds, content))
 
     def carry(self, source: socket.socket, content: bytes) -> bytes:
-        """What of it is passed on."""
+        """Return the part that is forwarded."""
         del source
         return content
 
@@ -208,10 +208,10 @@ class LongProxy(_Listener):
 
 
 class LosingProxy(LongProxy):
-    """Narrow lines that are lost: `losses` tells after how many bytes, either way, by the connection's number from 0.
+    """Slow connections that are lost after `losses(number)` bytes in either direction, numbered from 0.
 
-    Each carries `rate` bytes a second, so that others come up while the first ones still have work. The client notices a loss
-    `late` seconds after the server.
+    Each carries `rate` bytes a second, so that others are established while the first still have work. The
+    client notices a loss `late` seconds after the server.
     """
 
     def __init__(
@@ -226,9 +226,9 @@ class LosingProxy(LongProxy):
         self.losses = losses
         self.rate = rate
         self.late = late
-        self.down = False  # nobody gets through, and `tried` counts who would
+        self.down = False  # refuse all connections, and count them in `tried`
         self.tried = 0
-        self.passed = 0  # bytes, either way
+        self.passed = 0  # bytes, both directions
         self._others: dict[socket.socket, tuple[socket.socket, list[int]]] = {}
         super().__init__(port, seconds)
 
@@ -241,7 +241,7 @@ class LosingProxy(LongProxy):
         super().relay(client, server)
 
     def lose_all(self) -> None:
-        """Every line is lost, and none comes up until `down` is False again."""
+        """Lose every connection, and refuse new ones until `down` is False again."""
         self.down = True
         self.cut()
 
@@ -266,7 +266,7 @@ def _shut(one: socket.socket) -> None:
 
 
 class FaultyHttpProxy(_Listener):
-    """Passes HTTP/1.1 on; `fault` looks at every exchange and may spoil it."""
+    """Forwards HTTP/1.1; `fault` sees every exchange and may spoil it."""
 
     def __init__(self, port: int, fault: Callable[[Exchange], None]) -> None:
         self.fault = fault
@@ -333,7 +333,7 @@ def _read_head(stream: BinaryIO) -> bytes:
 
 
 def _body(stream: BinaryIO, head: bytes, *, has_body: bool) -> Iterator[bytes]:
-    """A body as it came, chunks with their frames."""
+    """Yield a body as received, with chunk framing."""
     if not has_body:
         return
     found = _LENGTH.search(head)

@@ -1,4 +1,4 @@
-"""Sites with collections at the double of Globus: a laptop's, two that ssh reaches, and one that Globus alone does."""
+"""Sites with collections at the Globus double: a laptop's, two with ssh, and one with Globus only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GlobusSites:
     roots: dict[str, Path] = field(default_factory=dict)
 
     def add_ssh(self, name: str) -> Path:
-        """A site that ssh and Globus reach; its root."""
+        """Add a site with ssh and Globus; return its root."""
         place = self.place(name)
         made = self.globus.make_collection(place.root, name)
         paths = json.dumps(str(place.root))
@@ -51,7 +51,7 @@ class GlobusSites:
         return root
 
     def add_vault(self, folder: Path, *, https: bool = False) -> Path:
-        """A site that Globus alone reaches; the folder that is its root."""
+        """Add a site with Globus only; return its root folder."""
         name = "readable" if https else "vault"
         made = self.globus.make_collection(folder, name, https=https)
         table = (
@@ -70,7 +70,7 @@ class GlobusSites:
         return make_tree(self.here / name, tree)
 
     def move(self, *words: Any, code: int = 0) -> Any:
-        """`hibali WORDS --json`; the exit code is asserted, and that of its last line."""
+        """Run `hibali WORDS --json`; check the exit code, also that of the last line."""
         answer = self.hibali(*words, "--json")
         assert answer.exit == code, str(answer)
         assert answer.last["exit"] == code, str(answer)
@@ -81,11 +81,11 @@ class GlobusSites:
         return self.move("push", self.here / "data", to, *words, code=code)
 
     def same(self, name: str = "far", folder: str = "data") -> bool:
-        """Whether the site holds what the laptop does, and nothing of ours besides."""
+        """Return whether the site has the same files as the laptop, and none of hibali's own."""
         return read_tree(self.here / "data") == read_tree(self.roots[name] / folder)
 
     def ours(self, name: str = "far") -> list[bytes]:
-        """What lies there under names of ours."""
+        """Return the names of hibali's own files there."""
         found = []
         for folder, folders, files in os.walk(os.fsencode(self.roots[name])):
             names = [each for each in (*folders, *files) if each == b".hibali" or PARTIAL.fullmatch(each)]
@@ -93,12 +93,12 @@ class GlobusSites:
         return found
 
     def transfers(self) -> list[dict[str, Any]]:
-        """The transfer tasks that the double was asked for, oldest first."""
+        """Return the transfer tasks submitted to the double, oldest first."""
         return [task for task in self.globus.tasks() if task["type"] == "TRANSFER"]
 
 
 def globus_sites(hibali: Any, globus: Globus, folder: Path, fixture: Callable[[str], Any]) -> GlobusSites:
-    """A configuration with a client that acts as itself, and a collection of this machine."""
+    """Yield a configuration with a confidential client, and a collection of this machine."""
     here = folder / "laptop"
     laptop = globus.make_collection(here, "laptop", entity_type="GCP_mapped_collection")
     hibali.env |= {**globus.env, SECRET: globus.client_secret}

@@ -1,4 +1,4 @@
-"""Reaching the agent of a push while it is at work, on machines however fast."""
+"""Signal the agent of a push during its work, on fast and slow machines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from transfers.agent.lease import process_start
 
 
 def signal_half_way(root: Path, number: int) -> int:
-    """Send a signal to the agent that holds the lock, once it has landed something; its process id."""
+    """Send a signal to the agent that holds the lock, once it committed a file; return its process id."""
     lock = root / ".hibali" / "lock"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        # closer than a watcher looks, which reads all it sees
+        # faster than a source watcher, which would read every state
         if lock.exists() and any(not path.name.startswith(".hibali") for path in root.iterdir()):
             holder = int(json.loads(lock.read_bytes())["pid"])
             os.kill(holder, number)
@@ -26,7 +26,7 @@ def signal_half_way(root: Path, number: int) -> int:
 
 
 def settle(there: Transfers) -> None:
-    """Wait until the agent has seen the end of its client; one on this host needs no longer than a moment."""
+    """Wait until the agent has seen the end of its client."""
     deadline = time.monotonic() + 20
     while there.place.word != "s3" and _holder_lives(there.root / ".hibali" / "lock"):
         assert time.monotonic() < deadline, "the agent outlives its client"
@@ -34,7 +34,7 @@ def settle(there: Transfers) -> None:
 
 
 def _holder_lives(lock: Path) -> bool:
-    """Whether the agent that holds a lock on this host still runs; a killed one leaves its lock behind."""
+    """Return whether the agent holding a lock on this host still runs; a killed one leaves its lock."""
     try:
         pid = json.loads(lock.read_bytes())["pid"]
     except (FileNotFoundError, ValueError):

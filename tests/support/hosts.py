@@ -1,6 +1,6 @@
-"""Hosts of their own on this machine: another name, another network, another clock, and their own homes for hibali.
+"""Simulated hosts on this machine, each with its own name, network, clock and home.
 
-Each is a UTS and a network namespace in which nothing can be reached but the ports that are relayed out of it.
+Each is a UTS and a network namespace, which reaches only the ports that are relayed out of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIOCSIFFLAGS, _UP_AND_RUNNING = 0x8914, 0x41  # netdevice(7)
 
 
 class Host:
-    """`words` before a command make it one of this host; `relays` count what leaves it, by the port it is for."""
+    """`words` before a command run it on this host; `relays` count its outgoing bytes by port."""
 
     def __init__(self, name: str, folder: Path, runtime: Path, clock: int) -> None:
         for made in (folder, runtime):
@@ -52,12 +52,12 @@ class Host:
         ]
 
     def relay(self, port: int) -> CuttingProxy:
-        """What this host asks of its own loopback at `port` reaches this machine's, and is counted."""
+        """Relay the host's loopback `port` to that of this machine, and count the bytes."""
         self.relays[port] = CuttingProxy(port, listening=_listening(self._process.pid, port))
         return self.relays[port]
 
     def close(self) -> None:
-        """It is gone with all that listens in it."""
+        """End the host with all its listeners."""
         for relay in self.relays.values():
             relay.close()
         self._process.kill()
@@ -67,7 +67,8 @@ class Host:
 
 
 def _with_clock(seconds: int) -> list[str]:
-    """Words before a command whose clock shall differ by so much; libfaketime breaks waiting in Python 3.11."""
+    """Return the arguments before a command that shift its clock; libfaketime breaks waiting in Python
+    3.11."""
     if shutil.which("datefudge") is None:
         lacks("datefudge is missing")
     return ["datefudge", f"{abs(seconds)} seconds {'ago' if seconds < 0 else ''}"]
@@ -97,7 +98,7 @@ def _listening(pid: int, port: int) -> socket.socket:
 
 @contextmanager
 def two_hosts(folder: Path, runtime: Path, *, apart: int) -> Iterator[tuple[Host, Host]]:
-    """`north` has this machine's clock, that of `south` is `apart` seconds ahead of it; skips where nobody may make them."""
+    """Yield `north` with this machine's clock, and `south` `apart` seconds ahead; skip without permission."""
     if os.geteuid() != 0 or shutil.which("unshare") is None or not _may_unshare():
         pytest.skip("only root may make namespaces")
     hosts: list[Host] = []

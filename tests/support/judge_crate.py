@@ -1,7 +1,7 @@
-"""`python judge_crate.py CRATE.zip CONTEXT.json`: what roc-validator says of a crate, as JSON; runs in .cache/crates.
+"""Print what roc-validator reports about a crate, as JSON: `python judge_crate.py CRATE.zip CONTEXT.json`.
 
-The crate's context is on the web, where tests do not go: the terms are those of CONTEXT.json, which the library that writes
-the crate brings along.
+Runs in .cache/crates. The crate's context is on the web, which tests do not use: CONTEXT.json has its terms
+and comes with the library that writes the crate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROFILE = "process-run-crate"
 
 
 def main(crate: str, context: str) -> None:
-    """Print the severity, the check, the words and the entity of every issue."""
+    """Print the severity, check, message and entity of every issue."""
     answer = requests.Response()
     answer.status_code = 200
     answer.headers["Content-Type"] = "application/ld+json"

@@ -1,4 +1,4 @@
-"""What a test needs and this machine has not: a named skip, and a failure where everything is required."""
+"""Skip a test by name where a requirement is missing; fail where everything is required."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A drop-in for ssh(1) whose far end lies: `lying_ssh.py LIE [ssh's own words]`, a real agent behind it.
+"""A replacement of ssh(1) that changes an agent's answers: `lying_ssh.py LIE [ssh's arguments]`.
 
-What the agent answers passes through here frame by frame, and the lie changes it. A lie is a word below,
+The answers of a real agent pass through here frame by frame, and the lie changes them. A lie is a name below,
 or `answer:REQUEST:JSON`, which replaces the header of every answer to that request, or
-`field:REQUEST:FIELD:JSON`, which replaces one field of it; `data` and `landed` stand for the frames of those kinds.
+`field:REQUEST:FIELD:JSON`, which replaces one field of it; `data` and `landed` select frames of those kinds.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ HUGE = 1 << 62
 
 
 class HangUpError(Exception):
-    """The liar closes the line."""
+    """The connection is closed by the lie."""
 
 
 def lie(function: Lie) -> Lie:
-    """Name a lie by its function."""
+    """Register a lie by its function's name."""
     LIES[function.__name__.replace("_", "-")] = function
     return function
 
 
 class Liar:
-    """Stands between hibali and an honest agent."""
+    """The intermediary between hibali and an honest agent."""
 
     def __init__(self, name: str, agent: subprocess.Popen[bytes]) -> None:
         assert agent.stdin is not None
@@ -56,11 +56,11 @@ class Liar:
 
     @property
     def word(self) -> str:
-        """What is being answered: the first question without its whole answer, else the last one."""
+        """The request being answered: the first one without a complete answer, else the last one."""
         return self.asked[min(self._answered, len(self.asked) - 1)] if self.asked else ""
 
     def open(self) -> None:
-        """Pass the agent on, and learn the nonce that it will say."""
+        """Forward the agent's program, and read the nonce that it will send."""
         length = self._from_client.read(8)
         packed = b""
         while len(packed) < int(length):
@@ -75,7 +75,7 @@ class Liar:
         self._to_client.write(nonce)
 
     def listen(self) -> None:
-        """Pass on what hibali says; a thread."""
+        """Forward hibali's messages; runs in a thread."""
         try:
             while (frame := protocol.read_frame(self._from_client)) is not None:
                 if frame.kind == protocol.REQUEST:
@@ -86,7 +86,7 @@ class Liar:
         self._to_agent.close()
 
     def speak(self) -> None:
-        """Pass on what the agent says, or something else."""
+        """Forward the agent's messages, changed by the lie."""
         while (frame := protocol.read_frame(self._from_agent)) is not None:
             for told in self._changed(frame):
                 self.told += 1
@@ -94,7 +94,7 @@ class Liar:
                     self._to_client.write(told)
                 else:
                     protocol.write_frame(self._to_client, *told)
-            # Landing goes on behind its first answer, until what comes next is asked.
+            # Receiving continues after its first answer, until the next request.
             whole = frame.kind in {protocol.END, protocol.ERROR} or (
                 frame.kind == protocol.REPLY and self.word == "land"
             )
@@ -118,7 +118,7 @@ class Liar:
         return {protocol.DATA: "data", protocol.COMMITTED: "landed"}.get(frame.kind, self.word)
 
     def listed(self, frame: Frame) -> list[protocol.Record] | None:
-        """The records of the last message of a listing; the listings of these tests fit one message."""
+        """Return the records of a listing's last message; in these tests a listing is one message."""
         if self.word != "list" or frame.kind != protocol.END:
             return None
         return list(protocol.unpack_records(bytes(frame.body)))
@@ -130,7 +130,7 @@ def packed(frame: Frame, found: list[protocol.Record], count: int | None = None)
 
 
 def _with_listing(change: Callable[[list[protocol.Record]], list[protocol.Record]], *, count: int = 0) -> Lie:
-    """A lie about a listing whose closing count is right, but for `count`."""
+    """Return a lie about a listing; its final count is correct, unless `count` changes it."""
 
     def tell(liar: Liar, frame: Frame) -> Told:
         found = liar.listed(frame)
@@ -196,7 +196,7 @@ def no_count(liar: Liar, frame: Frame) -> Told:
 
 @lie
 def below_a_link(liar: Liar, frame: Frame) -> Told:
-    """A symlink out of the tree, and a file below it."""
+    """List a symlink out of the tree, and a file below it."""
     found = liar.listed(frame)
     if found is None:
         return [frame]
@@ -216,7 +216,7 @@ def hang_up_while_listing(liar: Liar, frame: Frame) -> Told:
 
 @lie
 def reply_then_hang_up(liar: Liar, frame: Frame) -> Told:
-    """Records without the end of the listing."""
+    """Send records without the end of the listing."""
     if liar.listed(frame) is None:
         return [frame]
     return _then_hang_up([frame._replace(kind=protocol.REPLY, header={})])
@@ -228,7 +228,7 @@ def _then_hang_up(told: list[Frame | bytes]) -> Told:
 
 
 def _instead(request: str, told: bytes) -> Lie:
-    """Raw bytes instead of the first answer to a request, and the line stays open."""
+    """Send raw bytes instead of the first answer to a request, and keep the connection open."""
 
     def tell(liar: Liar, frame: Frame) -> Told:
         return [told] if liar.word == request else [frame]
@@ -237,7 +237,7 @@ def _instead(request: str, told: bytes) -> Lie:
 
 
 def _before(request: str, extra: Frame) -> Lie:
-    """A frame that nobody asked for, before each answer to a request."""
+    """Send an unsolicited frame before each answer to a request."""
 
     def tell(liar: Liar, frame: Frame) -> Told:
         return [extra, frame] if liar.word == request else [frame]
@@ -268,7 +268,7 @@ for _request in ("list", "lock", "land"):
 
 
 def main(name: str, words: list[str]) -> None:
-    """Be ssh: `-O check` and the like say that there is no login to share."""
+    """Act as ssh: `-O check` and the like report that there is no login to share."""
     if "-O" in words or "-N" in words:
         sys.exit(255)
     agent = subprocess.Popen(

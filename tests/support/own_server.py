@@ -1,4 +1,4 @@
-"""A server of one test alone, which may be stopped with all it started, and started again as it was."""
+"""A server for one test, which can be stopped with all its processes and restarted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OwnServer:
         environment: dict[str, str] | None = None,
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`words` start it, in the foreground."""
+        """Start it in the foreground with the command `words`."""
         self.place = place
         self.port = port
         self._folder = folder
@@ -36,11 +36,11 @@ class OwnServer:
         self._ready = ready
 
     def stop(self) -> None:
-        """As a machine that loses its power does it: connections and whatever runs over them, too."""
+        """Stop it as a power failure does, with its connections and child processes."""
         end_all(self._folder)
 
     def start(self) -> None:
-        """The same server with what it kept."""
+        """Start the same server with its data."""
         log = self._folder / "again.log"
         pid = start(self._folder, self._words, log, self._environment)
         wait_until(lambda: answers(self.port) and self._ready(), pid, log)
@@ -48,7 +48,7 @@ class OwnServer:
 
 @contextmanager
 def own_server(word: str, folder: Path, *, sshd: str = "") -> Iterator[OwnServer]:
-    """For a place of kind `ssh` or `s3`; `sshd` are lines that come first in sshd's configuration."""
+    """Start a server for a place of kind `ssh` or `s3`; `sshd` are lines before sshd's configuration."""
     session = folder / "own"
     session.mkdir()
     try:
@@ -64,7 +64,7 @@ def _sshd(session: Path, root: Path, lines: str) -> OwnServer:
     words = [program("sshd", "openssh-server"), "-D", "-e", "-f", str(config)]
     own = OwnServer(session, FolderPlace("ssh", root, server), server.port, words)
     if lines:
-        config.write_text(f"{lines}\n{config.read_text()}")  # of two lines about one thing the first counts
+        config.write_text(f"{lines}\n{config.read_text()}")  # sshd uses the first line of a keyword
         own.stop()
         own.start()
     return own

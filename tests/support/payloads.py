@@ -1,4 +1,4 @@
-"""Plans, units and payloads from a dict of files, for tests that talk to a store directly."""
+"""Make plans, batches and payloads from a dict of files, for tests that call a store directly."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def file_entry(path: bytes, content: bytes, *, mtime_ns: int = MTIME, mode: int 
 
 
 def items_of(entries: Iterable[Entry], there: Mapping[bytes, Entry] | None = None) -> list[Item]:
-    """One item an entry; `there` tells what stands at the target."""
+    """Return one item per entry; `there` are the existing entries at the target."""
     return [Item(number, entry, (there or {}).get(entry.path)) for number, entry in enumerate(entries)]
 
 
 def payload_of(unit: Unit, contents: Mapping[bytes, bytes]) -> Payload:
-    """The payload of a unit as an honest source would have read it."""
+    """Return the payload of a unit, as an honest source would have read it."""
     data = bytearray()
     sizes: list[int] = []
     digests: list[str | None] = []
@@ -46,9 +46,9 @@ def payloads_of(
 def put(
     store: Store, contents: Mapping[bytes, bytes], *, mtime_ns: int = MTIME, mode: int = 0o644
 ) -> list[Committed]:
-    """Write files under the lock as a transfer would; one answer for each."""
+    """Write files under the lock as a transfer does; return one result per file."""
     store.make_root()
-    # where there are no folders an empty root and a missing one are the same
+    # without folders, an empty root and a missing one are the same
     listed = {entry.path: entry for entry in store.list()} if store.stat() is not None else {}
     entries = [file_entry(path, content, mtime_ns=mtime_ns, mode=mode) for path, content in contents.items()]
     lock = store.lock("test") if store.facts.locks else None
@@ -60,7 +60,7 @@ def put(
 
 
 def read_back(store: Store, entries: Iterable[Entry]) -> dict[bytes, bytes]:
-    """The content of files as the store reads them; any problem fails the test."""
+    """Read the content of files through the store; any problem fails the test."""
     items = items_of(entry for entry in entries if entry.kind is Kind.FILE)
     found: dict[bytes, bytes] = {}
     for payload in store.read(group_units(items, lambda: 4 << 20)):
@@ -74,7 +74,7 @@ def read_back(store: Store, entries: Iterable[Entry]) -> dict[bytes, bytes]:
 
 
 def remove(store: Store, entries: Iterable[Entry]) -> list[tuple[Entry, Problem | None]]:
-    """Remove under the lock as a transfer would."""
+    """Remove entries under the lock as a transfer does."""
     lock = store.lock("test") if store.facts.locks else None
     try:
         return list(store.remove(entries))

@@ -1,4 +1,4 @@
-"""What a pilot leaves in its run's folder, and which processes it is."""
+"""Read the journal of a pilot in its run's folder, and find its processes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 def journal(folder: Path, chunk: int = 1) -> list[dict[str, Any]]:
-    """The lines of an allocation's journal, once it has begun one."""
+    """Return the lines of an allocation's journal, once it exists."""
     path = folder / "chunks" / str(chunk) / "journal.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def pilot_pids(folder: Path) -> list[int]:
-    """The processes that run tasks of a run now: those of HyperQueue, not the tasks."""
+    """Return the HyperQueue processes that run tasks of a run, without the tasks."""
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -29,7 +29,7 @@ def pilot_pids(folder: Path) -> list[int]:
 
 
 def processes_in(folder: Path) -> list[int]:
-    """The processes whose current folder this is: of a task's own folder, its script."""
+    """Return the processes whose current folder this is: for a task's folder, its script."""
     found = []
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

@@ -1,4 +1,5 @@
-"""Places a test can push to, with a way in that is not hibali: plain files for local and ssh, botocore for S3."""
+"""Places that a test can push to, also accessible without hibali: plain files for local and ssh, botocore
+for S3."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ OWN_KEYS = ".hibali/"
 _APACHES = re.compile(rb"(^|/)\.(DAV|davfs\.tmp[^/]*)(/|$)")
 _SAY_LOGIN = "import json, os, sys; print(json.dumps({'username': sys.argv[1], 'password': os.environ['TEST_DAV_SECRET']}))"
 PROBE = b".hibali/probe/"
-# what a lost connection means by itself; test_lost_lines.py and test_servers_away.py come back
+# a lost connection only raises its error; test_lost_lines.py and test_servers_away.py test reconnecting
 _LIMITS = '[sites.{name}.limits]\nreconnect = "0s"\n'
 OBJECT_STORES = {
     "s3": "object_store",
@@ -33,7 +34,7 @@ PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}(/.*)?", re.DOTALL)
 
 
 def is_own_key(name: bytes) -> bool:
-    """Whether hibali keeps this beside data: each folder that was a target has a `.hibali/` of its own."""
+    """Return whether hibali keeps this name beside data: each former target folder has its own `.hibali/`."""
     return b"/.hibali/" in b"/" + name
 
 
@@ -41,36 +42,36 @@ class Place(Protocol):
     """One site with a fresh root; paths are bytes below the folder `path` of that root."""
 
     word: str  # the kind of store: the name of its module
-    env: dict[str, str]  # what hibali needs to get in
+    env: dict[str, str]  # variables and secrets for hibali
     holds_folders: bool
     holds_links: bool
 
     def table(self) -> str:
-        """TOML for `[sites.NAME]` and below, NAME being `{name}`."""
+        """Return TOML for `[sites.NAME]` and nested tables, with `{name}` for NAME."""
 
     def names(self, path: str) -> set[bytes]:
-        """Every name there, hibali's own ones too; folders only where they exist by themselves."""
+        """Return every name there, including hibali's own; folders only where the store has folders."""
 
     def files(self, path: str) -> dict[bytes, bytes]:
-        """Content of every file that is not hibali's own."""
+        """Return the content of every file that is not hibali's own."""
 
     def unfinished(self, path: str) -> set[bytes]:
-        """What is there in part: partial files, uploads that were not completed."""
+        """Return partial files, and uploads that were not completed."""
 
     def versions(self, path: str) -> dict[bytes, object]:
-        """Something for each file that changes when the file does: inode and mtime, or ETag."""
+        """Return a value for each file that changes with the file: inode and mtime, or ETag."""
 
     def read(self, path: str, name: bytes) -> bytes | None:
-        """Content now, None when absent."""
+        """Return the current content, None if absent."""
 
     def plant(self, path: str, tree: Tree) -> None:
-        """Put it there."""
+        """Create the tree there."""
 
     def remove(self, path: str, name: bytes) -> None:
-        """Take it away."""
+        """Remove the file."""
 
     def corrupt(self, path: str, name: bytes) -> None:
-        """Change one byte; size, and mtime where there is one, stay."""
+        """Change one byte; the size, and the mtime if there is one, stay the same."""
 
 
 class FolderPlace:
@@ -157,7 +158,7 @@ class WebPlace(FolderPlace):
 
 
 class GlobusPlace(FolderPlace):
-    """A folder that a collection at the double of Globus shows, and serves by HTTPS; it is filled by tasks alone."""
+    """A folder shown by a collection of the Globus double, also over HTTPS; only tasks write to it."""
 
     holds_links = False
 
@@ -176,7 +177,7 @@ class GlobusPlace(FolderPlace):
 
 
 class DavPlace(FolderPlace):
-    """A fresh folder of what a WebDAV server serves. Apache keeps properties and what it receives under names that it shows to nobody."""
+    """A fresh folder on a WebDAV server. Apache keeps properties and incoming files under hidden names."""
 
     holds_links = False
 
@@ -239,7 +240,7 @@ class BucketPlace:
         return f"{path}/{name.decode()}" if path else name.decode()
 
     def names(self, path: str) -> set[bytes]:
-        # rclone goes on listing a name that it could not write: the too long one that hibali tries
+        # rclone keeps listing a name that it could not write: the too long one that hibali tries
         return {name for name in self._objects(path) if PROBE not in name or self._stands(path, name)}
 
     def _stands(self, path: str, name: bytes) -> bool:
@@ -301,7 +302,7 @@ def add_site(config: Path, name: str, place: Place, more: str = "") -> None:
 
 
 def make_place(word: str, folder: Path, ask: Any) -> Place:
-    """A fresh place of that kind; `ask` gives a pytest fixture by its name."""
+    """Make a fresh place of that kind; `ask` returns a pytest fixture by its name."""
     if word == "local":
         return FolderPlace(word, folder / "local-root")
     if word == "ssh":

@@ -1,4 +1,4 @@
-"""Secrets that were planted, looked for in the arguments of all processes and in everything that hibali keeps and says."""
+"""Search the arguments of all processes, hibali's files and its output for planted secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def watching_arguments(secrets: list[str]) -> Iterator[list[str]]:
-    """Look at the arguments of every process, again and again; what held a secret."""
+    """Read the arguments of all processes repeatedly; yields a list of those with a secret."""
     found: list[str] = []
     stop = threading.Event()
 
@@ -35,7 +35,7 @@ def watching_arguments(secrets: list[str]) -> Iterator[list[str]]:
 
 
 def nowhere(secrets: list[str], hibali: Any, *answers: Any, but: Sequence[Path] = ()) -> None:
-    """Neither in what was answered nor in any file of hibali's, `but` where it belongs."""
+    """Assert that neither the answers nor hibali's files contain the secrets, except the files `but`."""
     for answer in answers:
         for secret in secrets:
             assert secret.encode() not in answer.out + answer.err

@@ -1,4 +1,4 @@
-"""Debian's own `crontab` and `cron`, with a spool that nobody else sees: the machine's crontabs and jobs are left alone."""
+"""Debian's own `crontab` and `cron` with a private spool; the machine's crontabs and jobs are not touched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.services.processes import end_all, start
 from tests.support.lacking import lacks
 
-# what the daemon would run besides, and where it says that there is one, are not the machine's
+# hide the machine's other jobs and the pid file of its daemon
 _ENTER = (
     'mount --bind "$0/spool" /var/spool/cron/crontabs && mount --bind "$0/none" /etc/cron.d'
     ' && mount --bind "$0/empty" /etc/crontab && mount -t tmpfs none /run && exec "$@"'
@@ -20,7 +20,7 @@ _ENTER = (
 
 
 class PrivateCron:
-    """`words` stand before a command that is to see this spool; `start` begins the daemon."""
+    """`words` before a command give it this spool; `start` starts the daemon."""
 
     def __init__(self, folder: Path) -> None:
         for program in ("crontab", "cron"):
@@ -39,18 +39,18 @@ class PrivateCron:
             pytest.skip("only root may have a spool of its own")
 
     def put(self, content: bytes) -> None:
-        """Make this the user's crontab, as a user does."""
+        """Set the user's crontab, as a user does."""
         subprocess.run([*self.words, "crontab", "-"], input=content, check=True)
 
     def content(self) -> bytes | None:
-        """The user's crontab; None where there is none."""
+        """Return the user's crontab; None if there is none."""
         found = subprocess.run([*self.words, "crontab", "-l"], check=False, capture_output=True)
         return found.stdout if found.returncode == 0 else None
 
     def start(self) -> None:
-        """Let the daemon fire what is due."""
+        """Start the daemon."""
         start(self.folder / "daemon", [*self.words, "/usr/sbin/cron", "-f"], self.folder / "daemon.log")
 
     def end(self) -> None:
-        """End it, and whatever it fired."""
+        """End it and the jobs that it started."""
         end_all(self.folder / "daemon")

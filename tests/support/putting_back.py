@@ -1,4 +1,4 @@
-"""Jobs that are put back into Slurm's queue, as an administrator does."""
+"""Requeue Slurm jobs, as an administrator does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ def _succeeds(slurm: Any, *words: str) -> bool:
 
 
 def put_back(slurm: Any, job: str) -> None:
-    """Let the job end and wait for another turn; slurmd counts in seconds: what begins in that of its end is killed already."""
+    """Requeue a job, and wait until the second in which it ended has passed.
+
+    slurmd counts in whole seconds, and kills a job that starts in the second in which it ended.
+    """
     assert _succeeds(slurm, "update", f"JobId={job}", "Requeue=1")
     assert _succeeds(slurm, "requeue", job)
     time.sleep(2)
 
 
 def is_let_begin(slurm: Any, job: str) -> bool:
-    """Let it begin now; false until it has ended. Slurm would hold it back for two minutes."""
+    """Let the job start now; false until it has ended. Slurm would delay it by two minutes."""
     return _succeeds(slurm, "update", f"JobId={job}", "StartTime=now")

@@ -1,4 +1,4 @@
-"""Make and change runs by the names of their fields alone."""
+"""Make and change runs by field names only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP_OF = {field.name: group for group, kind in _GROUPS.items() for field in fi
 
 
 def make_run(**more: Any) -> Run:
-    """A run with these fields, of whichever group."""
+    """Return a run with these fields, whatever their group."""
     made = Run(
         "20260102-030405-0a1b2c3d",
         "k",
@@ -30,7 +30,7 @@ def make_run(**more: Any) -> Run:
 
 
 def change_run(run: Run, **more: Any) -> Run:
-    """The run with other values of these fields."""
+    """Return the run with changed fields."""
     for name, value in more.items():
         group = GROUP_OF.get(name)
         changed = value if group is None else replace(getattr(run, group), **{name: value})

@@ -1,4 +1,4 @@
-"""Runs hibali's command line as if it were another time: a step a line on stdin, in a process that libfaketime is loaded into."""
+"""Run hibali's command line at other times: one step per line of stdin, in a process with libfaketime."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 
 def main() -> None:
-    """Each step has the moment `at`, the files to `write` and what to `remove` before, the `words`, and the `exit` code expected."""
+    """Run each step: the time `at`, files to `write` and `remove` first, the `words`, the expected `exit`
+    code."""
     clock = Path(os.environ["FAKETIME_TIMESTAMP_FILE"])
     for line in sys.stdin:
         step = json.loads(line)

@@ -1,4 +1,4 @@
-"""Commands that get a signal: how long they take to end, and what they say of it."""
+"""Send signals to commands; measure how long they take to end, and check their messages."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-LIMIT_SECONDS = 2.0  # what is promised (S24), and what `make soak` holds commands to
-TOLERATED_SECONDS = (
-    5.0  # in tests, on machines that are busy with something else; what hung took ten seconds and more
-)
+LIMIT_SECONDS = 2.0  # the promised limit (S24), which `make soak` checks
+TOLERATED_SECONDS = 5.0  # in tests, on busy machines; commands that hung took ten seconds and more
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# How a command may end after each; -N is the signal itself, before hibali listens.
+# The valid exit codes after each; -N is the signal itself, before hibali handles it.
 ENDS = {signal.SIGTERM: {143, -15}, signal.SIGINT: {130, -2}, signal.SIGHUP: {143, -1}}
 _TRACE = re.compile(rb"Traceback|Exception ignored")
 
 
 @dataclass(frozen=True)
 class End:
-    """How a command ended, and how long after the first signal; None where it had ended before."""
+    """How a command ended, and how long after the first signal; None if it ended before."""
 
     code: int
     seconds: float | None
 
 
 def signal_after(process: subprocess.Popen[bytes], seconds: float, *numbers: int, gap: float = 0.05) -> End:
-    """Send the signals, the first one after so many seconds, and wait for the end for ten times as long as promised."""
+    """Send the signals, the first after so many seconds; wait for the end up to ten times the promised
+    limit."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         return End(process.wait(seconds), None)
     began = time.monotonic()
@@ -49,7 +48,7 @@ def signal_after(process: subprocess.Popen[bytes], seconds: float, *numbers: int
 
 
 def check_end(hibali: Any, process: subprocess.Popen[bytes], end: End, number: int) -> None:
-    """It ended in time by the signal, or by itself at that very moment, and without a traceback."""
+    """Check that it ended in time by the signal, or by itself at that moment, and without a traceback."""
     position = next(at for at, one in enumerate(hibali._running) if one is process)
     said = (hibali.home.folder / f"{position}.err").read_bytes()
     assert not _TRACE.search(said), said.decode(errors="replace")

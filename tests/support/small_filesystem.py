@@ -1,4 +1,4 @@
-"""A filesystem with little room, mounted over a folder, and folders that are seen at another place, too."""
+"""Mount a small filesystem over a folder, and mount folders at a second path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def small_filesystem(folder: Path, options: str) -> Iterator[None]:
-    """`options` are those of tmpfs (`size=1m`, `nr_inodes=12`); skips the test where nobody may mount."""
+    """Mount a tmpfs with these `options` (`size=1m`, `nr_inodes=12`); skip the test without permission."""
     folder.mkdir(parents=True, exist_ok=True)
     words = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
     if os.geteuid() != 0 or subprocess.run(words, check=False, capture_output=True).returncode != 0:
@@ -26,7 +26,7 @@ def small_filesystem(folder: Path, options: str) -> Iterator[None]:
 
 @contextmanager
 def mounted(source: Path, point: Path) -> Iterator[None]:
-    """`source` is seen at `point`, too."""
+    """Mount `source` at `point`, too."""
     point.mkdir(parents=True, exist_ok=True)
     words = ["mount", "--bind", str(source), str(point)]
     if os.geteuid() != 0 or subprocess.run(words, check=False, capture_output=True).returncode != 0:

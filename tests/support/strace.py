@@ -6,7 +6,7 @@ import shutil
 
 from tests.support.lacking import lacks
 
-# All the ways a kernel and a libc know to say the same thing.
+# All system calls that a kernel and a libc use for the same operation.
 RENAME = "rename,renameat,renameat2"
 SYNC = "fsync,fdatasync,syncfs"
 MAKE_FOLDER = "mkdir,mkdirat"
@@ -22,17 +22,17 @@ def require_strace() -> None:
 
 
 def kill_at(calls: str, number: int) -> list[str]:
-    """The words before a command that kill any of its processes at its `number`th such call."""
+    """Return the arguments before a command that kill any of its processes at its `number`th such call."""
     return _strace(f"{calls}:signal=SIGKILL:when={number}")
 
 
 def fail_at(calls: str, error: str, when: str) -> list[str]:
-    """The words before a command whose such calls fail with `error`; `when` as strace(1) has it (`3`, `3+`)."""
+    """Return arguments that let such calls fail with `error`; `when` as in strace(1) (`3`, `3+`)."""
     return _strace(f"{calls}:error={error}:when={when}")
 
 
 def _strace(fault: str) -> list[str]:
-    # without --seccomp-bpf: with it some kernels inject nothing, and say so nowhere
+    # without --seccomp-bpf: with it some kernels silently inject nothing
     calls = fault.partition(":")[0]
     return [
         "strace",

@@ -1,4 +1,4 @@
-"""A tool for sweeps, and what its runs left."""
+"""A tool for sweeps, and the record of its runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tests.end_to_end.run_tools import DESCRIPTOR, Bench
 
 
 def descriptor_in(folder: Path) -> dict[str, Any]:
-    """A tool that notes each time it runs, and fails as told until somebody has mended what it needs.
+    """Return a tool that records each run, and fails as configured until its requirement exists.
 
-    A sleep that a signal to the job ends before the tool's own turn comes ends the tool by that signal, too.
+    If a signal to the job ends the tool's sleep, it ends the tool by that signal, too.
     """
     command = (
         f"cat [IN] [MORE] >[OUT]; echo [SAY] >>[OUT]; echo [SAY] >>{folder}/ran; echo said; sleep [SLEEP] || kill $$;"
@@ -21,6 +21,6 @@ def descriptor_in(folder: Path) -> dict[str, Any]:
 
 
 def ran(bench: Bench) -> list[str]:
-    """What the tools noted, sorted: one word each time one ran."""
+    """Return the recorded words, sorted, one per run."""
     path = bench.folder / "ran"
     return sorted(path.read_text().split()) if path.exists() else []

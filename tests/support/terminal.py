@@ -1,4 +1,4 @@
-"""A command on a pseudo-terminal, and what somebody in front of it would see."""
+"""Run a command on a pseudo-terminal, and compute the visible screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTROL = re.compile(r"\x1b\[(\??[0-9;]*)([A-Za-z])")
 
 
 class Terminal:
-    """Standard input, output and error are the terminal, unless `stdout` is given; `written` is all that came."""
+    """A command whose standard streams are the terminal, except a given `stdout`; `written` is all output."""
 
     def __init__(
         self,
@@ -37,23 +37,23 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.process = subprocess.Popen(
-            # a session of its own, whose terminal this is: Ctrl-C comes from there
+            # its own session with this controlling terminal: Ctrl-C comes from there
             ["setsid", "--ctty", "--wait", *command],
             stdin=theirs,
             stdout=stdout or theirs,
             stderr=theirs,
-            # the size is the terminal's, whatever whoever runs the tests has
+            # the size is that of the terminal, not from the environment of the tests
             env={"TERM": "xterm", **{name: env[name] for name in env if name not in {"COLUMNS", "LINES"}}},
             cwd=cwd,
         )
         os.close(theirs)
 
     def press(self, keys: bytes) -> None:
-        """Type something."""
+        """Send keys."""
         os.write(self._ours, keys)
 
     def until(self, seen: Callable[[str], bool], seconds: float = 60) -> str:
-        """Read until the screen is as wanted; returns it."""
+        """Read until `seen` accepts the screen; return it."""
         deadline = time.monotonic() + seconds
         while not seen(self.screen()):
             assert time.monotonic() < deadline, f"not seen:\n{self.screen()}\n{self.written[-2000:]!r}"
@@ -61,7 +61,7 @@ class Terminal:
         return self.screen()
 
     def end(self, seconds: float = 60) -> int:
-        """Read to the end; the exit code."""
+        """Read to the end; return the exit code."""
         deadline = time.monotonic() + seconds
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"does not end:\n{self.screen()}"
@@ -75,13 +75,13 @@ class Terminal:
         ready, _, _ = select.select([self._ours], [], [], seconds)
         try:
             came = os.read(self._ours, 65536) if ready else b""
-        except OSError:  # nobody has it open any more
+        except OSError:  # no process has it open any more
             return False
         self.written += came
         return bool(came)
 
     def screen(self) -> str:
-        """What stands there, without what scrolled away; knows what hibali and rich write and no more."""
+        """Return the visible text; supports only the escape sequences that hibali and rich write."""
         rows, y, x, at = [[" "] * self.columns for _ in range(self.rows)], 0, 0, 0
         text = self.written.decode("utf-8", "replace")
         while at < len(text):

@@ -1,4 +1,4 @@
-"""Moving data as a user does, between folders of a test and the site `there`."""
+"""Transfer data as a user does, between folders of a test and the site `there`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNTS = (
 
 
 class Transfers:
-    """hibali, a site `there` at some place, and a folder of this machine as the source."""
+    """hibali, the site `there` at some place, and a local folder as the source."""
 
     def __init__(self, hibali: Any, place: Place, folder: Path) -> None:
         self.hibali = hibali
@@ -36,19 +36,19 @@ class Transfers:
 
     @property
     def root(self) -> Path:
-        """The folder `data` there, where the place is a filesystem."""
+        """The folder `data` there, if the place is a filesystem."""
         return self.place.at("data")  # type: ignore[attr-defined]
 
     def make(self, tree: Tree) -> Path:
-        """Put files into the source."""
+        """Create files in the source."""
         return make_tree(self.source, tree)
 
     def push(self, *words: str | bytes | Path, exit: int = 0) -> Any:  # noqa: A002 - as the fixture `hibali` has it
-        """`hibali push SOURCE there:data`, with `--json`; the exit code is asserted, and every line held to its schema."""
+        """Run `hibali push SOURCE there:data --json`; check the exit code, and the schema of every line."""
         return self._move("push", self.source, "there:data", words, exit)
 
     def pull(self, into: Path, *words: str | bytes | Path, exit: int = 0) -> Any:  # noqa: A002 - as above
-        """`hibali pull there:data INTO`."""
+        """Run `hibali pull there:data INTO`."""
         return self._move("pull", "there:data", into, words, exit)
 
     def _move(self, word: str, source: Any, target: Any, words: Iterable[Any], code: int) -> Any:
@@ -61,7 +61,7 @@ class Transfers:
 
     @contextlib.contextmanager
     def under(self, *prefix: str) -> Iterator[None]:
-        """Every hibali command meanwhile has these words before it."""
+        """Put these words before every hibali command inside."""
         command = self.hibali.command
         self.hibali.command = lambda *words: (*prefix, *command(*words))
         try:
@@ -70,33 +70,33 @@ class Transfers:
             self.hibali.command = command
 
     def verify(self, *words: str | bytes | Path, exit: int = 0) -> Any:  # noqa: A002 - as above
-        """`hibali verify WORDS --json`; without words `there:data`."""
+        """Run `hibali verify WORDS --json`; the default is `there:data`."""
         answer = self.hibali("verify", *(words or ("there:data",)), "--json", exit=exit)
         assert b"Traceback" not in answer.err, str(answer)
         return answer
 
     def there(self) -> dict[bytes, bytes]:
-        """The content of every file below `data` there, not read by hibali."""
+        """Return the content of every file below `data` there, read without hibali."""
         return self.place.files("data")
 
     def landed(self) -> dict[bytes, bytes]:
-        """Only what stands there under final names."""
+        """Return the content of files with final names only."""
         return {name: content for name, content in self.there().items() if not PARTIAL.fullmatch(name)}
 
     def tree_there(self) -> dict[bytes, Leaf]:
-        """Links and empty folders too."""
+        """Return files, symlinks and empty folders."""
         return read_tree(self.root)
 
     def state_there(self) -> Any:
-        """What differs when anything below `data` was touched; a lock taken and given back touches `data` itself."""
+        """Return a state that changes with anything below `data`; `data` itself changes with a lock."""
         return self.place.versions("data") if self.place.word == "s3" else state_of(self.root)
 
     def whole_state(self) -> Any:
-        """What differs when anything at all was touched there."""
+        """Return a state that changes with anything at the site."""
         return self.place.versions("") if self.place.word == "s3" else state_of(self.place.at(""))  # type: ignore[attr-defined]
 
     def nothing_of_ours_there(self) -> None:
-        """hibali left nothing but, in a bucket, its manifest."""
+        """Assert that hibali left nothing except, in a bucket, its manifest."""
         ours = {name for name in self.place.names("data") if b".hibali" in name}
         if self.place.word == "s3":
             ours = {name for name in ours if not (b"/" + name).endswith(b"/.hibali/manifest.jsonl")}
@@ -105,27 +105,27 @@ class Transfers:
 
 
 def contents(tree: Tree) -> dict[bytes, bytes]:
-    """Only the plain files."""
+    """Return the content of plain files only."""
     return {name: leaf for name, leaf in tree.items() if isinstance(leaf, bytes)}
 
 
 def counts(answer: Any) -> dict[str, int]:
-    """The numbers of a receipt."""
+    """Return the counts of a receipt."""
     return {name: answer.last[name] for name in COUNTS}
 
 
 def path_of(line: dict[str, Any]) -> bytes:
-    """The bytes of the name a JSON line is about."""
+    """Return the name in a JSON line as bytes."""
     if "path_base64" in line:
         return base64.b64decode(line["path_base64"])
     return line["path"].encode()
 
 
 def failed(answer: Any) -> dict[bytes, str]:
-    """Name to code of what was not done."""
+    """Return the error code of each name that failed."""
     return {path_of(line): line["code"] for line in answer.lines if line["kind"] == "failed"}
 
 
 def actions(answer: Any) -> dict[bytes, str]:
-    """Name to action of a dry run's plan."""
+    """Return the action of each name in a dry run's plan."""
     return {path_of(line): line["action"] for line in answer.lines if line["kind"] == "action"}

@@ -1,4 +1,4 @@
-"""Trees of files: made from a dict, read back as a dict, names in bytes."""
+"""Create file trees from a dict and read them back; names are bytes."""
 
 # Names are bytes, which pathlib does not take.
 # ruff: noqa: PTH101, PTH103, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208, PTH211
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# What Must show 6 lists: every one of them a name of a regular file on Linux.
+# The names required by requirement 6: each is valid for a regular file on Linux.
 HOSTILE_NAMES: tuple[bytes, ...] = (
     b"with spaces  and  more",
     b" leading and trailing ",
@@ -46,7 +46,7 @@ HOSTILE_NAMES: tuple[bytes, ...] = (
     "\u00e9".encode() * 127 + b"x",
 )
 
-# The order that is easy to get wrong: here `a` is a folder.
+# An order that is easy to get wrong: here `a` is a folder.
 ORDER_NAMES: tuple[bytes, ...] = (b"a-x", b"a.b", b"a/b", b"a0")
 
 
@@ -72,7 +72,7 @@ Tree = Mapping[bytes, Leaf]
 
 
 def make_tree(root: Path | bytes, tree: Tree) -> Path:
-    """Make what `tree` says below `root`; plain bytes are a file's content."""
+    """Create the tree below `root`; plain bytes are the content of a file."""
     top = os.fsencode(root)
     os.makedirs(top, exist_ok=True)
     for path, leaf in tree.items():
@@ -99,27 +99,27 @@ def _write(path: bytes, file: File) -> None:
 
 
 def walk_paths(root: Path | bytes) -> Iterable[tuple[bytes, os.stat_result]]:
-    """Every name below `root`, relative, with its lstat; nothing is followed."""
+    """Yield every relative name below `root` with its lstat; symlinks are not followed."""
     top = os.fsencode(root)
     for folder, folders, files in os.walk(top):
         for name in (*folders, *files):
             full = os.path.join(folder, name)
-            with contextlib.suppress(FileNotFoundError):  # somebody is at work there
+            with contextlib.suppress(FileNotFoundError):  # another process is removing entries
                 yield os.path.relpath(full, top), os.lstat(full)
 
 
 def read_tree(root: Path | bytes) -> dict[bytes, Leaf]:
-    """What stands below `root`: files as content, links, and folders that are empty."""
+    """Read the tree below `root`: contents of files, symlinks, and empty folders."""
     top = os.fsencode(root)
     found: dict[bytes, Leaf | None] = {}
     for path, status in walk_paths(top):
-        with contextlib.suppress(FileNotFoundError):  # removed since, while hibali works there
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile by hibali
             found[path] = _read_leaf(top + b"/" + path, status.st_mode)
     return {path: leaf for path, leaf in found.items() if leaf is not None}
 
 
 def _read_leaf(full: bytes, mode: int) -> Leaf | None:
-    """A file's content, a link or an empty folder; None for a folder with something in it."""
+    """Return a file's content, a symlink or an empty folder; None for a folder with entries."""
     if stat.S_ISLNK(mode):
         return Link(os.readlink(full))
     if stat.S_ISDIR(mode):
@@ -131,7 +131,7 @@ def _read_leaf(full: bytes, mode: int) -> Leaf | None:
 
 
 def state_of(root: Path | bytes) -> dict[bytes, tuple[int, ...]]:
-    """Kind, mode, inode, size and times of every name: equal before and after means that nothing was touched."""
+    """Return kind, mode, inode, size and times of every name; equal states mean that nothing changed."""
     return {
         path: (status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         for path, status in walk_paths(root)
@@ -139,7 +139,7 @@ def state_of(root: Path | bytes) -> dict[bytes, tuple[int, ...]]:
 
 
 def many_files(count: int, size: int, *, seed: int = 0, folders: int = 20) -> dict[bytes, bytes]:
-    """`count` different files of about `size` bytes in some folders, the same for one seed."""
+    """Return `count` different files of about `size` bytes in some folders, reproducible by `seed`."""
     chance = random.Random(seed)  # noqa: S311 - the same files each time
     block = chance.randbytes(size * 2 + 64)
     tree: dict[bytes, bytes] = {}
@@ -156,13 +156,13 @@ def sha256(content: bytes) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """The digest of a file that is too large for memory."""
+    """Return the digest of a file that may be larger than the memory."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def flip_byte(path: Path | bytes) -> None:
-    """Flip one bit in the middle of a file; its size and mtime stay what they were."""
+    """Flip one bit in the middle of a file; keep its size and mtime."""
     name = os.fsencode(path)
     before = os.stat(name)
     with open(name, "r+b") as stream:

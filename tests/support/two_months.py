@@ -20,10 +20,10 @@ from tests.support.lacking import lacks
 
 DAYS, RUNS = 60, 3000
 _DAY = 86400
-_REAL = 5  # firings of each schedule that are no copies
+_REAL = 5  # real triggers of each schedule
 _LIBRARY = "faketime/libfaketimeMT.so.1"
 _TIME = re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9.]+Z")
-SCHEDULES = {  # how often each fires a day: 3,000 times in all
+SCHEDULES = {  # triggers of each per day: 3,000 times in all
     "archive-raw": 1,
     "backup-home": 1,
     "catalogue": 1,
@@ -51,7 +51,7 @@ default_root = "data"
 
 @dataclass(frozen=True)
 class Made:
-    """How many there are of what, and how many firings are no copies."""
+    """The numbers of operations, and of triggers that are not copies."""
 
     firings: int
     real: int
@@ -61,7 +61,7 @@ class Made:
 
 @dataclass(frozen=True)
 class _Firing:
-    """A real one: its two lines in the schedule's record, and the journal of its operation."""
+    """A real trigger: its two lines in the schedule's record, and the journal of its operation."""
 
     begun: dict[str, Any]
     ended: dict[str, Any]
@@ -72,7 +72,7 @@ class _Firing:
         return _seconds(self.begun["at"])
 
     def moved_to(self, at: float, number: int) -> tuple[str, str, str]:
-        """The same at another time, under other names: the operation's, its journal, and the schedule's lines."""
+        """Return a copy at another time, with new names for the operation and its journal, and new lines."""
         operation, other, firing = (
             self.ended["operations"][0],
             _name(at, 2 * number),
@@ -87,7 +87,8 @@ class _Firing:
 
 
 class TwoMonths:
-    """Fills the state folder of a test's hibali; the source of one schedule is gone in the end, that of another empty."""
+    """Fills the state folder of a test's hibali; at the end one schedule's source is gone, another's is
+    empty."""
 
     def __init__(self, hibali: Any) -> None:
         self.hibali = hibali
@@ -96,7 +97,7 @@ class TwoMonths:
         self.now = time.time() - 1800
 
     def make(self) -> Made:
-        """Some two minutes of real operations, then the copies."""
+        """Run real operations for about two minutes, then copy them."""
         self._configure()
         self._do_really()
         fired = sum(self._copy_firings(name, often) for name, often in SCHEDULES.items())
@@ -112,7 +113,7 @@ class TwoMonths:
             (self.folder / f"{name}.json").write_text(json.dumps({"in": "input.txt", "code": code}))
 
     def _schedules(self, faked: dict[str, str]) -> Iterator[dict[str, Any]]:
-        """What is fired has nothing of ours around it, so each says itself what makes its clock another."""
+        """Yield steps that add schedules; triggers inherit no environment, so each sets its clock."""
         clock = [word for name, value in faked.items() for word in ("--env", f"{name}={value}")]
         for name, often in SCHEDULES.items():
             site = "cluster" if name in {"figures", "results"} else "bucket"
@@ -186,7 +187,7 @@ class TwoMonths:
         assert done.returncode == 0, done.stderr.decode()[-2000:]
 
     def _copy_firings(self, name: str, often: int) -> int:
-        """As often as the schedule fires, each like one of the real ones; those of the last hours as the last one was."""
+        """Copy real triggers, as often as the schedule is due; copy the last one for the last hours."""
         record = self.state / "schedules" / name / "firings.jsonl"
         lines = [json.loads(line) for line in record.read_text().splitlines()]
         real = [self._real(lines[number], lines[number + 1]) for number in range(0, len(lines), 2)]
@@ -199,7 +200,7 @@ class TwoMonths:
             at = self.now - number * _DAY / often
             like = real[-1] if at > self.now - _DAY / 3 or number % 67 == 0 else real[1 + number % 3]
             other, journal, told = like.moved_to(at, number * len(SCHEDULES) + first)
-            if name == "results":  # as a server would have it that says no more of what it got
+            if name == "results":  # as of a server that reports no digests
                 journal, told = (text.replace('"digest"', '"claimed"') for text in (journal, told))
             self._write(self.state / "operations" / f"{other}.jsonl", journal, at)
             found.append((at, told))
@@ -233,7 +234,7 @@ class TwoMonths:
 
 
 def shift(text: str, seconds: float) -> str:
-    """The same text with every time in it so much later."""
+    """Return the text with every time shifted."""
     return _TIME.sub(lambda found: _written(_seconds(found[0]) + seconds), text)
 
 

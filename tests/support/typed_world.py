@@ -1,4 +1,4 @@
-"""A home in which what the documentation says to type can be typed: its hosts, bucket, pipelines and files are there."""
+"""A home in which the commands of the documentation work, with their hosts, bucket, pipelines and files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ID = r"\bID\b|20260102-030405-0a1b2c3d"
 
 
 def lines_to_type(page: Path) -> list[str]:
-    """The indented lines of a page that are typed at a prompt, those that go on with a backslash as one."""
+    """Return the indented lines of a page that are typed at a prompt, with continuation lines joined."""
     text = _FENCE.sub("", page.read_text())
     joined = re.sub(r" *\\\n\s+", " ", text)
     found = (
@@ -47,7 +47,7 @@ def lines_to_type(page: Path) -> list[str]:
 
 
 def descriptor(name: str, version: str) -> dict[str, Any]:
-    """A tool that copies its inputs and says how it was called."""
+    """Return a tool that copies its inputs and prints its arguments."""
     texts = [
         {"id": each, "name": each, "type": "String", "value-key": f"[{each.upper()}]", "optional": True}
         for each in ("mode", "orientation", "threshold", "subject")
@@ -73,7 +73,8 @@ def descriptor(name: str, version: str) -> dict[str, Any]:
 
 
 class TypedWorld:
-    """One shell in a folder of its own; `juwels` and `jureca` are one sshd with Slurm, `bucket` is a real bucket."""
+    """One shell in its own folder; `juwels` and `jureca` are one sshd with Slurm, `bucket` is a real
+    bucket."""
 
     def __init__(self, hibali: Any, slurm: Any, buckets: Any) -> None:
         self.hibali = hibali
@@ -109,9 +110,7 @@ class TypedWorld:
             ("compare-images", ["true"]),
         ):
             path = programs / name
-            more = (
-                "" if words == ["cat"] else '"$@"'
-            )  # what comes on standard input is all that matters there
+            more = "" if words == ["cat"] else '"$@"'  # it only reads its standard input
             path.write_text(f"#!/bin/sh\nexec {shlex.join(words)} {more}\n")
             path.chmod(0o755)
         self.hibali.env["PATH"] = f"{programs}:{self.hibali.env['PATH']}"
@@ -158,7 +157,7 @@ class TypedWorld:
             (self.folder / f"{name}.json").write_text(json.dumps(descriptor(name, version)))
 
     def configure(self) -> None:
-        """The sites, as somebody has them who did what other pages say."""
+        """Configure the sites as other pages describe."""
         config = "version = 1\n"
         for name in HOSTS:
             root = self.folder / name
@@ -179,18 +178,18 @@ class TypedWorld:
         self.hibali.home.config.chmod(0o600)
 
     def fill_bucket(self) -> None:
-        """With a study, put there by somebody else."""
+        """Fill the bucket with a study, without hibali."""
         for name in ("raw/a.nii.gz", "raw/b"):
             self.bucket.client.put_object(Bucket=self.bucket.name, Key=name, Body=name.encode())
 
     def know_pipelines(self) -> None:
-        """All of them, with consent to be run without a container."""
+        """Add all pipelines, with consent to run without a container."""
         for name, version in PIPELINES.items():
             self.hibali("pipelines", "add", f"{name}.json", exit=0)
             self.hibali("pipelines", "trust", f"{name}@{version}", exit=0)
 
     def newest(self, kind: str = "runs") -> list[str]:
-        """The ids of what ended well, the latest last: runs, or operations."""
+        """Return the ids of successful runs or operations, the latest last."""
         words = ("runs", "list") if kind == "runs" else ("history",)
         lines = self.hibali(*words, "--json", exit=0).lines
         return [
@@ -198,7 +197,7 @@ class TypedWorld:
         ]
 
     def type_all(self, lines: list[str]) -> Iterator[tuple[str, int, str]]:
-        """Type them into one shell: each with the exit code it ended with, and what was printed."""
+        """Run the lines in one shell; yield each with its exit code and output."""
         with subprocess.Popen(
             [*self.cron.words, "sh"],
             cwd=self.folder,
@@ -238,5 +237,5 @@ class TypedWorld:
 
 
 def page(name: str) -> Path:
-    """One of the pages, or the README."""
+    """Return the path of a page, or of the README."""
     return REPOSITORY / (f"docs/{name}.md" if name != "README" else "README.md")

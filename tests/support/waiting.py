@@ -1,4 +1,4 @@
-"""Waiting for what a server or another process does, however slow the machine is."""
+"""Wait for a server or another process, however slow the machine is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Until it holds; fails after so long."""
+    """Wait until the condition is true; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came to that"

@@ -1,4 +1,4 @@
-"""A watcher that lists a target again and again and reads whatever changed: only whole files may ever be seen."""
+"""List a target repeatedly and read what changed, to check that only whole files are ever visible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}")
 
 
 class Watcher:
-    """Watches `path` of a place in a thread; `right` says which sha256 each name may have."""
+    """Watches `path` of a place in a thread; `right` has the valid sha256 digests of each name."""
 
     def __init__(self, place: Place, path: str, right: Mapping[bytes, set[str]]) -> None:
         self._place = place
@@ -43,7 +43,7 @@ class Watcher:
         assert self.rounds > 1
 
     def when(self, count: int, act: Callable[[], None]) -> None:
-        """Call `act` once, as soon as `count` files are seen under final names."""
+        """Call `act` once, when `count` files have final names."""
         self._waiting = (count, act)
 
     def _watch(self) -> None:
@@ -51,12 +51,12 @@ class Watcher:
             while not self._stop.is_set():
                 began = time.monotonic()
                 self.look()
-                time.sleep(0.02 + (time.monotonic() - began) / 2)  # what is watched needs the processor, too
+                time.sleep(0.02 + (time.monotonic() - began) / 2)  # leave it processor time
         except BaseException as problem:  # noqa: BLE001 - raised in the test's own thread
             self.problem = problem
 
     def look(self) -> int:
-        """One round: list, and read what is new or changed; how many files stand under final names."""
+        """List once, read new or changed files, and return the number of files with final names."""
         now = self._place.versions(self._path)
         final = {
             name: version

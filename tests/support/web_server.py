@@ -1,4 +1,4 @@
-"""A web server over a folder, as many sites have: index pages, times, ranges, an optional login."""
+"""A web server over a folder, with index pages, times, ranges and an optional login, as at many sites."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
 
 class WebServer:
-    """Python's own handler with ranges; `seen` are the requests, `login` is what it wants to hear."""
+    """Python's own handler with ranges; `seen` are the requests, `login` the user and password."""
 
     def __init__(self, root: Path, *, login: tuple[str, str] | None = None, ranges: bool = True) -> None:
         self.root = root
@@ -61,11 +61,11 @@ class WebServer:
                     file.seek(first)
                     content = file.read(last - first + 1)
                 self.wfile.write(content)
-                self.close_connection = len(content) <= last - first  # it was shortened meanwhile
+                self.close_connection = len(content) <= last - first  # the file was shortened meanwhile
 
             def copyfile(self, source: Any, outputfile: Any) -> None:
                 super().copyfile(source, outputfile)
-                self.close_connection = True  # it may have been shortened, too
+                self.close_connection = True  # the file may have been shortened, too
 
             def log_message(self, *words: Any) -> None:
                 pass

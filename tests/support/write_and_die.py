@@ -1,4 +1,4 @@
-"""A process that writes to a store like hibali and is killed half-way: `CONFIG LOCATION FOLDER UNITS`."""
+"""Write to a store like hibali, and die half-way by SIGKILL: `CONFIG LOCATION FOLDER UNITS`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from transfers.stores.open_store import open_store
 
 
 def main(config: str, location: str, folder: str, units: int) -> None:
-    """Write what `folder` holds; after `units` units wait a moment for them to arrive, and die by SIGKILL."""
+    """Write the files of `folder`; after `units` units wait briefly for their arrival, then SIGKILL
+    itself."""
     contents = {path: leaf for path, leaf in read_tree(folder).items() if isinstance(leaf, bytes)}
     store = open_store(read_location(location, load_sites(config)))
     store.make_root()

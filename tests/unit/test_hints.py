@@ -1,4 +1,4 @@
-"""Every line that an error tells to type is one that the commands know."""
+"""Test that every command in an error's hint is valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The structure that a reader relies on: no module imports one that imports it, however indirectly."""
+"""Test that no modules import each other, even indirectly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and places are those that git-annex itself says, asked of the real one."""
+"""Compare keys and paths with those of the real git-annex."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values are found on the lines they begin on."""
+"""Test that values are found on the lines on which they begin."""
 
 from __future__ import annotations
 

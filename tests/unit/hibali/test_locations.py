@@ -1,4 +1,4 @@
-"""What SITE:PATH means."""
+"""Test parsing SITE:PATH."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_variables_are_refused_with_the_words_for_a_name_that_looks_like_one(tex
         parse(text)
     assert caught.value.code == "variable-in-path"
     assert caught.value.hint.endswith(again)
-    if text != "juwels:~$X":  # nobody's home has that name
+    if text != "juwels:~$X":  # no account has that name
         literal = parse_location(text, SITES, b"/cwd", literal=True)
         assert literal is not None
         assert os.path.normpath(parse(again).path) == os.path.normpath(literal.path)

@@ -1,4 +1,4 @@
-"""Words of the configuration and the modules they name."""
+"""Test loading modules by names in the configuration."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_others_add_words_but_never_replace_ours(monkeypatch: pytest.MonkeyPatch
 
 
 def add_stores(monkeypatch: pytest.MonkeyPatch, **modules: object) -> None:
-    """Entry points of the group `hibali.stores`, and the modules they name."""
+    """Add entry points of the group `hibali.stores` with these modules."""
     for word, module in modules.items():
         monkeypatch.setitem(sys.modules, f"plugin_{word}", module)
     points = [metadata.EntryPoint(word, f"plugin_{word}", "hibali.stores") for word in modules]

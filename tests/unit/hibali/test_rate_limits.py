@@ -1,4 +1,4 @@
-"""Whoever refuses again and again is left alone for a while, and what is asked is counted."""
+"""Test rate limits: a server that refuses repeatedly gets a pause, and requests are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs are run to their end, however slow they read, and no further than they may print."""
+"""Test running programs to their end, with slow readers and limits on output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operating system refuses is told in plain English, with the same code wherever it happened."""
+"""Test that errors of the operating system have plain messages and the same code everywhere."""
 
 from __future__ import annotations
 

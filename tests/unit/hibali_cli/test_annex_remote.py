@@ -1,4 +1,4 @@
-"""Lines of git-annex's external special remote protocol: names come as they are, and nothing of ours is ever two lines."""
+"""Test lines of the external special remote protocol: names are unchanged, and a reply is always one line."""
 
 from __future__ import annotations
 

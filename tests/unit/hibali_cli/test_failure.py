@@ -1,4 +1,4 @@
-"""What a bug report tells: where it went wrong, and no secret that came along."""
+"""Test bug reports: they have the location of the error and no secrets."""
 
 from __future__ import annotations
 

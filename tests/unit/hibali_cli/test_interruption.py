@@ -1,4 +1,4 @@
-"""Signals inside of one process: whatever it is doing, it ends."""
+"""Test that a process ends on a signal, whatever it is doing."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_signal_that_does_not_end_the_call_in_which_the_main_thread_waits_stil
 
 
 def test_hardly_anything_is_imported_before_ctrl_c_is_taken_care_of() -> None:
-    """Python itself ends with a traceback where Ctrl-C comes earlier."""
+    """Python itself prints a traceback if Ctrl-C comes earlier."""
     text = "import sys; before = set(sys.modules); import hibali_cli.main; print(*sorted(set(sys.modules) - before))"
     words = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(REPOSITORY)!r}); {text}"]
     imported = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()

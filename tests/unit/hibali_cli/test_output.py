@@ -1,4 +1,4 @@
-"""Tables fit the terminal they are shown on, and are whole everywhere else."""
+"""Test that tables fit the width of a terminal, and are complete elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = [
 
 
 class Screen:
-    """A pseudo-terminal that stands for stdout."""
+    """A pseudo-terminal as stdout."""
 
     def __init__(self, columns: int) -> None:
         self._ours, theirs = pty.openpty()

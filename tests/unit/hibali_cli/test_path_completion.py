@@ -1,4 +1,4 @@
-"""What TAB makes of paths, and of names that somebody else chose."""
+"""Test completion of paths, and of untrusted names."""
 
 from __future__ import annotations
 

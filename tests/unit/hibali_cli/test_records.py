@@ -1,4 +1,4 @@
-"""Lines for programs and tables for people, held to their schemas."""
+"""Test JSON lines against their schemas, and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job asks for, as options: read, and written again for the record of a run."""
+"""Test reading job options and writing them for the record of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runs.schedulers.base import Resources
 
 
 def read(*words: str) -> Resources:
-    """What these words ask for; raises what the command would raise."""
+    """Return the requested resources; raises the errors of the command."""
     found: list[Resources] = []
 
     @click.command()

@@ -1,4 +1,4 @@
-"""The table of `runs watch`: it fits, and what is not over comes first."""
+"""Test the table of `runs watch`: its size, and unfinished runs first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people and programs are told of how far an operation is."""
+"""Test the progress shown to people and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptors of schema 0.4 become what the reference makes of them."""
+"""Test that descriptors of schema 0.4 are converted as by the reference."""
 
 from __future__ import annotations
 

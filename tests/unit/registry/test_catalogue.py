@@ -1,4 +1,4 @@
-"""The catalogue keeps what was added, byte for byte, and hands out nothing else."""
+"""Test that the catalogue stores descriptors byte for byte, and returns nothing else."""
 
 from __future__ import annotations
 

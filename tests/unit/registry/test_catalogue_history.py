@@ -1,4 +1,4 @@
-"""Every change of the catalogue is a commit, and what a killed call left out the next one records."""
+"""Test that every change of the catalogue is a commit, also after a killed call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a template: words, environment, configuration files and the outputs to look for."""
+"""Test expanding templates: arguments, environment, configuration files and expected outputs."""
 
 from __future__ import annotations
 

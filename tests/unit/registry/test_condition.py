@@ -1,4 +1,4 @@
-"""What a condition can say, and what it cannot."""
+"""Test the syntax of conditions."""
 
 from __future__ import annotations
 

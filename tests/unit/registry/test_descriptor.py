@@ -1,4 +1,4 @@
-"""Descriptors are read strictly, and everything wrong with them is named with its place."""
+"""Test strict parsing of descriptors, with the location of each error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_rules_beyond_the_schema_carry_their_place() -> None:
 def test_the_reference_is_contained(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It changes nothing it is given, prints nothing, asks no network, and its crashes are words."""
+    """The reference changes no argument, prints nothing, uses no network, and its crashes become messages."""
 
     def refuse(*_: object) -> None:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a descriptor is named at once, on its line, with what to write instead."""
+"""Test that all errors in a descriptor are reported at once, with line and correction."""
 
 from __future__ import annotations
 

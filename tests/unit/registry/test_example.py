@@ -1,4 +1,4 @@
-"""An example is an invocation that passes."""
+"""Test that a generated example is a valid invocation."""
 
 from __future__ import annotations
 

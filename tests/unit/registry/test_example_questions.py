@@ -1,4 +1,4 @@
-"""What is asked next, and why."""
+"""Test the order of the questions for an example."""
 
 from __future__ import annotations
 

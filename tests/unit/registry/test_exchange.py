@@ -1,4 +1,4 @@
-"""Two catalogues meet at a git repository, and nothing that lies there is believed."""
+"""Test exchange between two catalogues through an untrusted git repository."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def plant_promisor(repository: Path, trap: Path) -> None:
 
 
 def run_plain(over: Site, repository: Path, tmp_path: Path) -> None:
-    """What git itself does when it is asked to fetch from there and push to there."""
+    """Run plain git fetch and push with that repository."""
     work = tmp_path / "plain"
     for words in (
         ["git", "clone", "-q", "--no-local", str(repository), str(work)],

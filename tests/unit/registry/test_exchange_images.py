@@ -1,4 +1,4 @@
-"""Images travel with pipelines: contents before records, records for ever, and policy covers both."""
+"""Test exchanging images: contents before records, no record removed, policy checked for both."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Lab(Site):
         self.shelf = FolderImageStore(shelf) if shelf else None
 
     def leave(self) -> dict[str, tuple[str, Content]]:
-        """What became of each version and of its image's content."""
+        """Return the outcome for each version and its image."""
         done = publish(
             self.catalogue, self.remote, "lab", self.seen, self.catalogue.all(), "somebody", self.shelf
         )

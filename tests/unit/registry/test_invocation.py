@@ -1,4 +1,4 @@
-"""Invocations are checked completely, all problems at once, before anything else happens."""
+"""Test that all problems of an invocation are reported at once, before anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and parameters of a sweep, as checked invocations."""
+"""Test tables and parameters of a sweep, read into checked invocations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two versions of a pipeline are compared by what their users have to know."""
+"""Test the comparison of two versions of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hibali pipelines ...` as a user types it: exit codes, results on stdout, JSON held to its schemas."""
+"""Test `hibali pipelines ...`: exit codes, results on stdout, JSON against its schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which folders of runs may go, and what a card in one is believed."""
+"""Test which run folders may be removed, and which run manifests are trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which names of a work folder are outputs."""
+"""Test which names of a work folder are outputs."""
 
 from __future__ import annotations
 

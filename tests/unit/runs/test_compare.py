@@ -1,4 +1,4 @@
-"""Sweeps side by side: each task beside the one that answers the same, whatever their numbers and order."""
+"""Test comparing sweeps: tasks are matched by their answers, not by number or order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a sweep in a dataset: the line that was typed, and patterns for what its tasks left."""
+"""Test the record of a sweep in a dataset: its command line, and patterns of outputs."""
 
 from __future__ import annotations
 

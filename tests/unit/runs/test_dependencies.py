@@ -1,4 +1,4 @@
-"""Which jobs another one comes after, and what the ledger makes of a job that could never start."""
+"""Test dependencies between jobs, and jobs that can never start."""
 
 from __future__ import annotations
 

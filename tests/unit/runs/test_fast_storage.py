@@ -1,4 +1,4 @@
-"""Fast storage in a job, by a real shell: copied there, brought back whatever becomes of the tool, and nothing left."""
+"""Test fast storage in a job, with a real shell: copying there and back, and cleaning up."""
 
 from __future__ import annotations
 

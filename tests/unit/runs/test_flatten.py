@@ -1,4 +1,4 @@
-"""What becomes of the layers of an image: one tar, as a container runtime would show the tree."""
+"""Test flattening the layers of an image into one tar."""
 
 from __future__ import annotations
 

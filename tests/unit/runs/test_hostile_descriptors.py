@@ -1,4 +1,4 @@
-"""Descriptors and answers that ask for more than their tool may have: each is refused before anything is staged."""
+"""Test that hostile descriptors and answers are refused before anything is staged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tool writes is asked for once, and shown as it comes."""
+"""Test reading logs once and showing them as they arrive."""
 
 from __future__ import annotations
 

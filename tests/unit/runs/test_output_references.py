@@ -1,4 +1,4 @@
-"""How an output of another run is written, and what is meant by it."""
+"""Test parsing references to outputs of other runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run left: listed, judged and hashed at its site, here a folder of this machine."""
+"""Test listing, checking and hashing the outputs of a run at its site, here a local folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is put at a site and said to a scheduler, decided without either."""
+"""Test the files and the submission of a run, without a site or scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The budget of queued jobs: counted before anything is submitted, and never overrun by two processes together."""
+"""Test the limit of queued jobs: checked before submission, also with two processes."""
 
 from __future__ import annotations
 

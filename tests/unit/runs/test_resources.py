@@ -1,4 +1,4 @@
-"""What a job asks for: the command line before the site before the author, and what is refused of it."""
+"""Test the resources of a job: command line before site before descriptor, and refusals."""
 
 from __future__ import annotations
 

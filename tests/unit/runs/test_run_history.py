@@ -1,4 +1,4 @@
-"""Who has run a pipeline: the ledger's runs of that very content, by site."""
+"""Test finding the runs of a pipeline in the ledger, by site."""
 
 from __future__ import annotations
 

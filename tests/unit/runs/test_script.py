@@ -1,4 +1,4 @@
-"""The job script, run by a real shell: once, whatever happens, with a record of how it ended."""
+"""Test the job script in a real shell: it runs once, and records how it ended."""
 
 from __future__ import annotations
 

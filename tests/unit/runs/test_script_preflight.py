@@ -1,4 +1,4 @@
-"""What a job looks after before its tool starts, run by a real shell."""
+"""Test a job's checks before its tool starts, in a real shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Required outputs are looked for in the job, by a real shell, for any path and pattern."""
+"""Test the check for required outputs in the job, in a real shell, for any path and pattern."""
 
 from __future__ import annotations
 

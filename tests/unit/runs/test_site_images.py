@@ -1,4 +1,4 @@
-"""What stands at a site is what was made of the pinned archive, by one caller at a time, or nothing."""
+"""Test converting a pinned image archive at a site, by one process at a time."""
 
 from __future__ import annotations
 

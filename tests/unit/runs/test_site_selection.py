@@ -1,4 +1,4 @@
-"""Where a run goes: to the data, then to the shorter queue, and always to the same place."""
+"""Test site selection: near the data, then the shorter queue, always with the same result."""
 
 from __future__ import annotations
 

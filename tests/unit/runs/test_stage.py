@@ -1,4 +1,4 @@
-"""What an input is, and that it goes to a site once."""
+"""Test identifying inputs, and staging each once per site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the answers of a scheduler and a job's own record amount to."""
+"""Test the state of a run from scheduler output and exit record."""
 
 from __future__ import annotations
 

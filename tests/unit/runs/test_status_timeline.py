@@ -1,4 +1,4 @@
-"""How a run went by, as the ledger's records tell it."""
+"""Test the timeline of a run from its records in the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger's records make of a run."""
+"""Test reading a run from its records in the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submitting once, against the real far side on this machine."""
+"""Test submitting exactly once, with a real agent on this machine."""
 
 from __future__ import annotations
 

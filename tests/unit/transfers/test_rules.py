@@ -1,4 +1,4 @@
-"""What is taken and what may be deleted."""
+"""Test which files are selected, and which may be deleted."""
 
 import pytest
 

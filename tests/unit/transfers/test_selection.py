@@ -1,4 +1,4 @@
-"""Which files are taken by name, age and size."""
+"""Test selecting files by name, age and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan kept on disk comes back as it was."""
+"""Test that a plan stored on disk is read back unchanged."""
 
 from transfers.entry import Entry, Kind
 from transfers.plan import Action, Verb

@@ -1,4 +1,4 @@
-"""config.toml as `sites add` and `sites remove` leave it behind."""
+"""Test the config.toml that `sites add` and `sites remove` write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites read from what other programs know: nothing in those files can break the reading, and no secret comes along."""
+"""Test importing sites from other programs' files: robust parsing, and no secrets in the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What config.toml means, and how its mistakes are named."""
+"""Test parsing config.toml, and the messages about its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What config.toml says of Globus: clients, collections, and how paths map."""
+"""Test the Globus settings of config.toml: clients, collections, and path mappings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tools say of a proxy, what a user is told, and what a site's table may say."""
+"""Test GSI proxies: output of the tools, messages to users, and settings of a site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ssh says, and what a user is told."""
+"""Test how errors of ssh become messages to users."""
 
 import time
 from pathlib import Path
@@ -125,7 +125,8 @@ def test_the_fast_cipher_goes_first_unless_somebody_chose() -> None:
 
 @pytest.fixture
 def logins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SshSettings, Path]:
-    """An ssh that accepts the first login to a host and refuses all others, and a file with a line for each that it refused."""
+    """Return an ssh that accepts only the first login to a host, and a file with a line for each refused
+    one."""
     (tmp_path / "run").mkdir(mode=0o700)
     monkeypatch.setattr("hibali.ssh.sessions.control_folder", lambda: tmp_path / "run")
     monkeypatch.setenv("HIBALI_STATE", str(tmp_path / "state"))
@@ -142,7 +143,7 @@ def logins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SshSettings
 def test_a_further_login_that_was_refused_before_the_first_one_began_is_not_tried_again(
     logins: tuple[SshSettings, Path],
 ) -> None:
-    """All begin at once, and on a busy machine in any order."""
+    """All start at once, and on a busy machine in any order."""
     settings, refused = logins
     limits, since = Limits(login_interval_seconds=0.0), time.time()
     for number, code in ((1, "login-refused"), (0, ""), (2, "further-refused")):

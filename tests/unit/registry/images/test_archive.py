@@ -1,4 +1,4 @@
-"""Image archives: what each kind holds, and that nothing damaged, hostile or endless is taken for one."""
+"""Test recognising image archives, and refusing damaged, hostile and endless ones."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_compressed_ones_are_read(archive: Path, compress: Callable[[bytes], byt
 
 
 def sif(data: bytes, *, said: int | None = None) -> bytes:
-    """As `singularity build` begins one (sylabs/sif, pkg/sif/sif.go)."""
+    """Return the beginning of an image of `singularity build` (sylabs/sif, pkg/sif/sif.go)."""
     size = len(data) if said is None else said
     launch, magic = b"#!/usr/bin/env run-singularity\n\0", b"SIF_MAGIC\0"
     head = struct.pack(
@@ -220,7 +220,7 @@ def test_what_is_no_archive_at_all(tmp_path: Path) -> None:
 
 
 def tar_bomb() -> bytes:
-    """Six MiB that become six GiB of one member."""
+    """Return 6 MiB that expand to one member of 6 GiB."""
     squeeze = gzip.GzipFile(fileobj=(held := io.BytesIO()), mode="wb", compresslevel=6)
     member = tarfile.TarInfo("layer.tar")
     member.size = 6 << 30
@@ -231,7 +231,7 @@ def tar_bomb() -> bytes:
 
 
 def huge_header(kind: bytes) -> bytes:
-    """A header that says that its extension has four GiB, which tarfile would read at once."""
+    """Return a header that declares an extension of 4 GiB, which tarfile would read at once."""
     member = tarfile.TarInfo("././@PaxHeader")
     member.type, member.size = kind, 4 << 30
     return gzip.compress(member.tobuf(tarfile.GNU_FORMAT) + bytes(64 << 20), 1)

@@ -1,4 +1,4 @@
-"""Images of pipelines: pinned once, their contents kept by git-annex or as private files, brought and dropped at will."""
+"""Test images of pipelines: pinned once, stored by git-annex or as private files, fetched and dropped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def archive(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=[pytest.param("annexed", marks=pytest.mark.heavy), "plain"])
 def state(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a catalogue keeps contents in one of the two ways."""
+    """Return the state folder of a catalogue that stores contents in one of the two ways."""
     if request.param == "annexed":
         for name, value in annex_environment(os.environ, tmp_path).items():
             monkeypatch.setenv(name, value)
@@ -61,7 +61,7 @@ def tool(catalogue: Catalogue) -> Pipeline:
 
 
 def stored(state: Path) -> dict[str, bytes]:
-    """Every file that is part of a catalogue's versions, and of the record of pins."""
+    """Return every file of a catalogue's versions and of its image records."""
     files = [each for each in (state / "catalogue").rglob("*") if ".git" not in each.parts and each.is_file()]
     return {str(each): each.read_bytes() for each in [*files, state / "pins.jsonl"]}
 
@@ -389,7 +389,7 @@ def test_what_was_begun_goes_on(
 def test_an_archive_that_is_not_what_its_record_says_is_not_kept(
     catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore
 ) -> None:
-    """Whoever wrote the record lied of what no digest of it covers."""
+    """The record is false in a field that no digest covers."""
     second = catalogue.add(described("2.0"))
     record = catalogue.images.require(tool)
     lie = ImageRecord(record.digest, record.size, record.format, f"sha256:{'1' * 64}", record.names)

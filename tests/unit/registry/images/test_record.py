@@ -1,4 +1,4 @@
-"""Image records are written one way, and nothing else is read as one."""
+"""Test that image records have one valid form."""
 
 from __future__ import annotations
 

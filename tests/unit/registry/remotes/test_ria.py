@@ -1,4 +1,4 @@
-"""Which dataset a RIA URL names, and what is not made from here."""
+"""Test which dataset a RIA URL names, and which are not created."""
 
 from __future__ import annotations
 

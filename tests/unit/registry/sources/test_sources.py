@@ -1,4 +1,4 @@
-"""Descriptors are taken from wherever they lie, and nothing that lies there is run or followed."""
+"""Test fetching descriptors from all sources without running or following anything in them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def access(tmp_path: Path) -> Access:
 
 @contextlib.contextmanager
 def serving(answer: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Iterator[str]:
-    """A web server of this machine; `answer` makes of a path the status, headers and body."""
+    """Run a local web server; `answer` maps a path to status, headers and body."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -151,7 +151,7 @@ def test_a_url_is_followed_a_little_and_only_where_it_may_lead() -> None:
 
 
 def record(origin: str, checksum: str) -> dict[str, Any]:
-    """The parts of a Zenodo record that are looked at, in the shape of its REST API (records, October 2025)."""
+    """Return the used parts of a Zenodo record, in the form of its REST API (records, October 2025)."""
     files = [
         {
             "key": "tool.json",

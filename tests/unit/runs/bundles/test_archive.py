@@ -1,4 +1,4 @@
-"""Bundles that nobody vouches for: what is wrong is refused, in bounded memory, before anything is used."""
+"""Test untrusted bundles: errors are found in bounded memory, before anything is used."""
 
 from __future__ import annotations
 

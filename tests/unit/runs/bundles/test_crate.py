@@ -1,4 +1,4 @@
-"""What an RO-Crate says of a run whose every name was chosen by somebody hostile."""
+"""Test the RO-Crate of a run with hostile names."""
 
 from __future__ import annotations
 

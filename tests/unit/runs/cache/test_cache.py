@@ -1,4 +1,4 @@
-"""What is in a site's cache, who holds it, and what of it may go; and what a site deletes by itself."""
+"""Test a site's cache: entries, their users, eviction, and the site's own purge."""
 
 from __future__ import annotations
 

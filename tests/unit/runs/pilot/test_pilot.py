@@ -1,4 +1,4 @@
-"""Pilots: what their journals make of tasks, how a task's folder is made clean again, and what is refused."""
+"""Test pilots: task states from journals, cleaning task folders, and refusals."""
 
 from __future__ import annotations
 

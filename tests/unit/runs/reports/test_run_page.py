@@ -1,4 +1,4 @@
-"""The page of a report: whole by itself, and nothing in it can do anything."""
+"""Test that a report page is self-contained and runs no code."""
 
 from __future__ import annotations
 

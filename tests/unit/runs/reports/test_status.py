@@ -1,4 +1,4 @@
-"""What the report says of schedules and days, from values alone."""
+"""Test schedules and days in the report, without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The crontab and the units of systemd as text: what is not ours stays byte for byte, what is ours means one thing only."""
+"""Test editing crontabs and systemd units: foreign lines are kept byte for byte, hibali's are unambiguous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telling of a run's end: what a command and a URL get, and what is never said of them."""
+"""Test notifications of a run's end: what commands and URLs receive, and which secrets are hidden."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "planted-secret"
 
 @contextlib.contextmanager
 def listening(statuses: list[int], location: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """A server that answers so, one after the other, and what it got."""
+    """Run a server that sends these statuses in order; yield its address and the requests."""
     got: list[Any] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

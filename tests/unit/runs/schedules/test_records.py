@@ -1,4 +1,4 @@
-"""What is on record of a schedule's firings, as reports and `schedule log` read it."""
+"""Test the records of a schedule's triggers, as reports and `schedule log` read them."""
 
 from __future__ import annotations
 

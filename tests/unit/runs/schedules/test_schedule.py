@@ -1,4 +1,4 @@
-"""What is told of schedules and how often, what is said of obstacles, and metrics that others can read."""
+"""Test notifications of schedules, messages about problems, and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a schedule is due, whether it is to be run now, and when it is tried again."""
+"""Test when a schedule is due, whether it runs now, and when it is retried."""
 
 from __future__ import annotations
 

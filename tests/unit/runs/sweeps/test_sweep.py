@@ -1,4 +1,4 @@
-"""A sweep's words and texts: what a task is called where, its states in few words, its table, and its script run by a real shell."""
+"""Test sweeps: task names, short states, the table, and the script in a real shell."""
 
 from __future__ import annotations
 
@@ -368,6 +368,6 @@ def test_a_mark_is_about_the_tasks_that_answer_it() -> None:
     ],
 )
 def test_no_cell_of_a_table_is_a_formula(value: Any, cell: str) -> None:
-    """A spreadsheet would work it out, and send what it finds elsewhere."""
+    """A spreadsheet would evaluate it, and could send data elsewhere."""
     written = _as_csv({"@column": [value]}).decode()
     assert list(csv.reader(io.StringIO(written, newline=""))) == [["'@column"], [cell]]

@@ -1,4 +1,4 @@
-"""What an agent adds to a file, and what it refuses to."""
+"""Test appending to a file by an agent, and its refusals."""
 
 from __future__ import annotations
 

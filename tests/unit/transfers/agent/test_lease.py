@@ -1,4 +1,4 @@
-"""The lock of a target: a living holder is named, a dead one does not hold for ever, nothing is left behind."""
+"""Test the lock of a target: a living holder is named, a dead one loses it, and no files remain."""
 
 from __future__ import annotations
 

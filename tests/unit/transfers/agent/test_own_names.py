@@ -1,4 +1,4 @@
-"""Partial names: found again by the same seed, and by no other."""
+"""Test partial names: the same seed finds them again, no other one does."""
 
 from hypothesis import given
 from hypothesis import strategies as st

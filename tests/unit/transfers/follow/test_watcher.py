@@ -1,4 +1,4 @@
-"""When a file that is still written counts as finished."""
+"""Test when a growing file counts as finished."""
 
 from __future__ import annotations
 

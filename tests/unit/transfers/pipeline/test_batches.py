@@ -1,4 +1,4 @@
-"""Which of several lines a piece goes to."""
+"""Test which of several channels gets a chunk."""
 
 from __future__ import annotations
 

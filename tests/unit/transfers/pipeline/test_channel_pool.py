@@ -1,4 +1,4 @@
-"""How many lines a link is worth, and how much may be under way over them."""
+"""Test the number of channels for a link, and the data in flight over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How items are grouped for the road."""
+"""Test how items are grouped into batches."""
 
 from transfers.entry import Entry, Kind
 from transfers.pipeline.batches import group_units, packed_together

@@ -1,4 +1,4 @@
-"""The agent as it is sent is the agent that is tested."""
+"""Test that the agent that is sent is the tested agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No answer of any server is read without end: neither its bytes nor its time (S23)."""
+"""Test limits on bytes and time for answers of every server (S23)."""
 
 from __future__ import annotations
 
