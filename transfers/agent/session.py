@@ -135,7 +135,7 @@ class Session(object):
         return root
 
     def _check_inside(self) -> None:
-        """Check before a deletion: lease held, path inside the root. Raises `LostLeaseError`, `RefusedError`."""
+        """Check before a deletion: lease held, path in the root. Raises LostLeaseError, RefusedError."""
         self._check_lease()
         self._check_place()
 
