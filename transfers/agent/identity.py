@@ -1,7 +1,7 @@
 """Determine whether two paths are the same folder or one contains the other, across mounts and symlinks.
 
-A folder is described by the device and inode of each folder on its path, and by its location in
-its filesystem as in /proc/self/mountinfo (proc_pid_mountinfo(5)), which is the same for all bind mounts of it.
+A folder is described by the device and inode of each folder on its path, and by its location on its
+filesystem in /proc/self/mountinfo (proc_pid_mountinfo(5)), the same for all bind mounts of it.
 """
 
 import os

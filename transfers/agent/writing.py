@@ -214,7 +214,7 @@ _CHUNK = 1024 * 1024
 
 
 def write_at(descriptor: int, item: Dict[str, Any], content: memoryview, offset: int) -> None:
-    """Write at an offset, without a sparse file's zero blocks (the opener sets its length). Raises OSError."""
+    """Write at an offset, but not a sparse file's zero blocks; the opener sets its length. Raises OSError."""
     if not item["sparse"]:
         write_piece(descriptor, content, offset)
         return
