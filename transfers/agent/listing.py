@@ -28,7 +28,7 @@ _RUN = 16 * 1024  # so many names are sorted as objects, which take five times t
 
 
 class Names(object):
-    """Every name in a folder, a folder's with a slash behind it, read whole and at once; raises OSError."""
+    """All names in a folder, folders with a trailing slash, read at once; raises OSError."""
 
     def __init__(self, descriptor: int) -> None:
         self._packed: List[bytes] = []
@@ -51,7 +51,7 @@ class Names(object):
         return name in self._names or any(b"\0" + name + b"\0" in packed for packed in self._packed)
 
     def __iter__(self) -> Iterator[bytes]:
-        """In the order of their bytes."""
+        """Iterate in byte order."""
         if not self._packed:
             return iter(self._names)
         return heapq.merge(self._names, *map(_unpack, self._packed))
@@ -83,7 +83,7 @@ _VANISHED = (errno.ENOENT,)
 
 
 class Walk(object):
-    """One listing: iterate it, then look at `count` and `problems` before believing it."""
+    """One listing: iterate it, then check `count` and `problems` before using it."""
 
     def __init__(self, root: Root, *, shallow: bool = False, attributes: bool = False) -> None:
         self._root = root
@@ -98,9 +98,9 @@ class Walk(object):
         self.places: List[bytes] = []  # folders below that were targets by themselves
 
     def __iter__(self) -> Iterator[Record]:
-        """Records in the order of the bytes of the whole path, a folder's path with a slash behind it.
+        """Yield records in byte order of the whole path, with a slash after a folder's path.
 
-        A stack instead of recursion: trees are deeper than Python's.
+        Uses a stack because trees can be deeper than Python's recursion limit.
         """
         stack = [self._children(b"")]
         while stack:

@@ -113,7 +113,7 @@ def _write_all(stream: BinaryIO, content: Body) -> None:
 # lengths of path, link and attributes, kind, size, mtime_ns, mode, device, inode, link count, ctime_ns, offline, allocated
 _RECORD = struct.Struct(">HHIcqqIQQIqBQ")
 # The same for times beyond 64 bits of nanoseconds (before 1678, after 2262): each is whole seconds, then
-# nanoseconds. Almost no file has one, so all others keep the short form; an upper-case kind marks the long form.
+# nanoseconds. Almost no file has one, so all others keep the short form; the long one has an upper-case kind.
 _WIDE = struct.Struct(">HHIcqqIIQQIqIBQ")
 _SECOND = 1000000000
 
