@@ -152,7 +152,7 @@ def rooms_at(path: bytes) -> List[Room]:
 
 
 def _answer(words: List[bytes]) -> str:
-    """What a program prints; its exit status says whether somebody is over quota, too."""
+    """Return a program's output; a nonzero exit status may only mean that a quota is exceeded."""
     import subprocess  # start-up: only for this request
 
     environment: Dict[str, str] = dict(os.environ, LC_ALL="C")
@@ -213,7 +213,7 @@ def _path(header: Dict[str, Any], key: str = "path") -> bytes:
 
 
 def _expand(header: Dict[str, Any]) -> Answer:
-    """`~`, `~/x`, `$NAME` and `$NAME/x` at the start; a variable that is not set is not found."""
+    """Expand `~`, `~/x`, `$NAME` and `$NAME/x` at the start; an unset variable is reported as not found."""
     text = protocol.bytes_of(header["path"]).decode("utf-8", "surrogateescape")
     found = _VARIABLE.match(text)
     if text == "~" or text.startswith("~/"):
@@ -230,7 +230,7 @@ def _expand(header: Dict[str, Any]) -> Answer:
 
 
 def expanded(paths: Iterable[str]) -> List[bytes]:
-    """The absolute paths that these mean, written as for `expand`; those with a variable that is not set are left out."""
+    """Return the absolute paths, expanded as by `expand`; paths with an unset variable are left out."""
     found = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
@@ -239,7 +239,7 @@ def expanded(paths: Iterable[str]) -> List[bytes]:
 
 
 def _resolve(header: Dict[str, Any]) -> Answer:
-    """Where paths, written as for `expand`, lead without symlinks; "" for one with a variable that is not set."""
+    """Resolve the symlinks of paths, expanded as by `expand`; "" for one with an unset variable."""
     found = []
     for path in header["paths"]:
         try:
@@ -284,7 +284,7 @@ def _look(header: Dict[str, Any]) -> Answer:
 
 
 def _identify(header: Dict[str, Any]) -> Answer:
-    """Which folders paths are, written as for `expand`; None for one with a variable that is not set."""
+    """Return the identities of paths, expanded as by `expand`; None for one with an unset variable."""
     found = []  # type: List[Optional[Dict[str, Any]]]
     for path in header["paths"]:
         try:
@@ -331,7 +331,7 @@ def _make_folder(header: Dict[str, Any]) -> Answer:
 
 
 def _make_above(path: bytes) -> None:
-    """0700 each: os.makedirs gives its mode to the last one only, and the umask belongs to all threads."""
+    """Create parents, each 0700: os.makedirs sets only the last mode, and all threads share the umask."""
     if path and not os.path.isdir(path):
         _make_above(os.path.dirname(path))
         with contextlib.suppress(FileExistsError):
@@ -422,7 +422,7 @@ def _digest_path(header: Dict[str, Any]) -> Answer:
 
 
 def _run(header: Dict[str, Any]) -> Answer:
-    """One program by its words. 127 where there is none; killed with its group when the time is up (exit -9)."""
+    """Run one program by its argv. 127 if absent; killed with its process group on timeout (exit -9)."""
     words = [protocol.bytes_of(word) for word in header["words"]]
     folder = protocol.bytes_of(header["folder"]) if header.get("folder") else None
     import subprocess  # start-up: only for this request
@@ -498,7 +498,7 @@ def _clock(folder: bytes) -> float:
 
 
 def _space(header: Dict[str, Any]) -> Answer:
-    """Room for an ordinary user at `path`, whether it is worth asking for quotas, and which names fit."""
+    """Return an ordinary user's space at `path`, whether quotas are possible, and which names fit."""
     path = _existing_folder(_path(header))
     found = os.statvfs(path)
     # Filesystems that make inodes as they go report none in all (btrfs), some no size at all (ramfs, FUSE): that is no limit.

@@ -43,7 +43,7 @@ class Names(object):
                     if entry.is_dir(follow_symlinks=False):
                         name += b"/"
                 except OSError:
-                    pass  # what the folder itself does not say is told when the name's turn comes
+                    pass  # the kind is determined later, when the name is visited
                 self._names.append(name)
         self._names.sort()
 
@@ -58,7 +58,7 @@ class Names(object):
 
 
 def _scan(descriptor: int) -> Any:
-    """Python 3.6 takes no descriptor here, and the kernel has a path for each (proc(5))."""
+    """Scan a folder by its /proc path (proc(5)): Python 3.6 accepts no descriptor here."""
     try:
         return os.scandir(descriptor)
     except TypeError:
@@ -115,7 +115,7 @@ class Walk(object):
                 stack.append(self._children(record.path))
 
     def _children(self, folder: bytes) -> Iterator[Record]:
-        """What one folder holds, in order; hibali's own names are left out, and each name is looked at when its turn comes."""
+        """Yield a folder's entries in order, without hibali's own names; each is examined when reached."""
         try:
             names = Names(self._root.folder(folder))
         except OSError as problem:
@@ -166,7 +166,7 @@ class Walk(object):
         return False
 
     def _descriptor(self, folder: bytes, path: bytes) -> Optional[int]:
-        """The folder, open; None where it went, or cannot be opened any more, which is told of the name at `path`."""
+        """Return the open folder; None if it vanished or (a noted problem) cannot be opened."""
         try:
             return self._root.folder(folder)
         except OSError as problem:
@@ -225,7 +225,7 @@ class Pages(object):
         self._comparable = True
 
     def add(self, record: Record) -> None:
-        """One more record, in the order of the listing."""
+        """Add one record, in listing order."""
         path, kind, size = record[:3]
         folder = path if kind == IS_FOLDER else path.rpartition(b"/")[0]
         if folder != self._folder:
@@ -259,5 +259,5 @@ class Pages(object):
         return self._told
 
     def clear(self) -> None:
-        """The block was sent; the next one begins."""
+        """Begin the next block, because this one was sent."""
         self._begin_block()
