@@ -13,7 +13,7 @@ from transfers.agent.safe_path import Root, UnsafeNameError
 from transfers.agent.writing import write_piece
 
 _CHUNK = 1024 * 1024
-_REMEMBERED = 4096  # files whose hash so far is kept; of any other its beginning is read again
+_REMEMBERED = 4096  # files whose hash state is kept; of others the beginning is read again
 _MAXIMUM = 16 * 1024 * 1024
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITING = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -22,7 +22,7 @@ Answer = Tuple[Dict[str, Any], bytearray]
 
 
 class PrefixError(Exception):
-    """What stands there cannot be made longer; `code` says why, in a word."""
+    """The file at the target cannot be extended; `code` is the reason."""
 
     def __init__(self, code: str, message: str) -> None:
         super(PrefixError, self).__init__(message)
@@ -30,15 +30,15 @@ class PrefixError(Exception):
 
 
 class _Sums(object):
-    """The running hashes of files by path, each with what must still hold of the file; the oldest are forgotten."""
+    """Hash states of files by path, each with the identity that must still match; the oldest are dropped."""
 
     def __init__(self, check: Callable[[], None]) -> None:
-        """`check` is called while a beginning is read, and may raise to end that."""
+        """`check` is called while a beginning is read, and may raise to stop that."""
         self._check = check
         self._known: OrderedDict[bytes, Tuple[Any, int, Any]] = OrderedDict()
 
     def upto(self, path: bytes, descriptor: int, offset: int, identity: Any) -> Any:
-        """A hash of the first `offset` bytes that may be gone on with: the one that is known, or by reading them."""
+        """Return a hash of the first `offset` bytes to continue: the stored one, or computed by reading."""
         known = self._known.pop(path, None)
         if known is not None and known[:2] == (identity, offset):
             return known[2].copy()
@@ -54,23 +54,23 @@ class _Sums(object):
         return summed
 
     def keep(self, path: bytes, offset: int, identity: Any, summed: Any) -> None:
-        """Remember it."""
+        """Store a hash state."""
         self._known[path] = (identity, offset, summed)
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
 
 class Tails(object):
-    """The source's side. That what was read once stays as it is, is the user's word; the digest of the whole tells in the end."""
+    """The source's side. The user states that written bytes never change; the digest of the whole decides."""
 
     def __init__(self, root: Root, check: Callable[[], None]) -> None:
         self._root = root
         self._sums = _Sums(check)
 
     def read(self, header: Dict[str, Any]) -> Answer:
-        """The bytes from `from` to `to` of a file at least so long.
+        """Return the bytes from `from` to `to` of a file that is at least `to` bytes long.
 
-        `before` and `after` are the sha256 of all up to there, `piece` of what is sent; or `problem`.
+        `before` and `after` are the sha256 of all bytes up to there, `piece` of the sent ones; or `problem`.
         """
         try:
             return self._read(header["path"], header["from"], header["to"])
@@ -103,7 +103,7 @@ class Tails(object):
 
 
 class Growths(object):
-    """The target's side: a file grows under its own name, so that it is the beginning of the source at any moment."""
+    """The target's side: a file grows under its final name, so that it always is a prefix of the source."""
 
     def __init__(self, root: Root, check: Callable[[], None], check_lease: Callable[[], None]) -> None:
         self._root = root
@@ -111,9 +111,9 @@ class Growths(object):
         self._check_lease = check_lease
 
     def append(self, header: Dict[str, Any], body: bytearray) -> Dict[str, Any]:
-        """Add `body` to the `from` bytes that stand there, if they and it are what the source hashed.
+        """Append `body` at offset `from`, if both the existing bytes and `body` match the source's hashes.
 
-        With `last` it is on disk and has the source's time when this returns.
+        With `last` it is on disk and has the source's mtime when this returns.
         """
         self._check_lease()
         try:
@@ -152,7 +152,7 @@ class Growths(object):
             os.close(descriptor)
 
     def _open(self, path: bytes, mode: Optional[int]) -> Tuple[int, bool]:
-        """A descriptor, and whether the file was made, which is done where `mode` is given."""
+        """Return a descriptor, and whether the file was created, which requires `mode`."""
         name = path.rpartition(b"/")[2]
         parent = self._root.parent(path, make=mode is not None)
         try:
@@ -165,7 +165,7 @@ class Growths(object):
 
 
 def _checked(descriptor: int, size: int) -> os.stat_result:
-    """A regular file of ours alone, just so long: a second name would see what is written under the first."""
+    """Check a regular file of that size with one link: another name would show what is appended."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         raise PrefixError("not-ours-alone", "it has another owner or more names, and is not written to")
@@ -175,5 +175,5 @@ def _checked(descriptor: int, size: int) -> os.stat_result:
 
 
 def _identity(found: os.stat_result) -> Tuple[int, ...]:
-    """What nobody can write to a file without changing (S5)."""
+    """Return the fields that change with every write to the file (S5)."""
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

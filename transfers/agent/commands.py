@@ -39,7 +39,7 @@ Mount = NamedTuple("Mount", [("folder", bytes), ("kind", str), ("options", str)]
 
 
 def read_rooms(text: str) -> Iterator[Room]:
-    """What each quota in an answer leaves, of those that have a hard limit.
+    """Yield the remaining space of each quota in an answer that has a hard limit.
 
     A soft limit can be passed for days. A row whose grace column is empty (`quota` without -p), or with amounts
     in brackets (Lustre, when a server did not answer), says nothing that can be relied on.
@@ -65,7 +65,7 @@ def read_rooms(text: str) -> Iterator[Room]:
 
 
 def _read_row(who: str, words: List[str]) -> Optional[Room]:
-    """Filesystem, then used, soft, hard and grace of space, then the same of inodes."""
+    """Read filesystem, then used, soft, hard and grace of space, then the same of inodes."""
     if len(words) != 9:
         return None
     amounts = [_AMOUNT.match(words[column]) for column in (1, 3, 5, 7)]
@@ -82,14 +82,14 @@ def _read_row(who: str, words: List[str]) -> Optional[Room]:
 
 
 def read_project(text: str) -> Optional[int]:
-    """The project of a folder in the answer of `lfs project -d`; None where it has none."""
+    """Return a folder's project from the output of `lfs project -d`; None if it has none."""
     found = _PROJECT.match(text)
     number = int(found.group(1)) if found else 0
     return number or None
 
 
 def find_mount(table: bytes, path: bytes) -> Optional[Mount]:
-    """The mount of /proc/self/mountinfo that holds an absolute, real path."""
+    """Return the mount in /proc/self/mountinfo that contains an absolute, real path."""
     best = None
     for line in table.splitlines():
         fields, separator, rest = line.partition(b" - ")
@@ -105,7 +105,7 @@ def find_mount(table: bytes, path: bytes) -> Optional[Mount]:
 
 
 def questions(mount: Mount, path: bytes, ids: Tuple[int, int], project: Optional[int]) -> List[List[bytes]]:
-    """The commands that tell what a user and a group may use there; none where no quota can be."""
+    """Return the quota commands for a user and a group at a path; none if no quota is possible."""
     if mount.kind == "lustre":
         asked = [(b"-u", ids[0]), (b"-g", ids[1])] + ([(b"-p", project)] if project else [])
         return [[b"lfs", b"quota", flag, str(number).encode("ascii"), path] for flag, number in asked]
@@ -116,7 +116,7 @@ def questions(mount: Mount, path: bytes, ids: Tuple[int, int], project: Optional
 
 
 def can_be_at(path: bytes) -> bool:
-    """Whether a quota may limit this account at a folder; looks at no more than the table of mounts."""
+    """Return whether a quota may limit this account at a folder; reads only the table of mounts."""
     mount = _mount_at(os.path.realpath(path))
     return mount is not None and bool(questions(mount, path, (0, 0), None))
 
@@ -133,9 +133,9 @@ def _mount_at(real: bytes) -> Optional[Mount]:
 
 
 def rooms_at(path: bytes) -> List[Room]:
-    """What the quotas of this account leave at a folder; nothing where nobody tells within some seconds.
+    """Return this account's remaining quotas at a folder; none if no program answers within seconds.
 
-    A project's quota on XFS and ext4 is in what statvfs says already.
+    A project's quota on XFS and ext4 is already part of the statvfs result.
     """
     real = os.path.realpath(path)
     mount = _mount_at(real)
@@ -152,7 +152,7 @@ def rooms_at(path: bytes) -> List[Room]:
 
 
 def _answer(words: List[bytes]) -> str:
-    """What a program prints; its exit status says whether somebody is over quota, too."""
+    """Return a program's output; a nonzero exit status may only mean that a quota is exceeded."""
     import subprocess  # start-up: only for this request
 
     environment: Dict[str, str] = dict(os.environ, LC_ALL="C")
@@ -213,7 +213,7 @@ def _path(header: Dict[str, Any], key: str = "path") -> bytes:
 
 
 def _expand(header: Dict[str, Any]) -> Answer:
-    """`~`, `~/x`, `$NAME` and `$NAME/x` at the start; a variable that is not set is not found."""
+    """Expand `~`, `~/x`, `$NAME` and `$NAME/x` at the start; an unset variable is reported as not found."""
     text = protocol.bytes_of(header["path"]).decode("utf-8", "surrogateescape")
     found = _VARIABLE.match(text)
     if text == "~" or text.startswith("~/"):
@@ -230,7 +230,7 @@ def _expand(header: Dict[str, Any]) -> Answer:
 
 
 def expanded(paths: Iterable[str]) -> List[bytes]:
-    """The absolute paths that these mean, written as for `expand`; those with a variable that is not set are left out."""
+    """Return the absolute paths, expanded as by `expand`; paths with an unset variable are left out."""
     found = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
@@ -239,7 +239,7 @@ def expanded(paths: Iterable[str]) -> List[bytes]:
 
 
 def _resolve(header: Dict[str, Any]) -> Answer:
-    """Where paths, written as for `expand`, lead without symlinks; "" for one with a variable that is not set."""
+    """Resolve the symlinks of paths, expanded as by `expand`; "" for one with an unset variable."""
     found = []
     for path in header["paths"]:
         try:
@@ -262,7 +262,7 @@ def _stat(header: Dict[str, Any]) -> Answer:
 
 
 def _is_private(header: Dict[str, Any]) -> Answer:
-    """Whether a folder belongs to this account or to root, and others may not write to it."""
+    """Return whether a folder belongs to this account or root, and others may not write to it."""
     try:
         found = os.stat(_path(header))
     except OSError as problem:
@@ -274,7 +274,7 @@ def _is_private(header: Dict[str, Any]) -> Answer:
 
 
 def _look(header: Dict[str, Any]) -> Answer:
-    """Where a path leads, what stands there, and the room: over a long line each question is dear."""
+    """Return where a path leads, what exists there, and the space: each round trip is expensive."""
     place, _ = _expand(header)
     found, record = _stat(place)
     room, _ = _space(place)
@@ -284,7 +284,7 @@ def _look(header: Dict[str, Any]) -> Answer:
 
 
 def _identify(header: Dict[str, Any]) -> Answer:
-    """Which folders paths are, written as for `expand`; None for one with a variable that is not set."""
+    """Return the identities of paths, expanded as by `expand`; None for one with an unset variable."""
     found = []  # type: List[Optional[Dict[str, Any]]]
     for path in header["paths"]:
         try:
@@ -297,7 +297,7 @@ def _identify(header: Dict[str, Any]) -> Answer:
 
 
 def _is_below_a_file(path: bytes) -> bool:
-    """Whether a part of the path before the last is something else than a folder."""
+    """Return whether a component before the last is not a folder."""
     try:
         os.stat(path)
     except OSError as problem:
@@ -306,7 +306,7 @@ def _is_below_a_file(path: bytes) -> bool:
 
 
 def _packed_at(path: bytes) -> Optional[str]:
-    """The path or the nearest folder above that exists, where small files are packed in it."""
+    """Return the path or the nearest existing folder above it, if small files are packed there."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     found = os.path.isdir(os.path.join(path, protocol.OWN_FOLDER, protocol.PACKS))
@@ -314,7 +314,7 @@ def _packed_at(path: bytes) -> Optional[str]:
 
 
 def _make_folder(header: Dict[str, Any]) -> Answer:
-    """0700; `exclusive` succeeds for one caller only."""
+    """Create a folder with mode 0700; `exclusive` succeeds for one caller only."""
     path = _path(header)
     above = os.path.dirname(path)
     _make_above(above)
@@ -331,7 +331,7 @@ def _make_folder(header: Dict[str, Any]) -> Answer:
 
 
 def _make_above(path: bytes) -> None:
-    """0700 each: os.makedirs gives its mode to the last one only, and the umask belongs to all threads."""
+    """Create parents, each 0700: os.makedirs sets only the last mode, and all threads share the umask."""
     if path and not os.path.isdir(path):
         _make_above(os.path.dirname(path))
         with contextlib.suppress(FileExistsError):
@@ -364,7 +364,7 @@ def _put(header: Dict[str, Any]) -> Answer:
 
 
 def _get(header: Dict[str, Any]) -> Answer:
-    """Up to `maximum` bytes from `offset` of a regular file; the last component is not followed."""
+    """Return up to `maximum` bytes from `offset` of a regular file; a symlink is not followed."""
     try:
         descriptor = os.open(_path(header), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -397,7 +397,7 @@ def _names(header: Dict[str, Any]) -> Answer:
 
 
 def _copy(header: Dict[str, Any]) -> Answer:
-    """By cp(1), which makes reflinks where the filesystem can and never hard links."""
+    """Copy with cp(1), which makes reflinks where the filesystem can and never hard links."""
     words = ["cp", "-R", "--reflink=auto", "--no-preserve=mode", "--"]
     words += [protocol.text_of(_path(header, key)) for key in ("source", "target")]
     answer, _ = _run({"words": words, "timeout": 3600, "stdin": "", "folder": None})
@@ -422,7 +422,7 @@ def _digest_path(header: Dict[str, Any]) -> Answer:
 
 
 def _run(header: Dict[str, Any]) -> Answer:
-    """One program by its words. 127 where there is none; killed with its group when the time is up (exit -9)."""
+    """Run one program by its argv. 127 if absent; killed with its process group on timeout (exit -9)."""
     words = [protocol.bytes_of(word) for word in header["words"]]
     folder = protocol.bytes_of(header["folder"]) if header.get("folder") else None
     import subprocess  # start-up: only for this request
@@ -461,7 +461,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _run_once(header: Dict[str, Any]) -> Answer:
-    """Run a program at most once for all time: who makes the folder `marker` runs it and writes the answer beside."""
+    """Run a program at most once ever: the creator of folder `marker` runs it and stores the answer there."""
     marker = _path(header, "marker")
     answer_file = os.path.join(marker, b"answer.json")
     made, _ = _make_folder({"path": header["marker"], "exclusive": True})
@@ -484,7 +484,7 @@ def _read_answer(path: bytes) -> Optional[Dict[str, Any]]:
 
 
 def _clock(folder: bytes) -> float:
-    """Now, by the clock of the filesystem that holds `folder`, which another host may keep."""
+    """Return the time of the filesystem of `folder`, which another host may serve."""
     name = os.path.join(folder, b".hibali-" + os.urandom(16).hex().encode("ascii"))
     try:
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -498,7 +498,7 @@ def _clock(folder: bytes) -> float:
 
 
 def _space(header: Dict[str, Any]) -> Answer:
-    """Room for an ordinary user at `path`, whether it is worth asking for quotas, and which names fit."""
+    """Return an ordinary user's space at `path`, whether quotas are possible, and which names fit."""
     path = _existing_folder(_path(header))
     found = os.statvfs(path)
     # Filesystems that make inodes as they go report none in all (btrfs), some no size at all (ramfs, FUSE): that is no limit.
@@ -514,7 +514,7 @@ def _space(header: Dict[str, Any]) -> Answer:
 
 
 def _attributes(header: Dict[str, Any]) -> Answer:
-    """Whether files at `path` can have attributes of the user's own."""
+    """Return whether files at `path` can have `user.*` attributes."""
     return {"kept": are_kept(_existing_folder(_path(header)))}, b""
 
 
@@ -531,14 +531,14 @@ def _quotas(header: Dict[str, Any]) -> Answer:
 
 
 def _existing_folder(path: bytes) -> bytes:
-    """The path, or the nearest folder above it that exists."""
+    """Return the path, or the nearest existing folder above it."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return path
 
 
 def _which(header: Dict[str, Any]) -> Answer:
-    """Where the programs asked for are found there."""
+    """Return where the requested programs are located."""
     names: List[str] = header["names"]
     import shutil  # start-up: only for this request
 

@@ -27,9 +27,9 @@ from transfers.agent.writing import set_attributes, sync_files, sync_folders, wr
 
 
 def check_expected(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
-    """A problem where something else stands there than the item expects; nothing is always fine.
+    """Return a problem if the target is not as the item expects; an absent target is always accepted.
 
-    `expect` is None where whatever stands there may go, empty where nothing may, else kind, size, mtime_ns,
+    `expect` is None if anything may be replaced, empty if nothing may, else kind, size, mtime_ns,
     ctime_ns and inode. Raises OSError, `UnsafeNameError`.
     """
     expected = item.get("expect")
@@ -50,7 +50,7 @@ def check_expected(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
 
 
 def stands_already(root: Root, item: Dict[str, Any], digest: Optional[str]) -> bool:
-    """Whether the name is what it is to become, proven by its content. Raises OSError, `UnsafeNameError`."""
+    """Return whether the content already is as required. Raises OSError, `UnsafeNameError`."""
     found = root.lstat(item["path"])
     if found is None or os.fsdecode(found.kind) != item["kind"]:
         return False
@@ -75,7 +75,7 @@ _PARTIAL_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 
 
 class Staged(object):
-    """One item under its partial name, complete, not yet durable and not yet renamed."""
+    """One complete item under its partial name, neither synced nor renamed yet."""
 
     def __init__(
         self, item: Dict[str, Any], partial: Optional[bytes], descriptor: int, digest: Optional[str]
@@ -87,7 +87,7 @@ class Staged(object):
 
 
 class Outcome(object):
-    """What becomes of one item: staged for the commit, or a problem."""
+    """The result of one item: staged for the commit, or a problem."""
 
     def __init__(self, number: int, staged: Optional[Staged], problem: Optional[Problem]) -> None:
         self.number = number
@@ -96,7 +96,7 @@ class Outcome(object):
 
 
 class Writer(object):
-    """The target side before the commit: writes partial files and checks digests. One thread's own."""
+    """The target side before the commit: writes partial files and checks digests. Used by one thread only."""
 
     def __init__(self, root: Root, seed: bytes) -> None:
         self._root = root
@@ -153,7 +153,7 @@ class Writer(object):
             return Outcome(number, None, ["corrupt", str(problem), True])
 
     def _make_folder(self, item: Dict[str, Any]) -> None:
-        """Made at once, because what it holds comes in the same pack; a file in its way goes where that was agreed."""
+        """Create a folder at once, because its pack has its content; remove a file in its way if agreed."""
         path = item["path"]
         name = split_path(path)[-1]
         parent = self._root.parent(path, make=True)
@@ -176,7 +176,7 @@ class Writer(object):
         return Staged(item, partial, -1, None)
 
     def _stage_name(self, item: Dict[str, Any]) -> Staged:
-        """A further name of a file that has landed."""
+        """Create a further name (hard link) of a committed file."""
         first = self._root.lstat(item["same_as"])
         if first is None or (first.kind, first.size) != (IS_FILE, item["size"]):
             raise RefusedError("first-name-missing", "the file that it is another name of is not there")
@@ -195,7 +195,7 @@ class Writer(object):
         return Staged(item, partial, -1, None)
 
     def _discard(self, file: "_PartialFile") -> None:
-        """What cannot be removed is `left`, and known by its name: the next run removes it."""
+        """Remove a partial file; one that cannot be removed sets `left`, and the next run removes it."""
         try:
             file.discard()
         except OSError:
@@ -203,7 +203,7 @@ class Writer(object):
 
 
 class _PartialFile(object):
-    """One file under its partial name, hashed as it is written."""
+    """One file under its partial name, hashed while it is written."""
 
     def __init__(self, root: Root, seed: bytes, item: Dict[str, Any]) -> None:
         self._item = item
@@ -225,7 +225,7 @@ class _PartialFile(object):
         self.offset += len(content)
 
     def finish(self, digest: Optional[str]) -> Staged:
-        """Check size and digest, set the time; the descriptor stays open for the sync."""
+        """Check size and digest, set the times; the descriptor stays open for the sync."""
         found = self._hash.hexdigest()
         if self.offset != self._item["size"] or found != digest:
             raise MismatchError(
@@ -252,7 +252,7 @@ class _PartialFile(object):
 
 
 def first_mode(item: Dict[str, Any], folder: bool = False) -> int:  # noqa: FBT001, FBT002  # Python 3.6 style
-    """What a file or folder is made with: never wider than it ends, and its owner can fill it."""
+    """Return the mode to create with: no wider than the final one, but the owner can write."""
     permissions = item.get("permissions")
     if permissions is not None:
         return int(permissions) & 0o777 | (0o700 if folder else 0o600)
@@ -260,13 +260,13 @@ def first_mode(item: Dict[str, Any], folder: bool = False) -> int:  # noqa: FBT0
 
 
 def keep_attributes(descriptor: int, item: Dict[str, Any]) -> None:
-    """Exactly the attributes that were asked for, while the file may still be written to. Raises `RefusedError`."""
+    """Set exactly the requested attributes while the file is still writable. Raises `RefusedError`."""
     if item["attributes"] is not None:
         set_attributes(descriptor, item["attributes"])
 
 
 def keep_mode(descriptor: int, item: Dict[str, Any]) -> None:
-    """Exactly the permissions that were asked for; else those of the file it replaces, but for the execute bits."""
+    """Set exactly the requested permissions, or those of the replaced file except the execute bits."""
     if item.get("permissions") is not None:
         os.fchmod(descriptor, item["permissions"] & 0o777)
         return
@@ -278,7 +278,7 @@ def keep_mode(descriptor: int, item: Dict[str, Any]) -> None:
 
 
 def keep_time(descriptor: int, mtime_ns: int) -> None:
-    """The time of the last change. Linux keeps the nearest that a filesystem can hold; others refuse, which is a `RefusedError`."""
+    """Set the modification time. Linux rounds it to what fits; others raise `RefusedError`."""
     try:
         os.utime(descriptor, ns=(mtime_ns, mtime_ns))
     except (OverflowError, OSError) as problem:
@@ -292,20 +292,20 @@ def keep_time(descriptor: int, mtime_ns: int) -> None:
 
 
 def remove_partial(parent: int, name: bytes) -> None:
-    """Remove what an interrupted operation left under this very name."""
+    """Remove what an interrupted operation left under this name."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)
 
 
 def aside_path(seed: bytes, path: bytes) -> bytes:
-    """Where a folder goes that stands in the way of a file at `path`."""
+    """Return the path to which a folder is moved that is in the way of a file at `path`."""
     folder = path.rpartition(b"/")[0]
     name = protocol.partial_name(seed, b"aside/" + path)
     return folder + b"/" + name if folder else name
 
 
 def is_same_file(folder: int, first: bytes, second: bytes) -> bool:
-    """Whether two names in an open folder are of one file; absent is none."""
+    """Return whether two names in an open folder are the same file; False if one is absent."""
     try:
         found = [os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (first, second)]
     except FileNotFoundError:
@@ -314,9 +314,9 @@ def is_same_file(folder: int, first: bytes, second: bytes) -> bool:
 
 
 class Committer(object):
-    """Makes staged items durable and gives them their names. One thread's own.
+    """Makes staged items durable and renames them. Used by one thread only.
 
-    `left` says that something stays under a partial name, for the next run to remove.
+    `left` says that partial files may be left, for the next run to remove.
     """
 
     def __init__(self, root: Root, seed: bytes) -> None:
@@ -326,7 +326,7 @@ class Committer(object):
         self.left = False
 
     def commit(self, outcomes: List[Outcome]) -> List[Dict[str, Any]]:
-        """One answer an item: {"number", "digest", "problem"}; what is said to stand there is on disk."""
+        """Return one answer per item: {"number", "digest", "problem"}; reported files are on disk."""
         staged = [outcome.staged for outcome in outcomes if outcome.staged is not None]
         failures = sync_files([one.descriptor for one in staged if one.descriptor >= 0])
         answers: List[Dict[str, Any]] = []
@@ -356,7 +356,7 @@ class Committer(object):
         return answers
 
     def discard(self, outcomes: List[Outcome]) -> None:
-        """Remove what will not be committed."""
+        """Remove staged items that will not be committed."""
         for outcome in outcomes:
             one = outcome.staged
             if one is not None:
@@ -366,7 +366,7 @@ class Committer(object):
                     one.descriptor = -1
 
     def _place(self, one: Staged) -> Optional[Problem]:
-        """Rename onto the final name, making room where that was agreed."""
+        """Rename onto the final name, moving a folder out of the way if agreed."""
         path = one.item["path"]
         name = path.rpartition(b"/")[2]
         try:
@@ -380,7 +380,7 @@ class Committer(object):
             changed = check_expected(self._root, one.item)
             if changed is not None:
                 self._discard(one, path)
-                # An earlier answer may have been lost with its line.
+                # An earlier answer may have been lost with its channel.
                 return None if stands_already(self._root, one.item, one.digest) else changed
             if one.item["clear"]:
                 self._make_room(path, name, parent)
@@ -391,7 +391,7 @@ class Committer(object):
         return None
 
     def _make_room(self, path: bytes, name: bytes, parent: int) -> None:
-        """A folder in the way of a file goes aside under a name of ours and is purged at the end."""
+        """Move a folder that is in the way of a file to a name of ours; it is purged at the end."""
         try:
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -404,7 +404,7 @@ class Committer(object):
         self.aside.append(aside)
 
     def _discard(self, one: Staged, path: bytes) -> None:
-        """What is not found any more is `left`, too: another folder may have been put in the place of the one that it is in."""
+        """Remove a partial file; set `left` also if it is not found: its folder may have been replaced."""
         if one.partial is not None:
             try:
                 os.unlink(one.partial, dir_fd=self._root.parent(path))

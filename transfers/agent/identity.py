@@ -1,7 +1,7 @@
-"""Tell whether two paths are the same folder or one contains the other, across mounts and symlinks.
+"""Determine whether two paths are the same folder or one contains the other, across mounts and symlinks.
 
-A folder is described by the device and inode of each folder on the way to it, and by its place on its filesystem as
-/proc/self/mountinfo has it (proc_pid_mountinfo(5)), which is the same for all bind mounts of it.
+A folder is described by the device and inode of each folder on its path, and by its location on its
+filesystem in /proc/self/mountinfo (proc_pid_mountinfo(5)), the same for all bind mounts of it.
 """
 
 import os
@@ -14,12 +14,12 @@ from transfers.agent.lease import boot_identifier
 SAME, INSIDE, AROUND, SHARED = "same", "inside", "around", "shared"
 BOOT = b"/proc/sys/kernel/random/boot_id"
 MOUNTS = b"/proc/self/mountinfo"
-LONGEST = 4 * 1024 * 1024  # bytes of mountinfo
+LONGEST = 4 * 1024 * 1024  # limit for mountinfo
 
-_MOST_BYTES = 1024 * 1024  # of the names of mounts below one folder; of more, only the first are compared
+_MOST_BYTES = 1024 * 1024  # of mount names below one folder; further ones are not compared
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
-Mount = Tuple[bytes, str, bytes]  # mount point, device of the filesystem, the folder of it that is mounted
+Mount = Tuple[bytes, str, bytes]  # mount point, device of the filesystem, its mounted folder
 Place = Tuple[
     str, bytes, bytes
 ]  # device, path on that filesystem, mount point relative to the folder ("" for itself)
@@ -27,12 +27,12 @@ Identity = Dict[str, Any]
 
 
 def this_machine() -> str:
-    """What is the same for all that runs on one machine until it boots again."""
+    """Return an identifier shared by all processes of this machine until it reboots."""
     return boot_identifier() or os.uname().nodename
 
 
 def identify(path: bytes, machine: str) -> Identity:
-    """Describe the folder or file at an absolute path, or where it would be; it need not exist.
+    """Describe the folder or file at an absolute path, which need not exist.
 
     `folders` has [device, inode, ctime in ns, owner, group, mode] of `/` and each name on the way as far as they exist, `exists`
     says whether that is all of them. `places` has the place of the folder itself, then of all that is mounted below it.
@@ -53,20 +53,20 @@ def described(
     folders: Optional[List[List[int]]] = None,
     exists: bool = False,  # noqa: FBT001, FBT002  # Python 3.6 style
 ) -> Identity:
-    """An identity that can travel as JSON; two of them are only compared by places where `machine` is the same."""
+    """Return an identity for JSON; places are compared only between identities with equal `machine`."""
     told = [[device, protocol.text_of(at), protocol.text_of(below)] for device, at, below in places]
     return {"machine": machine, "places": told, "folders": folders or [], "exists": exists}
 
 
 def child(identity: Identity, name: bytes) -> Identity:
-    """The identity of a name in a folder, as far as its place tells."""
+    """Return the identity of a name in a folder, as far as the folder's place determines it."""
     return described(
         identity["machine"], [(device, _joined(at, name), b"") for device, at, _ in _places(identity)[:1]]
     )
 
 
 def check_identity(identity: Identity) -> Identity:
-    """Return an identity that came from elsewhere; raises ValueError, TypeError or KeyError for one of another shape."""
+    """Return a received identity; raises ValueError, TypeError or KeyError if its shape is wrong."""
     for _, at, _ in _places(identity):
         if not at.startswith(b"/"):
             raise ValueError("not an absolute path")
@@ -108,7 +108,7 @@ def _folders(real: bytes) -> Tuple[List[List[int]], bool]:
 
 
 def read_mounts(content: bytes) -> List[Mount]:
-    """What is mounted, in order: a later mount hides an earlier one at the same mount point."""
+    """Return the mounts in order: a later mount hides an earlier one at the same mount point."""
     found = []
     for line in content.split(b"\n"):
         words = line.split(b" ")
@@ -123,7 +123,7 @@ def _unescaped(word: bytes) -> bytes:
 
 
 def places_of(real: bytes, mounts: List[Mount]) -> List[Place]:
-    """Where a folder is on its filesystem, and all that is mounted below it."""
+    """Return the location of a folder on its filesystem, and of all mounts below it."""
     itself = None  # type: Optional[Mount]
     below = []  # type: List[Place]
     size = 0
@@ -135,7 +135,7 @@ def places_of(real: bytes, mounts: List[Mount]) -> List[Place]:
             size += len(point) + len(mount[2])
             below.append((mount[1], mount[2], point[len(real.rstrip(b"/")) :].strip(b"/")))
     if itself is None:
-        # Without a table of mounts a path is all there is to compare, and there are no mount namespaces either.
+        # Without mountinfo only paths can be compared; there are no mount namespaces either.
         return [("path", real, b"")]
     point, device, root = itself
     return [(device, _joined(root, real[len(point.rstrip(b"/")) :]), b""), *below]
@@ -151,15 +151,15 @@ def _is_in(path: bytes, folder: bytes) -> bool:
 
 
 def relation(one: Identity, other: Identity) -> Optional[str]:
-    """How `one` is to `other`: the SAME folder, INSIDE of it, AROUND it, or None where they have nothing in common.
+    """Return how `one` relates to `other`: SAME, INSIDE, AROUND, SHARED, or None if they are disjoint.
 
-    SHARED: neither, but one folder is mounted in both, and not under the same name.
+    SHARED: neither contains the other, but one folder is mounted in both, under different names.
     """
     return _by_folders(one, other) or _by_places(one, other)
 
 
 def _by_folders(one: Identity, other: Identity) -> Optional[str]:
-    # Device numbers are a machine's own. Two machines that share a filesystem see the same inode and change time there.
+    # Device numbers differ between machines; inode and change time are the same on a shared filesystem.
     known = bool(one["machine"]) and one["machine"] == other["machine"]
     first, last = (0, 2) if known else (1, 6)
     ones = [tuple(folder[first:last]) for folder in one["folders"]]
@@ -182,7 +182,7 @@ def _by_places(one: Identity, other: Identity) -> Optional[str]:
 
 
 def _share(ones: List[Place], others: List[Place]) -> bool:
-    """Whether some folder is in both, and not under the same name, where it would only be compared with itself."""
+    """Return whether both have a common folder, under different names."""
     there = {}  # type: Dict[str, List[Tuple[bytes, bytes]]]
     for device, at, below in others:
         there.setdefault(device, []).append((at, below))

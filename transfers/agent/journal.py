@@ -15,19 +15,19 @@ from transfers.agent.writing import purge
 
 _JOURNAL = b"journal"
 _LIMIT = 64 * 1024
-_SEEDS = 1000  # fit the limit; so many operations in a row have to die before one is forgotten
+_SEEDS = 1000  # as many fit the limit; a seed is forgotten only after so many killed operations in a row
 
 
 def journal_path(folder: bytes) -> bytes:
-    """Where the journal of the target at `folder` (b"" is the root) lies."""
+    """Return the path of the journal of the target at `folder` (b"" is the root)."""
     own = protocol.OWN_FOLDER + b"/" + _JOURNAL
     return folder + b"/" + own if folder else own
 
 
 def read_seeds(root: Root, folder: bytes = b"") -> List[bytes]:
-    """The seeds that unfinished operations left in `folder`, the newest first.
+    """Return the seeds that unfinished operations left in `folder`, the newest first.
 
-    Only a journal of our own account counts: somebody else's must not make us take files for partial ones.
+    Only a journal of our own account counts: another account must not make us treat files as partial.
     """
     try:
         return [binascii.unhexlify(seed) for seed in _read(root, folder)["seeds"]]
@@ -36,7 +36,7 @@ def read_seeds(root: Root, folder: bytes = b"") -> List[bytes]:
 
 
 def last_call(root: Root) -> str:
-    """Which call landed here last, as it named itself; empty where nothing says so."""
+    """Return the mark of the call that received files here last; empty if not recorded."""
     return str(_read(root, b"").get("call", ""))
 
 
@@ -57,10 +57,10 @@ def _read(root: Root, folder: bytes) -> Dict[str, Any]:
 
 
 def open_seed(root: Root, call: str = "") -> Tuple[bytes, bool]:
-    """A new seed for a landing of this `call`, durable beside the earlier ones when this returns, and whether there were earlier ones.
+    """Return a new durable seed for a transfer of this `call`, and whether there were earlier ones.
 
-    Each holder of the lock has its own: one that slept past its lease and wakes up must not find another's
-    partial files under names that it takes for its own.
+    Each holder of the lock has its own: one that resumes after its lease ended must not treat another
+    holder's partial files as its own.
     """
     earlier = read_seeds(root)
     seed = os.urandom(16)
@@ -82,24 +82,24 @@ def open_seed(root: Root, call: str = "") -> Tuple[bytes, bool]:
 
 
 def end_journal(root: Root) -> None:
-    """Nothing partial is left: remove the journal; the folder goes with the lock."""
+    """Remove the journal, because no partial file is left; releasing the lock removes the folder."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_JOURNAL, dir_fd=root.parent(journal_path(b"")))
 
 
-MARK_BYTES = 8 * 1024 * 1024  # a digest is noted whenever so much more is there
+MARK_BYTES = 8 * 1024 * 1024  # a digest is noted after each so many bytes
 NAME = b"begun"
 _MOST_BEGUN = 256 * 1024 * 1024
 _KEPT_SECONDS = 30 * 24 * 3600
 
-Mark = Tuple[int, str]  # an offset, and the sha256 in hexadecimal of all before it
-Block = Tuple[int, int, str]  # from, to, and the sha256 of what lies between
+Mark = Tuple[int, str]  # an offset, and the sha256 in hexadecimal of all bytes before it
+Block = Tuple[int, int, str]  # start, end, and the sha256 of the bytes between them
 
 
 class Part(object):
-    """One file that was begun: whose content it is, under which partial name, its marks in order, and blocks behind them.
+    """One partial file: its source's identity, its partial name, its marks in order, and later blocks.
 
-    Blocks are noted while what an earlier operation left is still being checked, which marks have to wait for.
+    Blocks are noted while an earlier operation's bytes are still being verified; marks wait for that.
     """
 
     def __init__(self, path: bytes, partial: bytes, size: int, mtime_ns: int, tag: str) -> None:
@@ -113,19 +113,19 @@ class Part(object):
 
     @property
     def there(self) -> int:
-        """How many bytes from the start on are said to be there."""
+        """The number of bytes from the start that are recorded as received."""
         there = self.marks[-1][0] if self.marks else 0
         for start, stop, _ in self.blocks:
             there = stop if start == there else there
         return there
 
     def cut(self, there: int) -> None:
-        """Forget what is said of anything behind `there`."""
+        """Remove the records of everything after `there`."""
         self.marks = [mark for mark in self.marks if mark[0] <= there]
         self.blocks = [block for block in self.blocks if block[1] <= there]
 
     def record(self) -> Dict[str, Any]:
-        """Its line in the journal."""
+        """Return the file's line for the journal."""
         return {
             "partial": self.partial.decode("latin-1"),
             "path": self.path.decode("latin-1"),
@@ -136,7 +136,7 @@ class Part(object):
 
 
 class BegunFilesJournal(object):
-    """The journal of one target, open for appending. Its lines need no sync: what they say is checked before it counts.
+    """A target's journal, open for appending; not synced, because its content is verified before use.
 
     May be used by several threads.
     """
@@ -166,7 +166,7 @@ class BegunFilesJournal(object):
         os.write(self._descriptor, json.dumps(record).encode("ascii") + b"\n")
 
     def start(self, part: Part) -> Optional[Part]:
-        """Note a file before its first byte; the one it takes the place of, if any."""
+        """Record a file before its first byte; return the one that it replaces, if any."""
         with self._lock:
             before = self.parts.get(part.path)
             self.parts[part.path] = part
@@ -174,34 +174,34 @@ class BegunFilesJournal(object):
             return before
 
     def mark(self, part: Part, mark: Mark) -> None:
-        """Note how far a file is there."""
+        """Record how much of a file was received and hashed."""
         with self._lock:
             part.marks.append(mark)
             part.blocks = [block for block in part.blocks if block[0] >= mark[0]]
             self._append(_mark_record(part, mark))
 
     def block(self, part: Part, block: Block) -> None:
-        """Note that more is there, before it is known whether all in front of it is right."""
+        """Record a received block before all bytes in front of it are verified."""
         with self._lock:
             if not part.marks or part.marks[-1][0] <= block[0]:
                 part.blocks.append(block)
                 self._append(_block_record(part, block))
 
     def cut(self, part: Part, there: int) -> None:
-        """What was found to be wrong behind `there` is there no more."""
+        """Record that everything after `there` was wrong and is discarded."""
         with self._lock:
             part.cut(there)
             self._append({"partial": part.partial.decode("latin-1"), "cut": there})
 
     def end(self, part: Part) -> None:
-        """The file has its name, or was given up."""
+        """Record that the file was renamed or abandoned."""
         with self._lock:
             if self.parts.get(part.path) is part:
                 del self.parts[part.path]
             self._append({"partial": part.partial.decode("latin-1"), "end": True})
 
     def close(self) -> None:
-        """Let go of it; safe to call twice."""
+        """Close the journal; safe to call twice."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -216,7 +216,7 @@ def _block_record(part: Part, block: Block) -> Dict[str, Any]:
 
 
 def _is_alive(root: Root, part: Part) -> bool:
-    """Whether it can be gone on with; what nobody did for long, and what stands there in whole by now, is removed."""
+    """Return whether a part can be resumed; remove it if it is too old or its file changed since."""
     partial = root.lstat(part.partial)
     final = root.lstat(part.path)
     if partial is None:
@@ -230,13 +230,13 @@ def _is_alive(root: Root, part: Part) -> bool:
 
 
 def remove_begun(root: Root) -> None:
-    """Nothing is begun any more: remove the journal."""
+    """Remove the journal of incomplete files, because none is left."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(NAME, dir_fd=root.parent(protocol.OWN_FOLDER + b"/" + NAME))
 
 
 def read_begun(root: Root) -> List[Part]:
-    """The parts that an earlier operation of our own account left; a line that cannot be understood says nothing."""
+    """Return the parts that an earlier operation of our account left; invalid lines are ignored."""
     try:
         descriptor = root.open_file(protocol.OWN_FOLDER + b"/" + NAME)
     except (OSError, UnsafeNameError):
@@ -270,7 +270,7 @@ def _take(parts: Dict[str, Part], record: Dict[str, Any]) -> None:
 
 
 def _take_digest(part: Part, to: int, digest: str, start: Optional[int]) -> None:
-    """A mark, or a block where it says from where; nothing that lies behind the file's end or in front of the last one."""
+    """Record a mark, or a block if `start` is given; ignore one out of order or beyond the file's end."""
     if start is not None:
         if start == part.there and start < to <= part.size:
             part.blocks.append((start, to, digest))

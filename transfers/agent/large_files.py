@@ -18,14 +18,14 @@ _CHUNK = 1024 * 1024
 
 
 class Frontier(object):
-    """One partial file. Pieces are told in any order; every `MARK_BYTES` the digest so far is noted as a mark.
+    """The streaming hash of one partial file. Pieces arrive in any order; each `MARK_BYTES` a mark is noted.
 
-    The marks and blocks of an earlier operation are checked first, and only then does what follows get marks. As that
-    may take long, what arrives meanwhile is noted in blocks by another thread: an interruption costs none of it.
+    Marks and blocks of an earlier operation are verified first; only then does new data get marks. As that
+    may take long, another thread notes arriving data in blocks: an interruption loses none of it.
     """
 
     def __init__(self, descriptor: int, part: Part, begun: BegunFilesJournal) -> None:
-        """`descriptor` is duplicated; what `part` tells of is taken to be there."""
+        """Duplicate `descriptor`; what `part` records is assumed to exist."""
         self._descriptor = os.dup(descriptor)
         self._part = part
         self._size = part.size
@@ -33,9 +33,9 @@ class Frontier(object):
         self._blocks = {start: (stop, digest) for start, stop, digest in part.blocks}
         self._begun = begun
         self._there = self._known = part.there
-        self._reached = 0  # how far all is known to be right
+        self._reached = 0  # all bytes before this offset are known to be correct
         self._summed = hashlib.sha256()
-        self._position = 0  # how far it is summed, by whoever is busy with it
+        self._position = 0  # offset up to which the hash is computed
         self._busy = False
         self._pieces: Dict[int, int] = {}
         self._changed = threading.Condition()
@@ -52,9 +52,9 @@ class Frontier(object):
         return thread
 
     def place(self, offset: int, length: int, content: Optional[protocol.Body] = None) -> bool:
-        """A piece is there; True once the file is there in whole. A piece that overlaps another is a ValueError.
+        """Note a piece; return True once the file is complete. Raises ValueError if pieces overlap.
 
-        With its `content` at hand it is not read back, where it is the next one.
+        If `content` is given and is the next piece, it is hashed without reading it back.
         """
         if content is not None and self._is_next(offset, length):
             self._take(memoryview(content))
@@ -68,7 +68,7 @@ class Frontier(object):
             return self._there == self._size
 
     def finish(self) -> str:
-        """The sha256 in hexadecimal of the whole; raises `MismatchError`, OSError. Waits for it."""
+        """Wait for the sha256 of the whole file, in hexadecimal; raises `MismatchError`, OSError."""
         self._end()
         if self._failure is not None:
             raise self._failure
@@ -92,14 +92,14 @@ class Frontier(object):
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as problem:  # noqa: BLE001  # raised again by whoever waits
+        except Exception as problem:  # noqa: BLE001  # raised again by the waiting thread
             with self._changed:
                 self._failure = self._failure or problem
                 self._given_up = True
                 self._changed.notify_all()
 
     def _is_next(self, offset: int, length: int) -> bool:
-        """Whether these are the bytes to be summed next; then nobody else sums until `_rest`."""
+        """Return whether these bytes are hashed next; if so, no other thread hashes until `_rest`."""
         with self._changed:
             fits = offset == self._there == self._position and offset + length <= self._size
             if self._busy or self._given_up or not fits:
@@ -143,7 +143,7 @@ class Frontier(object):
         return min(self._size, (self._position // MARK_BYTES + 1) * MARK_BYTES)
 
     def _add(self, content: protocol.Body) -> None:
-        """Sum what follows; at a stop it is compared with what an earlier operation noted, or noted."""
+        """Hash the next bytes; at a stop compare the digest with an earlier operation's, or note it."""
         stop = self._next_stop()
         self._summed.update(content)
         self._position += len(content)
@@ -160,7 +160,7 @@ class Frontier(object):
         return MismatchError("what was there from an earlier time is not what it was", self._reached)
 
     def _wait_for_more(self) -> bool:
-        """Wait until all up to the next stop is there and ours to sum; False once all is summed."""
+        """Wait until the bytes up to the next stop exist and can be hashed; False once all are hashed."""
         with self._changed:
             while not self._given_up and self._position < self._size:
                 if not self._busy and self._there >= self._next_stop():
@@ -172,7 +172,7 @@ class Frontier(object):
             return False
 
     def _note_blocks(self) -> None:
-        """Until the marks have nearly come as far."""
+        """Note blocks until the marks have nearly caught up."""
         position = self._known
         while self._reached + MARK_BYTES < position and position + MARK_BYTES < self._size:
             stop = position + MARK_BYTES
@@ -203,16 +203,16 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def partial_path(seed: bytes, path: bytes) -> bytes:
-    """The partial name of a path, in the same folder."""
+    """Return the partial name of a path, in the same folder."""
     folder = path.rpartition(b"/")[0]
     name = protocol.partial_name(seed, path)
     return folder + b"/" + name if folder else name
 
 
 def open_partial(root: Root, partial: bytes, item: Dict[str, Any]) -> int:
-    """A descriptor of a partial file of our own, made where it is not there yet. Raises OSError, `UnsafeNameError`.
+    """Open our own partial file, creating it if absent. Raises OSError, `UnsafeNameError`.
 
-    Whichever of an operation's processes comes first makes it: the name is as unguessable as the seed.
+    Any process of an operation may create it first: the name is as hard to guess as the seed.
     """
     parent = root.parent(partial, make=True)
     descriptor = os.open(partial.rpartition(b"/")[2], _FLAGS, first_mode(item), dir_fd=parent)
@@ -224,14 +224,14 @@ def open_partial(root: Root, partial: bytes, item: Dict[str, Any]) -> int:
 
 
 def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> int:
-    """The number of the file that a piece belongs to; raises `LandingError` where it is not what was planned."""
+    """Return the number of a piece's file; raises `LandingError` if the piece was not planned."""
     if data["unit"] != unit["unit"] or data["sizes"] != [len(body)] or len(body) != unit["length"]:
         raise LandingError("a piece that is not what was planned")
     return int(unit["items"][0]["number"])
 
 
 class Large(object):
-    """One file under way."""
+    """One large file in progress."""
 
     def __init__(self, item: Dict[str, Any], part: Part, descriptor: int, frontier: Frontier) -> None:
         self.item = item
@@ -243,7 +243,7 @@ class Large(object):
 
 
 class LargeFiles(object):
-    """All large files of one landing, at the agent that holds the lock. `take` and `place` are one thread's own."""
+    """All large files of one transfer, at the lock's holder. `take` and `place` are for one thread only."""
 
     def __init__(self, root: Root, seed: bytes, begun: BegunFilesJournal) -> None:
         self._root = root
@@ -254,7 +254,7 @@ class LargeFiles(object):
         self.left = False
 
     def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> Optional[Large]:
-        """A piece with its bytes; the file once it is there in whole. Pieces of a file that was given up are passed over."""
+        """Write a piece; return its file once complete. Pieces of an abandoned file are ignored."""
         number = check_piece(unit, data, body)
         large = self._files.get(number)
         if large is None:
@@ -263,7 +263,7 @@ class LargeFiles(object):
         return self.place(number, unit["offset"], len(body), data["digests"][0], body)
 
     def begin(self, item: Dict[str, Any], offset: int) -> None:
-        """Ready a file whose first piece will begin at `offset`. Raises OSError, `UnsafeNameError`, `GoneError`."""
+        """Prepare a file with first piece at `offset`. Raises OSError, `UnsafeNameError`, `GoneError`."""
         part = self._resume(item, offset) if offset else self._start(item)
         try:
             descriptor = open_partial(self._root, part.partial, item)
@@ -277,7 +277,7 @@ class LargeFiles(object):
             if offset:
                 os.ftruncate(descriptor, part.there)
             if item["sparse"]:
-                # Its end may be a hole, and it is read back up to there.
+                # The file may end in a hole, and is read back up to its end.
                 os.ftruncate(descriptor, item["size"])
         except OSError:
             os.close(descriptor)
@@ -296,7 +296,7 @@ class LargeFiles(object):
         return part
 
     def _resume(self, item: Dict[str, Any], offset: int) -> Part:
-        """Go on under a name of this operation's own: a writer that slept past its lease knows only the old one."""
+        """Rename the partial file: a writer that resumes after its lease ended knows only the old name."""
         before = self._begun.parts.get(item["path"])
         if before is None or before.there != offset or not is_same(before, item):
             raise GoneError("what was there of it is gone")
@@ -321,7 +321,7 @@ class LargeFiles(object):
         digest: Optional[str],
         content: Optional[protocol.Body] = None,
     ) -> Optional[Large]:
-        """A piece is there, whoever wrote it, and its content perhaps at hand; the file once all of it and its digest are."""
+        """Note a piece, with its content if available; return the file once it and its digest exist."""
         large = self._files.get(number)
         if large is None:
             return None
@@ -332,7 +332,7 @@ class LargeFiles(object):
         return self.tell(number, digest)
 
     def tell(self, number: int, digest: Optional[str]) -> Optional[Large]:
-        """The digest of a file as its source has it, None where that is not known yet; the file once it is there in whole."""
+        """Set the source's digest of a file, None if not known yet; return the file once it is complete."""
         large = self._files.get(number)
         if large is None:
             return None
@@ -340,14 +340,14 @@ class LargeFiles(object):
         return self._files.pop(number) if large.whole and large.digest is not None else None
 
     def give_up(self, number: int) -> bool:
-        """Nothing of this file is to stay; whether it was under way."""
+        """Discard everything received of a file; return whether it was in progress."""
         large = self._files.pop(number, None)
         if large is not None:
             self._discard(large)
         return large is not None
 
     def finish(self, large: Large) -> Outcome:
-        """Compare and set mode and time; the descriptor stays open for the sync. Waits for the digest."""
+        """Wait for the digest, compare it, set mode and times; the descriptor stays open for the sync."""
         number = large.item["number"]
         try:
             found = large.frontier.finish()
@@ -370,7 +370,7 @@ class LargeFiles(object):
         return Outcome(number, Staged(large.item, name, large.descriptor, found), None)
 
     def committed(self, large: Large) -> None:
-        """It has its name, or was removed: nothing is begun of it."""
+        """Remove a file from the journal after it was renamed or removed."""
         self._begun.end(large.part)
 
     def _discard(self, large: Large) -> None:
@@ -381,7 +381,7 @@ class LargeFiles(object):
         self._begun.end(large.part)
 
     def _unlink(self, partial: bytes) -> None:
-        root = self._root.clone()  # two threads come here
+        root = self._root.clone()  # two threads use this method
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial.rpartition(b"/")[2], dir_fd=root.parent(partial))
@@ -391,7 +391,7 @@ class LargeFiles(object):
             root.close()
 
     def close(self) -> None:
-        """What is under way stays for the next time; what was given up is removed, late pieces of it, too."""
+        """Keep incomplete files to be resumed; remove abandoned ones and their late pieces."""
         for large in self._files.values():
             large.frontier.give_up()
             os.close(large.descriptor)
@@ -404,11 +404,11 @@ class LargeFiles(object):
 
 
 class GoneError(Exception):
-    """What was begun of a file is not there any more."""
+    """The partial file of an earlier operation no longer exists."""
 
 
 def is_same(part: Part, item: Dict[str, Any]) -> bool:
-    """Whether what was begun is of this very content, as far as size and times tell; the digest decides in the end."""
+    """Return whether a partial file has this source, by size and times; the digest decides in the end."""
     return (part.size, part.mtime_ns, part.tag) == (item["size"], item["mtime_ns"], item["tag"])
 
 

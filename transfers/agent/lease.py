@@ -18,13 +18,13 @@ from transfers.agent.safe_path import Root
 LEASE_SECONDS = 120
 _LOCK = b"lock"
 _LIMIT = 64 * 1024
-_REPLACING_SECONDS = 60  # who took longer to replace a dead lock is dead, too
+_REPLACING_SECONDS = 60  # a process that took longer to replace a dead lock counts as dead, too
 _TRIES = 20
 _LONGEST = 24 * 3600
 
 
 class LockedError(Exception):
-    """Somebody else holds the target; `holder` is what their lock says."""
+    """Another client holds the target; `holder` is the content of its lock."""
 
     def __init__(self, holder: Dict[str, Any], age: float) -> None:
         super(LockedError, self).__init__("locked")
@@ -37,7 +37,7 @@ class LostLeaseError(Exception):
 
 
 def boot_identifier() -> str:
-    """Which boot of this host this is, so that an old pid is not taken for a living one (proc(5))."""
+    """Return the boot id of this host, so that an old pid is not taken for a running process (proc(5))."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as stream:
             return stream.read().strip()
@@ -46,7 +46,7 @@ def boot_identifier() -> str:
 
 
 def process_start(pid: int) -> str:
-    """When a process began, in clock ticks after boot (proc(5), stat field 22); empty when it is gone."""
+    """Return a process's start in clock ticks after boot (proc(5), stat field 22); empty if it ended."""
     try:
         with open("/proc/{}/stat".format(pid), "rb") as stream:
             return stream.read().rpartition(b")")[2].split()[19].decode("ascii")
@@ -55,7 +55,7 @@ def process_start(pid: int) -> str:
 
 
 def process_namespace() -> str:
-    """Which processes can be seen from here: a container's are others than its host's (pid_namespaces(7))."""
+    """Return the pid namespace: a container sees other processes than its host (pid_namespaces(7))."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -63,7 +63,7 @@ def process_namespace() -> str:
 
 
 def this_process() -> Dict[str, Any]:
-    """What others need to tell whether this process is gone."""
+    """Return what others need to decide whether this process has ended."""
     pid = os.getpid()
     return {
         "host": os.uname().nodename,
@@ -75,12 +75,12 @@ def this_process() -> Dict[str, Any]:
 
 
 class Lease(object):
-    """The lock file `.hibali/lock` of one target, held by this process and renewed by a thread of its own."""
+    """The lock file `.hibali/lock` of one target, held by this process and renewed by its own thread."""
 
     def __init__(
         self, root: Root, operation: str, client: str, seconds: int = LEASE_SECONDS, call: str = ""
     ) -> None:
-        """Take it, breaking one whose holder is provably gone; raises `LockedError`, OSError. `call` is the client's own mark."""
+        """Take the lock, even of a dead holder; raises `LockedError`, OSError. `call`: the client's mark."""
         self._root = root.clone()
         self._seconds = seconds
         self.token = os.urandom(16).hex()
@@ -104,7 +104,7 @@ class Lease(object):
         self._thread.start()
 
     def _enter(self, record: Dict[str, Any]) -> None:
-        """Take the lock in a `.hibali` that is still there: it goes with the lock of whoever gives theirs back."""
+        """Take the lock; start again if another holder's release removes `.hibali` meanwhile."""
         for left in reversed(range(_TRIES)):
             try:
                 self._folder = self._open_folder()
@@ -116,7 +116,7 @@ class Lease(object):
                 self._root.forget(protocol.OWN_FOLDER)
 
     def _open_folder(self) -> int:
-        """`.hibali` below the root, 0700 when we make it."""
+        """Open `.hibali` below the root; create it with mode 0700."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(protocol.OWN_FOLDER, 0o700, dir_fd=self._root.descriptor)
         try:
@@ -131,7 +131,7 @@ class Lease(object):
         return descriptor
 
     def _take(self, record: Dict[str, Any]) -> None:
-        """Exclusive by link(2), which is atomic on NFS too (open(2), O_EXCL)."""
+        """Create the lock by link(2), which is atomic on NFS too (open(2), O_EXCL)."""
         name = b"lock." + self.token.encode("ascii")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o600, dir_fd=self._folder)
@@ -158,7 +158,7 @@ class Lease(object):
             self._unlink(name)
 
     def _sweep(self) -> None:
-        """Remove what others left who were killed at taking the lock; who is at it now begins again."""
+        """Remove files of processes killed while they took the lock; a running one starts again."""
         for name in map(os.fsencode, os.listdir(self._folder)):
             if protocol.is_lock_part(name):
                 self._unlink(name)
@@ -168,10 +168,10 @@ class Lease(object):
             os.unlink(name, dir_fd=self._folder)
 
     def _replace_dead(self, name: bytes, clock: float) -> bool:
-        """Put our record over a lock whose holder is gone; `clock` is now by this filesystem. Raises `LockedError`.
+        """Replace the lock of an ended holder; `clock` is this filesystem's time. Raises `LockedError`.
 
         A marker named after the dead token lets one process at a time replace that very lock, and the lock is
-        never absent meanwhile, so that nobody else can link one in between.
+        never absent meanwhile, so that no other process can link one in between.
         """
         holder = self._read(_LOCK)
         if holder is None:
@@ -202,13 +202,13 @@ class Lease(object):
         return read_record(self._folder, name)
 
     def check(self) -> None:
-        """Raise `LostLeaseError` unless the lock is still ours and was renewed in time."""
+        """Raise `LostLeaseError` unless this process still holds the lock and renewed it in time."""
         if time.monotonic() - self._renewed > self._seconds * 0.75:
             raise LostLeaseError("the lease ran out")
         check_holder(self._root, self._folder, self.token)
 
     def is_held(self) -> bool:
-        """Whether the lock is still ours."""
+        """Return whether this process still holds the lock."""
         try:
             self.check()
         except (OSError, LostLeaseError):
@@ -226,7 +226,7 @@ class Lease(object):
                 return
 
     def release(self) -> None:
-        """Give it back and leave nothing behind; safe to call twice."""
+        """Release the lock and leave nothing behind; safe to call twice."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -242,7 +242,7 @@ class Lease(object):
 
 
 class Borrowed(object):
-    """The lease of another agent of the same client: looked at, never renewed or given back."""
+    """The lease of another agent of the same client: checked, never renewed or released."""
 
     def __init__(self, root: Root, token: str) -> None:
         self._root = root
@@ -250,12 +250,12 @@ class Borrowed(object):
         self.token = token
 
     def check(self) -> None:
-        """Raise `LostLeaseError` unless that agent still holds the lock; whether it renews it, it says itself."""
+        """Raise `LostLeaseError` unless that agent holds the lock; it checks the renewal itself."""
         check_holder(self._root, self._folder, self.token)
 
 
 def check_holder(root: Root, folder: int, token: str) -> None:
-    """Raise `LostLeaseError` unless the lock in `folder` has this token, and others still find it there."""
+    """Raise `LostLeaseError` unless the lock in `folder` has this token and is still below the root."""
     found = read_record(folder, _LOCK)
     if found is None or found.get("token") != token:
         raise LostLeaseError("somebody else took the lock")
@@ -268,7 +268,7 @@ def check_holder(root: Root, folder: int, token: str) -> None:
 
 
 def living_holder(folder: int, clock: float) -> Optional[Tuple[Dict[str, Any], float]]:
-    """Who holds the lock in that `.hibali`, and its age by `clock`; None where nobody can be at work. Raises OSError."""
+    """Return the lock's holder and its age by `clock`; None if it has ended. Raises OSError."""
     holder = read_record(folder, _LOCK)
     if holder is None:
         return None
@@ -277,7 +277,7 @@ def living_holder(folder: int, clock: float) -> Optional[Tuple[Dict[str, Any], f
 
 
 def may_be_held(root: Root, place: bytes) -> bool:
-    """Whether somebody may be at work at a place below, whatever the time is there: a lock whose holder is not provably gone."""
+    """Return whether a place below may be locked, whatever its clock: no proof that the holder ended."""
     try:
         holder = read_record(root.folder(place + b"/" + protocol.OWN_FOLDER), _LOCK)
     except OSError:
@@ -286,7 +286,7 @@ def may_be_held(root: Root, place: bytes) -> bool:
 
 
 def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:
-    """A lock's record with its mtime, None when absent; one that cannot be understood is only its age."""
+    """Return a lock's record with its mtime, None if absent; an invalid record has only its age."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
@@ -309,7 +309,7 @@ def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:
 
 
 def seconds_of(holder: Dict[str, Any]) -> float:
-    """How long the holder's lease lasts; a lock that does not say it in earnest has the usual one."""
+    """Return the lease of the holder in seconds; the default if the lock has no valid one."""
     seconds = holder.get("lease")
     if isinstance(seconds, (int, float)) and seconds is not True and 0 < seconds <= _LONGEST:
         return float(seconds)
@@ -317,9 +317,9 @@ def seconds_of(holder: Dict[str, Any]) -> float:
 
 
 def is_gone(holder: Dict[str, Any]) -> bool:
-    """Whether the holding process provably ended: on this very host and boot, and its pid is not that process.
+    """Return whether the holder provably ended: same host and boot, and its pid is not that process.
 
-    Where we cannot see it (another container, a /proc that hides what others run) nothing is proven.
+    If its processes are not visible (another container, restricted /proc), nothing is proven.
     """
     if not is_seen_here(holder):
         return False
@@ -328,10 +328,10 @@ def is_gone(holder: Dict[str, Any]) -> bool:
 
 
 def is_seen_here(holder: Dict[str, Any]) -> bool:
-    """Whether a process that told what `this_process` tells would be seen from here, if it ran."""
+    """Return whether the process that `this_process` describes would be visible from here."""
     here = this_process()
     for name in ("host", "boot", "namespace"):
-        # The same name after another boot: two machines can share a name, so let the lease decide.
+        # Two machines can share a name: after another boot the lease decides.
         if not here[name] or holder.get(name) != here[name]:
             return False
     pid, start = holder.get("pid"), holder.get("start")
@@ -339,7 +339,7 @@ def is_seen_here(holder: Dict[str, Any]) -> bool:
 
 
 def _answers(pid: int) -> bool:
-    """Whether there is such a process, seen or not (kill(2), signal 0)."""
+    """Return whether a process with this pid exists, visible or not (kill(2), signal 0)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -350,18 +350,18 @@ def _answers(pid: int) -> bool:
 
 
 GONE = "gone"
-THERE = "there"  # and it cannot be ended
-ELSEWHERE = "elsewhere"  # on another machine, or where its processes cannot be seen
+THERE = "there"  # running, and it cannot be ended
+ELSEWHERE = "elsewhere"  # on another machine, or where its processes are not visible
 
-_BY_ITSELF_SECONDS = 1.0  # one that knows that its client is gone finishes what it is at
+_BY_ITSELF_SECONDS = 1.0  # an agent that knows that its client is gone finishes its current work
 _ENDED_SECONDS = 10.0
 _LOOK_SECONDS = 0.02
 
 
 def end_formers(stale_agents: List[Dict[str, Any]]) -> List[str]:
-    """What is known of each afterwards. They are told as they named themselves: host, boot, namespace, pid, start.
+    """End these agents, each given by host, boot, namespace, pid and start; return the state of each.
 
-    A process of the same pid that began at another time is not touched.
+    A process with the same pid but another start is not touched.
     """
     here = [stale_agent for stale_agent in stale_agents if is_seen_here(stale_agent)]
     _wait(here, _BY_ITSELF_SECONDS)
@@ -381,7 +381,7 @@ def _wait(stale_agents: List[Dict[str, Any]], seconds: float) -> None:
 
 
 def _runs(stale_agent: Dict[str, Any]) -> bool:
-    """Whether that very process is there and can still do anything; a zombie cannot (proc(5), state)."""
+    """Return whether that process exists and is no zombie, which can do nothing (proc(5), state)."""
     pid, start = stale_agent["pid"], stale_agent["start"]
     if process_start(pid) != start:
         return False
@@ -393,7 +393,7 @@ def _runs(stale_agent: Dict[str, Any]) -> bool:
 
 
 def _kill(stale_agent: Dict[str, Any]) -> None:
-    """By a descriptor of the process where this python has them: a pid may be another's a moment later (pidfd_open(2))."""
+    """Kill through a pidfd where this Python has it: a pid may be reused at any moment (pidfd_open(2))."""
     pid = stale_agent["pid"]
     if pid == os.getpid():
         return

@@ -28,7 +28,7 @@ _RUN = 16 * 1024  # so many names are sorted as objects, which take five times t
 
 
 class Names(object):
-    """Every name in a folder, a folder's with a slash behind it, read whole and at once; raises OSError."""
+    """All names in a folder, folders with a trailing slash, read at once; raises OSError."""
 
     def __init__(self, descriptor: int) -> None:
         self._packed: List[bytes] = []
@@ -43,7 +43,7 @@ class Names(object):
                     if entry.is_dir(follow_symlinks=False):
                         name += b"/"
                 except OSError:
-                    pass  # what the folder itself does not say is told when the name's turn comes
+                    pass  # the kind is determined later, when the name is visited
                 self._names.append(name)
         self._names.sort()
 
@@ -51,14 +51,14 @@ class Names(object):
         return name in self._names or any(b"\0" + name + b"\0" in packed for packed in self._packed)
 
     def __iter__(self) -> Iterator[bytes]:
-        """In the order of their bytes."""
+        """Iterate in byte order."""
         if not self._packed:
             return iter(self._names)
         return heapq.merge(self._names, *map(_unpack, self._packed))
 
 
 def _scan(descriptor: int) -> Any:
-    """Python 3.6 takes no descriptor here, and the kernel has a path for each (proc(5))."""
+    """Scan a folder by its /proc path (proc(5)): Python 3.6 accepts no descriptor here."""
     try:
         return os.scandir(descriptor)
     except TypeError:
@@ -83,7 +83,7 @@ _VANISHED = (errno.ENOENT,)
 
 
 class Walk(object):
-    """One listing: iterate it, then look at `count` and `problems` before believing it."""
+    """One listing: iterate it, then check `count` and `problems` before using it."""
 
     def __init__(self, root: Root, *, shallow: bool = False, attributes: bool = False) -> None:
         self._root = root
@@ -98,9 +98,9 @@ class Walk(object):
         self.places: List[bytes] = []  # folders below that were targets by themselves
 
     def __iter__(self) -> Iterator[Record]:
-        """Records in the order of the bytes of the whole path, a folder's path with a slash behind it.
+        """Yield records in byte order of the whole path, with a slash after a folder's path.
 
-        A stack instead of recursion: trees are deeper than Python's.
+        Uses a stack because trees can be deeper than Python's recursion limit.
         """
         stack = [self._children(b"")]
         while stack:
@@ -115,7 +115,7 @@ class Walk(object):
                 stack.append(self._children(record.path))
 
     def _children(self, folder: bytes) -> Iterator[Record]:
-        """What one folder holds, in order; hibali's own names are left out, and each name is looked at when its turn comes."""
+        """Yield a folder's entries in order, without hibali's own names; each is examined when reached."""
         try:
             names = Names(self._root.folder(folder))
         except OSError as problem:
@@ -166,7 +166,7 @@ class Walk(object):
         return False
 
     def _descriptor(self, folder: bytes, path: bytes) -> Optional[int]:
-        """The folder, open; None where it went, or cannot be opened any more, which is told of the name at `path`."""
+        """Return the open folder; None if it vanished or (a noted problem) cannot be opened."""
         try:
             return self._root.folder(folder)
         except OSError as problem:
@@ -225,7 +225,7 @@ class Pages(object):
         self._comparable = True
 
     def add(self, record: Record) -> None:
-        """One more record, in the order of the listing."""
+        """Add one record, in listing order."""
         path, kind, size = record[:3]
         folder = path if kind == IS_FOLDER else path.rpartition(b"/")[0]
         if folder != self._folder:
@@ -259,5 +259,5 @@ class Pages(object):
         return self._told
 
     def clear(self) -> None:
-        """The block was sent; the next one begins."""
+        """Begin the next block, because this one was sent."""
         self._begin_block()

@@ -18,15 +18,15 @@ PROTOCOL = 1
 # kind, length of the header, length of the body
 _HEAD = struct.Struct(">cIQ")
 
-REQUEST = b"q"  # client: one question, {"do": word, ...}
+REQUEST = b"q"  # client: one request, {"do": word, ...}
 UNIT = b"u"  # client: what is planned; the source answers with DATA, the target waits for DATA
-FILE = b"f"  # client: a large file whose pieces will come, by any line
-PLACED = b"p"  # client: a piece that another line's agent wrote, or a large file that is given up
+FILE = b"f"  # client: a large file whose pieces will come over any channel
+PLACED = b"p"  # client: a piece that another channel's agent wrote, or an abandoned large file
 DATA = b"d"  # the bytes of a unit, by number and never by path
-HEARTBEAT = b"h"  # client: still here
+HEARTBEAT = b"h"  # client: still connected
 REPLY = b"r"  # agent: one of several answers
 END = b"e"  # agent: the last answer to a request
-COMMITTED = b"l"  # agent: what became of the items of a unit
+COMMITTED = b"l"  # agent: the results of a unit's items
 ERROR = b"x"  # agent: the request failed
 
 KINDS = (REQUEST, UNIT, FILE, PLACED, DATA, HEARTBEAT, REPLY, END, COMMITTED, ERROR)
@@ -50,12 +50,12 @@ class Frame(NamedTuple):
 
 
 def text_of(path: bytes) -> str:
-    """Bytes as JSON can carry them, one character for each byte."""
+    """Return bytes as text for JSON, one character per byte."""
     return path.decode("latin-1")
 
 
 def bytes_of(text: str) -> bytes:
-    """What `text_of` was given."""
+    """Return the bytes that were passed to `text_of`."""
     return text.encode("latin-1")
 
 
@@ -68,7 +68,7 @@ def write_frame(stream: BinaryIO, kind: bytes, header: Dict[str, Any], body: Bod
 
 
 def read_frame(stream: BinaryIO, take: Callable[[int], Room] = bytearray) -> Optional[Frame]:
-    """The next message, or None at the end of the stream; raises `FrameError`. `take` gives the room for its body."""
+    """Return the next message, None at the end; raises `FrameError`. `take` allocates its body."""
     head = _read_exactly(stream, bytearray(_HEAD.size), may_end=True)
     if not head:
         return None
@@ -112,8 +112,8 @@ def _write_all(stream: BinaryIO, content: Body) -> None:
 
 # lengths of path, link and attributes, kind, size, mtime_ns, mode, device, inode, link count, ctime_ns, offline, allocated
 _RECORD = struct.Struct(">HHIcqqIQQIqBQ")
-# The same for times that 64 bits of nanoseconds do not hold (before 1678, after 2262): each is whole seconds, then
-# nanoseconds. Nearly no file has one, so all others keep the short form; the kind in capitals tells which it is.
+# The same for times beyond 64 bits of nanoseconds (before 1678, after 2262): each is whole seconds, then
+# nanoseconds. Almost no file has one, so all others keep the short form; the long one has an upper-case kind.
 _WIDE = struct.Struct(">HHIcqqIIQQIqIBQ")
 _SECOND = 1000000000
 
@@ -125,9 +125,9 @@ _WIDE_KINDS = (b"F", b"D", b"L", b"S")
 
 
 class Record(NamedTuple):
-    """What lstat(2) tells of one name; times in nanoseconds, `link` the target of a symlink, `allocated` bytes on disk.
+    """The lstat(2) result of a name; times in ns, `link` a symlink's target, `allocated` bytes on disk.
 
-    `attributes` are packed by `transfers.agent.writing`, empty where nobody asked for them.
+    `attributes` are packed by `transfers.agent.writing`, empty if not requested.
     """
 
     path: bytes
@@ -150,7 +150,7 @@ class RecordError(Exception):
 
 
 def pack_record(record: Record) -> bytes:
-    """One record as bytes; raises `RecordError` for what a record cannot hold, such as a path of more than 65535 bytes."""
+    """Return a record as bytes; raises `RecordError` if it does not fit, as a path above 65535 bytes."""
     path, kind, size, mtime_ns, mode, device, inode, links, ctime_ns, link, offline, allocated, attributes = (
         record
     )
@@ -169,7 +169,7 @@ def pack_record(record: Record) -> bytes:
 
 
 def unpack_records(packed: bytes) -> Iterator[Record]:
-    """The records of one message; raises `RecordError`."""
+    """Yield the records of one message; raises `RecordError`."""
     position = 0
     end = len(packed)
     size = _RECORD.size
@@ -214,7 +214,7 @@ def unpack_records(packed: bytes) -> Iterator[Record]:
 
 Problem = List[Union[str, bool]]
 
-# The same as in hibali/system_errors.py, which says in words what they mean.
+# The same codes as in hibali/system_errors.py, which has their messages.
 _CODES = {
     errno.ENOENT: "vanished",
     errno.ENOSPC: "no-space",
@@ -258,11 +258,11 @@ _CODES = {
 }
 
 
-FAILED = "agent-failed"  # a bug: an exception that nothing expected
+FAILED = "agent-failed"  # a bug: an unexpected exception
 
 
 class RefusedError(Exception):
-    """Something there is not as it must be, and nothing was changed; `code` is a stable word."""
+    """The target is not as required, and nothing was changed; `code` is stable."""
 
     def __init__(self, code: str, message: str) -> None:
         super(RefusedError, self).__init__(message)
@@ -270,25 +270,25 @@ class RefusedError(Exception):
 
 
 class ChangedError(Exception):
-    """The source is not what was listed."""
+    """The source has changed since the listing."""
 
 
 class LandingError(Exception):
-    """The client broke the protocol of landing: data for what was not planned, or sizes that do not add up."""
+    """The client broke the protocol: data that was not planned, or inconsistent sizes."""
 
 
 def code_of(number: int) -> str:
-    """A stable word for an errno(3)."""
+    """Return a stable code for an errno(3)."""
     return _CODES.get(number, "errno-{}".format(errno.errorcode.get(number, str(number)).lower()))
 
 
 def words_of(number: int) -> str:
-    """What the system says of an errno that has no code of its own; of all others the client has words."""
+    """Return the system's message for an errno without a code of its own; the client has the others."""
     return "" if number in _CODES else os.strerror(number)
 
 
 def failure_of(problem: BaseException) -> str:
-    """What is known of a bug: the exception, and the line of ours that raised it."""
+    """Describe a bug: the exception, and our line that raised it."""
     step = problem.__traceback__
     place = ""
     while step is not None:
@@ -299,7 +299,7 @@ def failure_of(problem: BaseException) -> str:
 
 
 def problem_of(problem: Exception) -> Problem:
-    """[code, message, again] for an exception of the reading or landing side."""
+    """Return [code, message, again] for an exception of the reading or receiving side."""
     if isinstance(problem, OSError) and problem.errno:
         return [
             code_of(problem.errno),
@@ -310,7 +310,7 @@ def problem_of(problem: Exception) -> Problem:
         return [problem.code, str(problem), False]
     if isinstance(problem, ChangedError):
         return ["source-changed", str(problem), False]
-    if type(problem).__name__ == "UnsafeNameError":  # beneath.py stands on this module
+    if type(problem).__name__ == "UnsafeNameError":  # safe_path.py imports this module
         return ["unsafe-name", "the name climbs or is empty", False]
     return ["failed", str(problem), False]
 
@@ -319,20 +319,20 @@ OWN_FOLDER = b".hibali"
 PACKS = b"packs"  # in that folder, the indexes of a place whose files are packed
 OWN = (b"lock", b"journal", b"begun", b"manifest.jsonl")
 
-# What somebody who takes or breaks a lock, or writes a journal, has beside it for a moment.
+# Temporary files beside a lock or a journal while it is taken, replaced or written.
 _LOCK_PART = re.compile(rb"\A(?:lock|broken|journal|begun)\.[0-9a-f]{32}\Z")
 _PARTIAL = re.compile(rb"\A\.hibali-([0-9a-f]{16})([0-9a-f]{16})\Z")
 
 
 def is_lock_part(name: bytes) -> bool:
-    """Whether a name in `.hibali` is of somebody taking a lock or writing a journal, or left by one who was killed at it."""
+    """Return whether a name in `.hibali` is a temporary file of a lock or journal, in use or left over."""
     return _LOCK_PART.match(name) is not None
 
 
 def partial_name(seed: bytes, path: bytes) -> bytes:
-    """The partial name for `path` under an operation's secret seed.
+    """Return the partial name for `path` under an operation's secret seed.
 
-    Its second half authenticates the first, so that whoever holds the seed knows every partial of this
+    Its second half authenticates the first, so that the seed identifies every partial file of this
     operation without a journal line for each.
     """
     nonce = hmac.new(seed, b"path:" + path, hashlib.sha256).hexdigest()[:16].encode("ascii")
@@ -340,12 +340,12 @@ def partial_name(seed: bytes, path: bytes) -> bytes:
 
 
 def has_partial_shape(name: bytes) -> bool:
-    """Whether a user could mistake this name for one of ours."""
+    """Return whether a name has the shape of a partial name."""
     return _PARTIAL.match(name) is not None
 
 
 def is_partial_of(seed: bytes, name: bytes) -> bool:
-    """Whether this very seed made the name."""
+    """Return whether a name was made with this seed."""
     found = _PARTIAL.match(name)
     return found is not None and hmac.compare_digest(found.group(2), _seal(seed, found.group(1)))
 
@@ -355,26 +355,26 @@ def _seal(seed: bytes, nonce: bytes) -> bytes:
 
 
 class MismatchError(Exception):
-    """What is there is not what the source hashed; bytes up to `good` were found to be right."""
+    """The content differs from what the source hashed; bytes up to `good` are correct."""
 
     def __init__(self, message: str, good: int = 0) -> None:
         super(MismatchError, self).__init__(message)
         self.good = good
 
 
-BULK_BYTES = 256 * 1024  # below this fresh memory is cheaper than looking after it
+BULK_BYTES = 256 * 1024  # below this, new memory is cheaper than reuse
 _ROUND_BYTES = 4 * 1024 * 1024
 _KEPT = 10
 
 
 class Buffers(object):
-    """Hands buffers out and takes them back; threads may share one."""
+    """A pool of reusable buffers, shared by threads."""
 
     def __init__(self) -> None:
         self._free: Deque[bytearray] = deque()
 
     def take(self, length: int) -> Union[bytearray, memoryview]:
-        """So many bytes, whatever they hold."""
+        """Return an uninitialised buffer of `length` bytes."""
         if length < BULK_BYTES:
             return bytearray(length)
         try:
@@ -386,27 +386,27 @@ class Buffers(object):
         return memoryview(found)[:length]
 
     def give(self, body: Union[bytes, bytearray, memoryview]) -> None:
-        """Nobody looks at it any more; what was not taken from here is left alone."""
+        """Return an unused buffer to the pool; a buffer from elsewhere is ignored."""
         if isinstance(body, memoryview) and isinstance(body.obj, bytearray) and len(self._free) < _KEPT:
             self._free.append(body.obj)
 
 
-SILENCE_SECONDS = 90  # without a frame for this long the client is taken for dead
+SILENCE_SECONDS = 90  # without a frame for this long the client counts as dead
 _QUEUE_BYTES = 32 * 1024 * 1024
 
 
 class Outlet(object):
-    """Where what was read goes."""
+    """A destination for the data that was read."""
 
     buffers: Buffers
 
     def send(self, kind: bytes, header: Dict[str, Any], body: Body = b"") -> None:
-        """One frame; whoever takes it that is gone is an OSError."""
+        """Send one frame; raises OSError if the receiver is gone."""
         raise NotImplementedError
 
 
 class Channel(Outlet):
-    """Takes standard input and output for the protocol; whatever else prints goes to standard error."""
+    """The protocol on standard input and output; other output goes to standard error."""
 
     def __init__(self) -> None:
         self._in = os.fdopen(os.dup(0), "rb", 0)
@@ -421,23 +421,23 @@ class Channel(Outlet):
         self._held = 0
         self._room = threading.Condition()
         self.failure = ""
-        self.gone = threading.Event()  # the client is: whatever takes long may stop
+        self.gone = threading.Event()  # the client is gone: long work may stop
         thread = threading.Thread(target=self._receive, name="receive", daemon=True)
         thread.start()
 
     def greet(self, nonce: str, header: Dict[str, Any]) -> None:
-        """The nonce ends whatever the start-up files printed; then the first frame."""
+        """Send the nonce, which ends any output of start-up files, then the first frame."""
         with self._lock:
             self._out.write(nonce.encode("ascii"))
             write_frame(self._out, REPLY, header)
 
     def send(self, kind: bytes, header: Dict[str, Any], body: Body = b"") -> None:
-        """One frame; a client that is gone ends this process's work by an OSError."""
+        """Send one frame; raises OSError if the client is gone."""
         with self._lock:
             write_frame(self._out, kind, header, body)
 
     def next(self) -> Optional[Frame]:
-        """The next frame that is not a heartbeat, or None when the client is gone."""
+        """Return the next frame that is not a heartbeat, or None when the client is gone."""
         with self._room:
             while not self._queue:
                 self._room.wait()
@@ -461,7 +461,7 @@ class Channel(Outlet):
                     self._put(frame)
         except (OSError, FrameError) as problem:
             self.failure = str(problem)
-        except Exception as problem:  # noqa: BLE001  # whatever it is, the main thread must wake and end
+        except Exception as problem:  # noqa: BLE001  # the main thread must wake and end in any case
             sys.stderr.write("hibali agent: {}\n".format(problem))
         self.gone.set()
         self._put(None)

@@ -18,11 +18,11 @@ _ZEROS = bytes(_BLOCK)
 
 
 class ZerosError(ValueError):
-    """What is said of the zeros of a piece does not add up."""
+    """The runs of zeros that a piece declares are inconsistent."""
 
 
 def leave_out(header: Dict[str, Any], content: protocol.Body) -> Tuple[Dict[str, Any], protocol.Body]:
-    """The message of a piece without the blocks of it that are zeros: `runs` tells where what it holds belongs."""
+    """Return a piece's message without zero blocks: `runs` has the offsets of the remaining data."""
     view = memoryview(content)
     runs = _runs(view)
     if not view or runs == [[0, len(view)]]:  # where a piece could not be read there is none
@@ -54,9 +54,9 @@ def _is_zero(view: memoryview, start: int, stop: int) -> bool:
 def put_in(
     header: Dict[str, Any], body: protocol.Body, length: int, take: Callable[[int], protocol.Room]
 ) -> protocol.Body:
-    """The whole piece of `length` bytes, in room from `take`. Raises `ZerosError` where it cannot be that.
+    """Return the whole piece of `length` bytes, in memory from `take`. Raises `ZerosError` if invalid.
 
-    Nothing that the other end says makes it take more room than the piece that was agreed upon.
+    The other endpoint cannot make it allocate more than the agreed piece.
     """
     if "runs" not in header:
         return body
@@ -126,7 +126,7 @@ class Reader(object):
             self._channel.send(protocol.DATA, {**header, "at": at})
 
     def _hash_aside(self) -> Any:
-        """The threads that hash, made when there is something for them."""
+        """Return the hashing threads, created when first needed."""
         if self._hashers is None:
             from concurrent.futures import ThreadPoolExecutor  # start-up: only for this request
 
@@ -153,7 +153,7 @@ class Reader(object):
             self._channel.send(protocol.DATA, header)
 
     def _read_piece(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
-        """A piece from anywhere; its file's digest is asked for by itself."""
+        """Read a piece at any offset; the digest of its file is a separate request."""
         item = unit["items"][0]
         header: Dict[str, Any] = {"unit": unit["unit"], "sizes": [0], "digests": [None], "problems": {}}
         try:
@@ -227,7 +227,7 @@ class Reader(object):
 
 
 class _OpenFile(object):
-    """One source file, checked against the listing when it is opened and again when it was read."""
+    """A source file, checked against the listing when opened and again after reading."""
 
     def __init__(self, root: Root, item: Dict[str, Any]) -> None:
         self._item = item
@@ -246,7 +246,7 @@ class _OpenFile(object):
             raise ChangedError("it changed after it was listed")
 
     def read_into(self, room: memoryview) -> None:
-        """Fill the room with what comes next; fewer bytes are a change of the source."""
+        """Fill `room` with the next bytes; fewer bytes mean that the source changed."""
         done = 0
         while done < len(room):
             chunk = room[done : done + _CHUNK]  # hashed while a processor still has it at hand
@@ -262,7 +262,7 @@ class _OpenFile(object):
         return count
 
     def read_at(self, room: memoryview, offset: int) -> None:
-        """Fill the room from `offset` on, of a file that still is what was listed."""
+        """Fill `room` from `offset` on, if the file is unchanged since the listing."""
         os.lseek(self._descriptor, offset, os.SEEK_SET)
         done = 0
         while done < len(room):
@@ -270,7 +270,7 @@ class _OpenFile(object):
         self._check()
 
     def hash_whole(self) -> str:
-        """The sha256 in hexadecimal, read from the start to the end."""
+        """Return the sha256 of the whole file, in hexadecimal."""
         left = self._item["size"]
         while left:
             chunk = os.read(self._descriptor, min(_CHUNK, left))
@@ -281,7 +281,7 @@ class _OpenFile(object):
         return self.end()
 
     def end(self) -> str:
-        """The sha256 in hexadecimal, if the file is still what was listed."""
+        """Return the sha256 in hexadecimal, if the file is unchanged since the listing."""
         self._check()
         return self._hash.hexdigest()
 

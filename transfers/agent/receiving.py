@@ -17,12 +17,12 @@ from transfers.agent.protocol import Channel, LandingError, Problem, RefusedErro
 from transfers.agent.safe_path import Root, UnsafeNameError, split_path
 from transfers.agent.writing import purge, sync_files, sync_folders, write_at
 
-_AHEAD = 2  # packs written while an earlier one is made durable
+_AHEAD = 2  # packs written while an earlier one is synced
 _OPEN_PARTIALS = 16
 
 
 class Packs(object):
-    """The packs of one landing, at any of its agents: written by the caller, committed by a thread."""
+    """The packs of one transfer, at any of its agents: the caller writes them, a thread commits them."""
 
     def __init__(self, channel: Channel, root: Root, lease: Union[Lease, Borrowed], seed: bytes) -> None:
         self._channel = channel
@@ -33,12 +33,12 @@ class Packs(object):
         self._committer = Committer(self._commit_root, seed)
         self._queue: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_AHEAD)
         self._failure: Optional[Exception] = None
-        self.tells_digests = False  # of what stands there: whoever did not see the bytes compares them
+        self.tells_digests = False  # of existing files, for a client that compares them
         self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
         self._thread.start()
 
     def take_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
-        """Write a pack under partial names and hand it to the commit."""
+        """Write a pack under partial names and queue it for the commit."""
         self._raise_failure()
         outcomes = self._writer.write_pack(unit, data, body)
         self._queue.put(lambda: self._land_pack(unit["unit"], outcomes))
@@ -76,13 +76,13 @@ class Packs(object):
                 first = self._failure is None
                 self._failure = self._failure or problem
                 if first and isinstance(problem, LostLeaseError):
-                    # The client may be gone, and what is still to come is to be discarded all the same.
+                    # The client may be gone; what it still sends must be discarded in any case.
                     with contextlib.suppress(OSError):
                         self._channel.send(protocol.ERROR, {"code": "lease-lost", "message": str(problem)})
 
     @property
     def left(self) -> bool:
-        """Whether something may stay under a partial name, for the next run to remove."""
+        """Whether partial files may be left, for the next run to remove."""
         return self._failure is not None or self._writer.left or self._committer.left
 
     def _raise_failure(self) -> None:
@@ -94,7 +94,7 @@ class Packs(object):
         self._thread.join()
 
     def _end(self) -> None:
-        """Purge the folders that made room."""
+        """Remove the folders that were moved aside."""
         self._raise_failure()
         self._lease.check()
         for path in self._committer.aside:
@@ -103,7 +103,7 @@ class Packs(object):
 
 
 class Intake(Packs):
-    """At the agent that holds the lock: packs, and all large files whoever wrote their pieces."""
+    """The receiver at the agent that holds the lock: packs, and large files in pieces from any agent."""
 
     def __init__(self, channel: Channel, root: Root, lease: Union[Lease, Borrowed], seed: bytes) -> None:
         super(Intake, self).__init__(channel, root, lease, seed)
@@ -111,7 +111,7 @@ class Intake(Packs):
         self._large = LargeFiles(root, seed, self._begun)
 
     def begun_parts(self) -> List[Any]:
-        """What an earlier operation left of large files: path, size, mtime_ns, tag, how far."""
+        """Return an earlier operation's partial large files: path, size, mtime_ns, tag, bytes received."""
         return [
             [protocol.text_of(part.path), part.size, part.mtime_ns, part.tag, part.there]
             for part in self._begun.parts.values()
@@ -119,7 +119,7 @@ class Intake(Packs):
         ]
 
     def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
-        """A pack, or a piece of a large file."""
+        """Take a pack, or a piece of a large file."""
         if not unit["segment"]:
             self.take_pack(unit, data, body)
             return
@@ -129,7 +129,7 @@ class Intake(Packs):
             self._lease.check()
             self._go_on(self._large.take(unit, data, body))
         except LandingError as problem:
-            self._failure = self._failure or problem  # nothing of what such a client sends is to land
+            self._failure = self._failure or problem  # commit nothing more of this client
             raise
         except (OSError, UnsafeNameError) as problem:
             self._fail(unit["unit"], number, problem_of(problem))
@@ -137,7 +137,7 @@ class Intake(Packs):
             self._tell(unit["unit"], [])
 
     def begin(self, header: Dict[str, Any]) -> None:
-        """Ready a large file; answers when it is."""
+        """Prepare a large file, and answer when it is ready."""
         self._raise_failure()
         item = header["item"]
         try:
@@ -150,7 +150,7 @@ class Intake(Packs):
             self._tell(header["unit"], [])
 
     def place(self, header: Dict[str, Any]) -> None:
-        """A piece that another agent wrote; or a file's digest alone, or that it is given up, which are not answered."""
+        """Note a piece that another agent wrote. A digest alone or an abandoned file gets no answer."""
         self._raise_failure()
         if header.get("given_up"):
             self._large.give_up(header["number"])
@@ -167,7 +167,7 @@ class Intake(Packs):
             self._queue.put(lambda: self._land_large(whole))
 
     def _land_large(self, large: Large) -> None:
-        """Where anything failed before it is left as it is, to be gone on with."""
+        """Commit a large file; after an earlier failure keep it as it is, to be resumed."""
         self._raise_failure()
         outcome = self._large.finish(large)
         answers = self._commit([outcome])
@@ -176,25 +176,25 @@ class Intake(Packs):
         self._tell(None, answers)
 
     def _fail(self, unit: int, number: int, problem: Problem, begun: bool = True) -> None:  # noqa: FBT001, FBT002  # Python 3.6 style
-        """Tell it once, however many of its pieces are still under way."""
+        """Report a failed file once, however many of its pieces are still in flight."""
         told = self._large.give_up(number) if begun else True
         answers = [{"number": number, "problem": problem}] if told else []
         self._tell(unit, answers)
 
     @property
     def left(self) -> bool:
-        """See Packs. What is to be gone on with is in its journal, and not meant."""
+        """Whether partial files may be left, except the journaled ones that can be resumed."""
         return super(Intake, self).left or self._large.left
 
     def finish(self) -> None:
-        """Wait for the last commit and leave nothing but what is to be gone on with."""
+        """Wait for the last commit and leave only what can be resumed."""
         self._join()
         self._large.close()
         self._begun.close()
         self._end()
 
     def abandon(self) -> None:
-        """The client is gone: what is complete may land, what is begun stays for the next time."""
+        """Finish after the client has gone: commit complete files, keep partial ones to be resumed."""
         self._join()
         self._large.close()
         self._begun.close()
@@ -202,7 +202,7 @@ class Intake(Packs):
 
 
 class ChannelReceiver(Packs):
-    """At an agent of another line: packs of its own, and pieces of files that the lock's holder looks after."""
+    """The receiver of a further channel: its packs, and pieces of files that the lock's holder commits."""
 
     def __init__(self, channel: Channel, root: Root, lease: Borrowed, seed: bytes) -> None:
         super(ChannelReceiver, self).__init__(channel, root, lease, seed)
@@ -210,7 +210,7 @@ class ChannelReceiver(Packs):
         self._open: Dict[int, int] = {}
 
     def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
-        """A pack, or a piece of a large file."""
+        """Take a pack, or a piece of a large file."""
         if not unit["segment"]:
             self.take_pack(unit, data, body)
             return
@@ -245,7 +245,7 @@ class ChannelReceiver(Packs):
         self._end()
 
     def abandon(self) -> None:
-        """The client is gone: packs that are complete may land."""
+        """Finish after the client has gone: commit complete packs."""
         self._join()
         self._close_partials()
         self._commit_root.close()
@@ -254,11 +254,11 @@ class ChannelReceiver(Packs):
 Answer = Tuple[Dict[str, Any], protocol.Body]
 
 _MOST_OPEN = 500  # some hosts let a process open no more than 1024 files
-_MOST_BYTES = 32 * 1024 * 1024  # of one answer
+_MOST_BYTES = 32 * 1024 * 1024  # in one answer
 
 
 def absolute_path(text: str) -> bytes:
-    """The bytes of a path that the client named; raises OSError for one that is not absolute."""
+    """Return a path named by the client as bytes; raises OSError unless it is absolute."""
     path = protocol.bytes_of(text)
     if not path.startswith(b"/") or b"\0" in path:
         raise OSError(errno.EINVAL, "not an absolute path")
@@ -266,9 +266,9 @@ def absolute_path(text: str) -> bytes:
 
 
 def put_all(header: Dict[str, Any]) -> Answer:
-    """Make `folders` (0700, those above come before), then write `files`, each a path, its content and whether it is executable.
+    """Create `folders` (0700, parents first), then write `files`: path, content, executable or not.
 
-    Each file is private, and whole or not there; all is durable before the answer.
+    Each file is private and appears complete or not at all; all are durable before the answer.
     """
     folders = [absolute_path(text) for text in header["folders"]]
     for folder in folders:
@@ -291,7 +291,7 @@ def _make_folder(path: bytes) -> None:
 
 
 def _put_some(files: List[Tuple[bytes, str, bool]]) -> None:
-    """Under partial names first, which are gone again where anything fails."""
+    """Write partial files, then rename them; after a failure remove the partial files."""
     begun: List[Tuple[int, bytes, bytes]] = []
     try:
         for path, content, executable in files:
@@ -319,7 +319,7 @@ def _put_some(files: List[Tuple[bytes, str, bool]]) -> None:
 
 
 def sync_folder(path: bytes) -> None:
-    """Make what was renamed into a folder durable, where its filesystem can."""
+    """Sync a folder so that renames in it are durable, if its filesystem can."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -331,9 +331,9 @@ def sync_folder(path: bytes) -> None:
 
 
 def get_all(header: Dict[str, Any]) -> Answer:
-    """The first `maximum` bytes of each regular file, one behind the other, and how many of each; -1 where there is none.
+    """Return the first `maximum` bytes of each regular file, concatenated, and each length; -1 for none.
 
-    What is no regular file, or cannot be read, is none: one of many is not to keep the others from being told.
+    A file that cannot be read or is not regular counts as none, so that the others are still returned.
     """
     content = bytearray()
     sizes: List[int] = []
@@ -351,7 +351,7 @@ def _read(path: bytes, maximum: int) -> Optional[bytes]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as problem:
         if problem.errno in (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE):
-            raise  # it may be there all the same
+            raise  # it may exist all the same
         return None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -372,14 +372,14 @@ _CANNOT_LINK = (*_CANNOT, errno.EEXIST, errno.ENOENT, errno.EPERM)  # ENOENT whe
 
 
 def store_whole(root: Root, path: bytes, content: protocol.Body, mtime_ns: int, executable: bool) -> bool:  # noqa: FBT001  # Python 3.6 style
-    """Store `content` under the new name `path`; False, and nothing done, where that takes the locked way.
+    """Store `content` as a new file; return False, with nothing changed, if that needs the lock.
 
     Args:
-        root: the folder that `path` is below; missing folders are made.
+        root: the folder that contains `path`; missing folders are created.
         path: relative to it.
         content: the whole file.
-        mtime_ns: its time of modification, in nanoseconds.
-        executable: whether the execute bits are set that the umask leaves.
+        mtime_ns: its modification time, in nanoseconds.
+        executable: whether to set the execute bits that the umask allows.
 
     Raises:
         OSError, UnsafeNameError, RefusedError: as for any other file.
@@ -419,7 +419,7 @@ def store_whole(root: Root, path: bytes, content: protocol.Body, mtime_ns: int, 
 
 
 def fetch_whole(root: Root, path: bytes, maximum: int) -> bytes:
-    """The content of a regular file, or its first `maximum` + 1 bytes; raises OSError, UnsafeNameError."""
+    """Return at most `maximum` + 1 bytes of a regular file; raises OSError, UnsafeNameError."""
     root.forget_all()
     descriptor = root.open_file(path)
     with os.fdopen(descriptor, "rb") as stream:
@@ -427,7 +427,7 @@ def fetch_whole(root: Root, path: bytes, maximum: int) -> bytes:
 
 
 def _folders_above(path: bytes) -> List[bytes]:
-    """The folder of `path` and those above it up to the root."""
+    """Return the folder of `path` and its parents up to the root."""
     folders = []
     while path:
         path = path.rpartition(b"/")[0]

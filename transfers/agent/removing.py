@@ -13,14 +13,14 @@ from transfers.agent.writing import purge, set_attributes, sync_files
 
 
 def has_changed(found: Record, item: Dict[str, Any]) -> bool:
-    """Whether a name is no longer what was listed: kind, and for files size and mtime."""
+    """Return whether a name differs from the listing: kind, and for files size and mtime."""
     if found.kind.decode("ascii") != item["kind"]:
         return True
     return item["kind"] == "f" and (found.size, found.mtime_ns) != (item["size"], item["mtime_ns"])
 
 
 def remove_item(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
-    """Remove one name if it still is what was listed (kind, and for files size and mtime); absent is done already."""
+    """Remove a name if kind, and for files size and mtime, match the listing; absent is done."""
     path = item["path"]
     try:
         found = root.lstat(path)
@@ -46,9 +46,9 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EI
 
 
 def open_backup(root: Root, path: bytes, into: bytes, roots: Roots) -> Root:
-    """The backup folder at an absolute path, made where it is missing. Raises `RefusedError`, OSError.
+    """Open the backup folder at an absolute path, creating it if absent. Raises `RefusedError`, OSError.
 
-    It has to be on the root's filesystem, neither in the root at `path` nor around it.
+    It must be on the root's filesystem, neither inside the root at `path` nor around it.
     """
     real, own = os.path.realpath(into) + b"/", os.path.realpath(path) + b"/"
     if real.startswith(own) or own.startswith(real):
@@ -65,10 +65,10 @@ def open_backup(root: Root, path: bytes, into: bytes, roots: Roots) -> Root:
 
 
 def keep_item(root: Root, backup: Root, item: Dict[str, Any]) -> Optional[Problem]:
-    """Give the file a second name in the backup, if it still is what was listed; absent is done already.
+    """Link a file into the backup if it is unchanged since the listing; absent is done.
 
-    The first name goes when something is renamed over it, so that it is never missing. Where there are no hard links
-    the file itself is moved. Another file that is kept there already is never replaced.
+    A later rename replaces the first name, so that it is never missing. Without hard links the file
+    itself is moved. An existing other file in the backup is never replaced.
     """
     path = item["path"]
     try:
@@ -100,7 +100,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def adjust_items(root: Root, items: List[Dict[str, Any]]) -> Dict[int, Problem]:
-    """Adjust them in their order and make that durable; what went wrong, by position."""
+    """Adjust items in order and make the changes durable; return problems by position."""
     problems: Dict[int, Problem] = {}
     descriptors: Dict[int, int] = {}
     try:
@@ -121,7 +121,7 @@ def adjust_items(root: Root, items: List[Dict[str, Any]]) -> Dict[int, Problem]:
 
 
 def _adjust(root: Root, item: Dict[str, Any]) -> Optional[int]:
-    """An open descriptor of what was changed, None where nothing had to be."""
+    """Return an open descriptor of what was changed, None if nothing was."""
     path = item["path"]
     found = root.lstat(path)
     if found is None:
@@ -156,15 +156,15 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def check_itself(root: Root, where: bytes) -> None:
-    """Raise `RefusedError` where the path `where` is a symlink to the root, or leads to something else by now."""
+    """Raise `RefusedError` if the path `where` is a symlink to the root or no longer leads to it."""
     if not os.path.samestat(os.stat(where, follow_symlinks=False), os.fstat(root.descriptor)):
         raise RefusedError("symlink-in-the-way", "it is a symlink, or was replaced just now")
 
 
 def check_unheld(root: Root, where: bytes, places: List[bytes]) -> None:
-    """Raise `LockedError` where somebody holds a folder above the root, or one of `places` below it; the root's lock is ours.
+    """Raise `LockedError` if a folder above the root, or one of `places` below it, is locked.
 
-    A lock of another account counts for nothing: in a folder that all may write, anybody could forbid everything.
+    Locks of other accounts are ignored: in a folder that all may write, any account could block everyone.
     """
     clock = os.stat(b"lock", dir_fd=root.folder(protocol.OWN_FOLDER), follow_symlinks=False).st_mtime
     above = os.path.realpath(where)
@@ -195,7 +195,7 @@ def _check_place(path: bytes, parent: Optional[int], clock: float) -> None:
 def sweep(
     root: Root, check: Callable[[], None], partials: List[bytes], places: List[bytes]
 ) -> List[Tuple[bytes, Problem]]:
-    """Remove what interrupted operations left in part, and what is kept at places below; what could not be."""
+    """Remove partial files, and hibali's folders at places below; return what could not be removed."""
     for partial in [*partials, *(part.partial for part in journal.read_begun(root))]:
         check()
         with contextlib.suppress(OSError, UnsafeNameError):  # then its folder is not empty, and that is told
@@ -210,7 +210,7 @@ def sweep(
 
 
 def _clear_place(root: Root, place: bytes) -> Optional[Problem]:
-    """Remove the `.hibali` of a place below, as the holder of its lock."""
+    """Take the lock of a place below, and remove its `.hibali`."""
     own = place + b"/" + protocol.OWN_FOLDER
     try:
         found = root.lstat(own)
@@ -236,7 +236,7 @@ def _clear_place(root: Root, place: bytes) -> Optional[Problem]:
 
 
 def remove_own(root: Root) -> None:
-    """Remove all that is ours in the `.hibali` of a root, but for the lock that is held. Raises OSError."""
+    """Remove everything in a root's `.hibali` except the held lock. Raises OSError."""
     folder = root.folder(protocol.OWN_FOLDER)
     for name in protocol.OWN:
         if name != b"lock":
@@ -245,7 +245,7 @@ def remove_own(root: Root) -> None:
 
 
 def remove_root(root: Root, where: bytes) -> Optional[Problem]:
-    """Remove the folder that the root is, empty by now and never through a symlink; absent is done already."""
+    """Remove the root folder, empty by now, never through a symlink; absent is done."""
     try:
         above = os.open(os.path.dirname(where), _FOLDER_FLAGS)
     except OSError as problem:

@@ -1,7 +1,7 @@
 """Open paths without following symlinks below a root (S1), and check symlinks above it (S21).
 
-Below a configured root a symlink is followed only if it belongs to this account or to root. Every component is opened
-by descriptor, so that what is swapped meanwhile is either seen or not used.
+Below a configured root a symlink is followed only if it belongs to this account or to root. Each component is
+opened by descriptor, so that a concurrent replacement is either detected or not used.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ _KEEP_OPEN = 64
 
 
 class UnsafeNameError(Exception):
-    """The relative path is empty, absolute, climbs or holds a NUL."""
+    """The relative path is empty or absolute, or contains `.`, `..` or NUL."""
 
 
 def split_path(path: bytes) -> List[bytes]:
-    """The components of a safe relative path; raises `UnsafeNameError`."""
+    """Return the components of a safe relative path; raises `UnsafeNameError`."""
     parts = path.split(b"/")
     if b"\0" in path or any(part in (b"", b".", b"..") for part in parts):
         raise UnsafeNameError("unsafe name")
@@ -34,7 +34,7 @@ _KINDS = {stat.S_IFREG: IS_FILE, stat.S_IFDIR: IS_FOLDER, stat.S_IFLNK: IS_LINK}
 
 
 def record_of(path: bytes, found: os.stat_result, link: bytes = b"") -> Record:
-    """What stat told, as a record."""
+    """Return a stat result as a record."""
     mode = found.st_mode
     kind = _KINDS.get(mode & 0o170000, IS_SPECIAL)
     size, blocks = (found.st_size if kind == IS_FILE else 0), found.st_blocks
@@ -52,7 +52,7 @@ def record_of(path: bytes, found: os.stat_result, link: bytes = b"") -> Record:
             found.st_nlink & 0xFFFFFFFF,
             found.st_ctime_ns,
             link,
-            # A large file without blocks has its bytes elsewhere (tape), or is one hole.
+            # A large file without blocks is on tape, or is one hole.
             int(blocks == 0 and size > 4096),
             blocks * 512,
             b"",
@@ -61,26 +61,26 @@ def record_of(path: bytes, found: os.stat_result, link: bytes = b"") -> Record:
 
 
 class Root(object):
-    """One folder that everything else is opened below; parents stay open for a while. One thread's own."""
+    """A folder below which paths are opened; caches open parents. Used by one thread only."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._open: OrderedDict[bytes, int] = OrderedDict()
 
     def clone(self) -> "Root":
-        """The same folder for another thread."""
+        """Return the same folder for another thread."""
         return Root(os.dup(self.descriptor))
 
     def parent(self, path: bytes, make: bool = False) -> int:  # noqa: FBT001, FBT002  # Python 3.6 style
-        """A descriptor of the folder that holds `path`, owned by this root; raises OSError, `UnsafeNameError`.
+        """Return a descriptor of the folder of `path`, owned by this root; raises OSError, `UnsafeNameError`.
 
-        With `make`, missing folders above it are made with the site's umask.
+        With `make`, missing folders are created with the site's umask.
         """
         parts = split_path(path)
         return self._folder(parts[:-1], make)
 
     def folder(self, path: bytes) -> int:
-        """A descriptor of the folder at `path` (b"" is the root itself), owned by this root."""
+        """Return a descriptor of the folder at `path` (b"" is the root itself), owned by this root."""
         known = self._open.get(path)
         if known is not None:
             self._open.move_to_end(path)
@@ -110,23 +110,23 @@ class Root(object):
 
     def _keep(self, key: bytes, descriptor: int) -> None:
         self._open[key] = descriptor
-        # The newest are the parents of the one in hand: only older ones may go.
+        # The newest are parents of the folder in use: only older ones may be closed.
         while len(self._open) > _KEEP_OPEN + key.count(b"/"):
             os.close(self._open.popitem(last=False)[1])
 
     def forget(self, path: bytes) -> None:
-        """Close what is open at or below `path`, because it is about to move or go."""
+        """Close all folders at or below `path`, because it will be moved or removed."""
         for key in [key for key in self._open if key == path or key.startswith(path + b"/")]:
             os.close(self._open.pop(key))
 
     def forget_all(self) -> None:
-        """Close every folder below the root: others may have put new ones in their places."""
+        """Close every folder below the root: other processes may have replaced them."""
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()
 
     def lstat(self, path: bytes) -> Optional[Record]:
-        """What stands at `path` without following it; None when absent or when a parent is not a folder."""
+        """Return the record of `path` without following it; None if absent or a parent is not a folder."""
         try:
             if not path:
                 return record_of(b"", os.fstat(self.descriptor))
@@ -141,7 +141,7 @@ class Root(object):
         return record_of(path, found, link)
 
     def open_file(self, path: bytes) -> int:
-        """A descriptor for reading a regular file; never waits for a FIFO; raises OSError."""
+        """Return a descriptor for reading a regular file; never waits for a FIFO; raises OSError."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path.rpartition(b"/")[2], flags, dir_fd=self.parent(path))
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -150,7 +150,7 @@ class Root(object):
         return descriptor
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all descriptors."""
         self.forget_all()
         if self.descriptor >= 0:
             os.close(self.descriptor)
@@ -162,7 +162,7 @@ _FOLDER_PATH = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST_LINKS = 40
 _Identity = Tuple[int, int]
 
-# The requests of one path each that act on what is found there, and the fields that name it.
+# Requests that act on the single path that they name, and the fields that contain it.
 _PATHS = {
     "stat": ("path",),
     "is_private": ("path",),
@@ -174,14 +174,14 @@ _PATHS = {
     "digest_path": ("path",),
     "run_once": ("marker",),
 }
-_FOLLOWING = frozenset(("stat", "is_private", "digest_path"))  # those that follow the last component, too
+_FOLLOWING = frozenset(("stat", "is_private", "digest_path"))  # requests that follow the last component, too
 
 
 class OpenedFolder(object):
-    """A folder that was reached: its open `descriptor`, and how it was reached.
+    """An open folder: its `descriptor`, and how it was reached.
 
-    `inside` is False where it is outside of the innermost configured root that its path names. `foreign` tells of
-    a symlink of another account that was followed, which happens only to paths below no root.
+    `inside` is False if it is outside of the innermost configured root that its path names. `foreign` is the
+    error for a followed symlink of another account, which is possible only for paths below no root.
     """
 
     def __init__(self, descriptor: int, inside: bool, foreign: Optional[RefusedError]) -> None:  # noqa: FBT001
@@ -223,7 +223,7 @@ class Roots(object):
             os.close(walk.descriptor)
 
     def check(self, path: bytes) -> None:
-        """Raise `RefusedError` where a path leads through a symlink of another account below a root; absent is fine."""
+        """Raise `RefusedError` for a symlink of another account on the path below a root; absent is fine."""
         if any(_is_below(path, root) for root in self._paths):
             try:
                 os.close(self.open(path).descriptor)
@@ -232,7 +232,7 @@ class Roots(object):
                     raise
 
     def check_request(self, word: str, header: Dict[str, Any]) -> None:
-        """Raise `RefusedError` where a request names something behind a symlink of another account."""
+        """Raise `RefusedError` if a request's path leads through a symlink of another account."""
         paths = [protocol.bytes_of(header[key]) for key in _PATHS.get(word, ())]
         whole = paths if word in _FOLLOWING else []
         if word == "put_all":
@@ -246,14 +246,14 @@ class Roots(object):
 
 
 def leaves_root_error(path: bytes) -> RefusedError:
-    """The error for a path that leads out of the configured root that it names."""
+    """Return the error for a path that leads out of the configured root that it names."""
     words = "symlinks in this path lead out of the configured root"
     real = os.path.realpath(path).decode("utf-8", "replace") if path else ""
     return RefusedError("leaves-root", "{}, to {!r}".format(words, real) if real else words)
 
 
 class _Walk(object):
-    """A descriptor that moves from folder to folder; `trail` are those on the way, as far as they are known."""
+    """A descriptor that moves from folder to folder; `trail` has the known folders on the way."""
 
     def __init__(self, descriptor: int, guarded: bool) -> None:  # noqa: FBT001
         self._guarded = guarded
@@ -263,7 +263,7 @@ class _Walk(object):
         self.foreign: Optional[RefusedError] = None
 
     def follow(self, names: List[bytes], make: bool) -> None:  # noqa: FBT001
-        """Go down these names, and through the symlinks among them."""
+        """Descend through these names, following the symlinks among them."""
         coming = [(name, make) for name in reversed(names)]
         while coming:
             name, makes = coming.pop()
@@ -278,7 +278,7 @@ class _Walk(object):
             coming += [(one, False) for one in reversed(_names(target))]
 
     def _enter(self, name: bytes, make: bool) -> Optional[bytes]:  # noqa: FBT001
-        """Open a folder of that name; returns where a symlink leads instead."""
+        """Open a folder of that name; return the target instead if it is a symlink."""
         try:
             found = self._open(name)
         except FileNotFoundError:
@@ -307,7 +307,7 @@ class _Walk(object):
 
     def _open(self, name: bytes) -> int:
         try:
-            # Read access makes an automounter mount what belongs here; O_PATH alone does not.
+            # Read access makes an automounter mount the filesystem; O_PATH alone does not.
             return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self.descriptor)
         except OSError as problem:
             if problem.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EACCES):
@@ -324,7 +324,7 @@ class _Walk(object):
         self._move(os.open(b"..", _FOLDER_PATH, dir_fd=self.descriptor))
         found = _identity(self.descriptor)
         del self.trail[-1:]
-        if self.trail[-1:] != [found]:  # above where we began, or a folder was moved meanwhile
+        if self.trail[-1:] != [found]:  # above the start, or a folder was moved meanwhile
             self.trail = [found]
 
     def _restart(self) -> None:
@@ -346,7 +346,7 @@ def _foreign_link(name: bytes, owner: int, target: bytes) -> RefusedError:
 def _open_start(path: bytes) -> int:
     try:
         return os.open(path, _FOLDER)
-    except PermissionError:  # who may not list it may still go through it
+    except PermissionError:  # a folder without read permission may still be entered
         return os.open(path, _FOLDER_PATH)
 
 
@@ -360,5 +360,5 @@ def _names(path: bytes) -> List[bytes]:
 
 
 def _is_below(path: bytes, root: bytes) -> bool:
-    """Whether a path is a root, or below it, as they are written."""
+    """Return whether a path is a root or below it, by its text."""
     return path == root or path.startswith(root.rstrip(b"/") + b"/")

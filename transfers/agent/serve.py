@@ -27,7 +27,7 @@ from transfers.agent.session import Session
 
 
 def main(nonce: str, roots: Sequence[str] = ()) -> None:
-    """Serve one client on standard input and output until it says goodbye, goes away or falls silent.
+    """Serve one client on standard input and output until it ends, disconnects or stays silent too long.
 
     `roots` are the site's configured roots, below which no symlink of another account is followed.
     """
@@ -39,11 +39,11 @@ def main(nonce: str, roots: Sequence[str] = ()) -> None:
         channel.greet(nonce, _greeting())
         _serve(channel, session)
     except OSError as problem:
-        # The client is gone: nobody is left to be told.
+        # The client is gone: no error can be reported.
         sys.stderr.write("hibali agent: {}\n".format(problem.strerror))
     finally:
         session.close()
-    # Threads that wait for a client must not keep this process.
+    # Threads that wait for a client must not keep this process running.
     os._exit(0)
 
 
@@ -61,7 +61,7 @@ def _greeting() -> Dict[str, Any]:
 
 
 def _account() -> str:
-    """What the account is called; its number where nothing has a name for it."""
+    """Return the account's name, or its number if it has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -69,7 +69,7 @@ def _account() -> str:
 
 
 def _raise_file_limit() -> None:
-    """A pack holds some hundred files open until it is durable; many sites start with 1024."""
+    """Raise the limit of open files: a pack keeps hundreds open until synced; many sites start with 1024."""
     try:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
@@ -121,7 +121,7 @@ def _do(channel: Channel, session: Session, frame: protocol.Frame) -> None:
 
 
 def _answer(channel: Channel, session: Session, frame: protocol.Frame) -> None:
-    """Do what a frame asks; every failure becomes an ERROR frame, but for a line that is gone."""
+    """Handle a frame; every failure becomes an ERROR frame, except a lost channel."""
     try:
         _do(channel, session, frame)
     except BrokenPipeError:
@@ -155,5 +155,5 @@ def _answer(channel: Channel, session: Session, frame: protocol.Frame) -> None:
         )
     except MemoryError:
         channel.send(protocol.ERROR, {"code": code_of(errno.ENOMEM), "message": words_of(errno.ENOMEM)})
-    except Exception as problem:  # noqa: BLE001  # told, so that the client does not take it for a lost line
+    except Exception as problem:  # noqa: BLE001  # reported, so that the client does not see a lost channel
         channel.send(protocol.ERROR, {"code": FAILED, "message": failure_of(problem)})

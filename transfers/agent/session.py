@@ -34,7 +34,7 @@ from transfers.agent.removing import check_itself, check_unheld, remove_item, re
 from transfers.agent.safe_path import OpenedFolder, Root, Roots, UnsafeNameError, leaves_root_error
 from transfers.agent.writing import packed_in, purge, remove_tree, sync_folders, with_attributes
 
-if TYPE_CHECKING:  # most agents need few of them: they are loaded when they are used
+if TYPE_CHECKING:  # loaded when used, because most agents need few of them
     from transfers.agent.appending import Growths, Tails
     from transfers.agent.reading import Reader
     from transfers.agent.receiving import ChannelReceiver, Intake
@@ -45,13 +45,13 @@ _HASHERS = 4
 
 
 class Session(object):
-    """The state of one connection."""
+    """The state of one connection to a client."""
 
     def __init__(self, channel: Channel, roots: Roots) -> None:
         self._channel = channel
         self.roots = roots
         self._root: Optional[Root] = None
-        self._place: Optional[OpenedFolder] = None  # how the root was reached
+        self._place: Optional[OpenedFolder] = None  # how the root's path was opened
         self._lease: Optional[Lease] = None
         self._reader: "Optional[Reader]" = None
         self._landing: "Union[Intake, ChannelReceiver, None]" = None
@@ -99,7 +99,7 @@ class Session(object):
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
-        """Memory of a client on this machine, by a descriptor it left to us: bulk bytes stay there, and are told by place."""
+        """Map a local client's memory, by a descriptor it left to us: bulk bytes are passed as offsets."""
         self._memory = mmap.mmap(header["descriptor"], header["size"])
         os.close(header["descriptor"])
         self._channel.send(protocol.END, {})
@@ -110,16 +110,16 @@ class Session(object):
         return self._root
 
     def _open(self, header: Dict[str, Any]) -> None:
-        """Open the root at an absolute path; `make` makes it and those above it.
+        """Open the root at an absolute path; `make` creates it and missing folders above it.
 
-        `confined` refuses a path that leads out of the configured root it names: something is going to be deleted there.
+        `confined` refuses a path that leads out of the configured root: the client is going to delete.
         """
         path = absolute_path(header["path"])
         place = self.roots.open(path, bool(header.get("make")))
         if header.get("confined") and not place.inside:
             os.close(place.descriptor)
             raise leaves_root_error(path)
-        if self._reader is not None:  # it reads below the root that was open
+        if self._reader is not None:  # it reads below the root that was open before
             self._reader.close()
             self._reader = None
         if self._root is not None:
@@ -128,14 +128,14 @@ class Session(object):
         self._channel.send(protocol.END, {"path": protocol.text_of(os.path.realpath(path))})
 
     def _writable_root(self) -> Root:
-        """The root, unless its path leads through a symlink that another account may point elsewhere."""
+        """Return the root; refuse a path through a symlink that another account can redirect."""
         root = self._opened()
         if self._place is not None and self._place.foreign is not None:
             raise self._place.foreign
         return root
 
     def _check_inside(self) -> None:
-        """Before anything is deleted. Raises `RefusedError`."""
+        """Check before a deletion: lease held, path in the root. Raises LostLeaseError, RefusedError."""
         self._check_lease()
         self._check_place()
 
@@ -183,9 +183,9 @@ class Session(object):
         self._channel.send(protocol.END, {**closing, "pages": packed.take()}, packed.block)
 
     def _lock(self, header: Dict[str, Any]) -> None:
-        """`back` says that this call held the lock before and lost its line: nobody else may have landed here since."""
+        """Lock the target; with `back` (lost channel, same call), refuse if others may have written since."""
         root = self._writable_root()
-        # The folder went with the lock before this one, whoever held that.
+        # Any earlier holder removed the folder together with its lock.
         root.forget(protocol.OWN_FOLDER)
         call = str(header.get("call", ""))
         try:
@@ -208,9 +208,9 @@ class Session(object):
         self._channel.send(protocol.END, {"token": self._lease.token})
 
     def _unlock(self, header: Dict[str, Any]) -> None:
-        """`clean` says that the orphans that were listed are gone, `fresh` that there was no journal before.
+        """Release the lock; `clean`: the listed orphans were removed, `fresh`: there was no journal before.
 
-        The journal goes when nothing else can be left.
+        The journal is removed if nothing else can be left.
         """
         self._end_adopting()
         if self._lease is not None:
@@ -225,7 +225,7 @@ class Session(object):
         self._channel.send(protocol.END, {})
 
     def take_unit(self, header: Dict[str, Any]) -> None:
-        """A planned unit: the source reads it and answers; the target expects its data next."""
+        """Take a planned unit: the source reads and answers it; the target expects its data next."""
         if self._relay is not None:
             self._relay.take(header)
             return
@@ -241,7 +241,7 @@ class Session(object):
         self._reader.take(header)
 
     def take_data(self, header: Dict[str, Any], body: protocol.Body) -> None:
-        """The bytes of the unit announced last."""
+        """Take the bytes of the unit announced last."""
         if self._landing is None or self._unit is None:
             raise LandingError("data that nobody planned")
         unit, self._unit = self._unit, None
@@ -256,7 +256,7 @@ class Session(object):
             self._channel.buffers.give(whole)
 
     def take_file(self, header: Dict[str, Any]) -> None:
-        """A large file is about to come in pieces."""
+        """Prepare for a large file that will arrive in pieces."""
         if self._relay is not None:
             self._relay.pass_on(protocol.FILE, header)
             return
@@ -268,7 +268,7 @@ class Session(object):
         self._landing.begin(header)
 
     def take_placed(self, header: Dict[str, Any]) -> None:
-        """A piece of a large file lies where another agent wrote it, its digest is known, or it is given up."""
+        """Note that another agent wrote a piece of a large file, or its digest, or that it is abandoned."""
         if self._relay is not None:
             self._relay.pass_on(protocol.PLACED, header)
             return
@@ -279,11 +279,11 @@ class Session(object):
         self._landing.place(header)
 
     def _land(self, header: Dict[str, Any]) -> None:
-        """Land under our own lease, or, by its `token`, under that of another agent of the same client."""
+        """Start receiving under our own lease, or by `token` under another agent's of the same client."""
         from transfers.agent.receiving import Intake  # start-up: only for this request
 
-        self._end_adopting()  # it has a journal open that the landing writes anew
-        # What earlier listings and landings had open may have been moved aside since.
+        self._end_adopting()  # its open journal is rewritten by the receiver
+        # Folders opened for earlier listings or transfers may have been renamed since.
         root = self._opened()
         root.forget_all()
         token = header.get("token")
@@ -302,7 +302,7 @@ class Session(object):
         self._channel.send(protocol.REPLY, told)
 
     def _join(self, header: Dict[str, Any]) -> None:
-        """Land beside the agent that holds the lock, with what that one gave out."""
+        """Start receiving beside the agent that holds the lock, with the ticket that it issued."""
         from transfers.agent.receiving import ChannelReceiver  # start-up: only for this request
 
         ticket = header["ticket"]
@@ -313,7 +313,7 @@ class Session(object):
         self._channel.send(protocol.END, {"boot": boot_identifier()})
 
     def _end_formers(self, header: Dict[str, Any]) -> None:
-        """Agents of lost lines write nothing more; while something lands, only where that is known, as an answer to a `unit`."""
+        """End the agents of lost channels; while receiving, answer as to a `unit`, only if all have ended."""
         found = end_formers(header["formers"])
         if "unit" not in header:
             self._channel.send(protocol.END, {"found": found})
@@ -335,11 +335,11 @@ class Session(object):
         self._channel.send(protocol.END, {"left": left})
 
     def _invite(self, header: Dict[str, Any]) -> None:
-        """Somebody else is going to write these files here, each under a partial name that is told."""
+        """Create the partial files that another program will write, and reply with their names."""
         self._channel.send(protocol.END, self._adopter().invite(_unpacked(header["items"])))
 
     def _adopt(self, header: Dict[str, Any]) -> None:
-        """Somebody else has written these files, or has not: what is right gets its name."""
+        """Check the files that another program wrote, and rename those that are correct."""
         items = _unpacked(header["items"])
         for item in items:
             item["partial"] = protocol.bytes_of(item["partial"])
@@ -362,7 +362,7 @@ class Session(object):
             adopting.close()
 
     def _reach(self, header: Dict[str, Any]) -> None:
-        """Log in to another site from here, and start an agent there: what is read is to go to that one."""
+        """Log in to another site from here and start an agent there, which receives what is read here."""
         from transfers.agent.third_party import Relay, UnreachedError  # start-up: only for this request
 
         try:
@@ -376,13 +376,13 @@ class Session(object):
         self._channel.send(protocol.END, {"reached": True, "greeting": greeting})
 
     def _pass(self, header: Dict[str, Any]) -> None:
-        """A request for the agent there, which answers it."""
+        """Forward a request to the agent at the other site, which answers it."""
         if self._relay is None:
             raise LandingError("no agent was reached from here")
         self._relay.pass_on(protocol.REQUEST, header["request"])
 
     def _purge(self, header: Dict[str, Any]) -> None:
-        """Remove what earlier operations left under partial names of this target."""
+        """Remove the partial files that earlier operations left at this target."""
         root = self._opened()
         self._check_lease()
         kept = {part.partial for part in journal.read_begun(root)}
@@ -392,7 +392,7 @@ class Session(object):
         self._channel.send(protocol.END, {})
 
     def _digest(self, header: Dict[str, Any]) -> None:
-        """One REPLY an item, in the order asked; files, or the `ranges` of them, are hashed by several threads."""
+        """Send one REPLY per item, in order; several threads hash the files or their `ranges`."""
         from concurrent.futures import ThreadPoolExecutor  # start-up: only for this request
 
         from transfers.agent.reading import digest_file  # start-up: only for this request
@@ -434,7 +434,7 @@ class Session(object):
         self._channel.send(protocol.END, {"problems": problems})
 
     def _remove_tree(self, header: Dict[str, Any]) -> None:
-        """Remove what an absolute path names, and all below it; absent is done. The folder above is opened as any root is."""
+        """Remove the tree at an absolute path; an absent one is a success. Opens its folder like any root."""
         folder, name = os.path.split(absolute_path(header["path"]).rstrip(b"/"))
         if not name:
             raise OSError(errno.EINVAL, "refusing to remove /")
@@ -454,7 +454,7 @@ class Session(object):
         self._channel.send(protocol.END, {})
 
     def _vacant(self, header: Dict[str, Any]) -> None:
-        """Whether nobody is at work above the root or, as far as the listing before showed, below it."""
+        """Check that no other client works above the root or, as far as the last listing showed, below it."""
         where = protocol.bytes_of(header["where"])
         self._check_lease()
         if header["itself"]:
@@ -463,7 +463,7 @@ class Session(object):
         self._channel.send(protocol.END, {})
 
     def _sweep(self, header: Dict[str, Any]) -> None:
-        """Remove what is ours below the root, as far as the listing before showed it."""
+        """Remove hibali's own files below the root, as far as the last listing showed them."""
         del header
         self._check_inside()
         found = sweep(self._opened(), self._check_lease, self._partials, self._places)
@@ -471,7 +471,7 @@ class Session(object):
         self._channel.send(protocol.END, {"problems": problems})
 
     def _vacate(self, header: Dict[str, Any]) -> None:
-        """Remove the root itself, and give the lock back with it."""
+        """Remove the root itself, and release the lock with it."""
         self._check_inside()
         lease, self._lease = self._lease, None
         if lease is not None:
@@ -494,7 +494,7 @@ class Session(object):
         self._channel.send(protocol.END, {"problems": told})
 
     def _keep(self, header: Dict[str, Any]) -> None:
-        """Files that are to go get a second name below `into`; what is said to be kept is on disk."""
+        """Link files that will be replaced or deleted below `into`; a reported backup is on disk."""
         from transfers.agent.removing import keep_item, open_backup  # start-up: only for this request
 
         root = self._opened()
@@ -519,7 +519,7 @@ class Session(object):
         self._channel.send(protocol.END, {"problems": problems})
 
     def _tail(self, header: Dict[str, Any]) -> None:
-        """What came behind a place in a file that grows."""
+        """Send the bytes after an offset of a growing file."""
         header["path"] = protocol.bytes_of(header["path"])
         if self._tails is None:
             from transfers.agent.appending import Tails  # start-up: only for this request
@@ -528,7 +528,7 @@ class Session(object):
         self._channel.send(protocol.END, *self._tails.read(header))
 
     def append(self, header: Dict[str, Any], body: protocol.Body) -> None:
-        """Make a file longer at its end."""
+        """Append bytes to a file."""
         header["path"] = protocol.bytes_of(header["path"])
         if self._growths is None:
             from transfers.agent.appending import Growths  # start-up: only for this request
@@ -554,7 +554,7 @@ class Session(object):
         self._channel.send(protocol.END, {"digest": hashlib.sha256(content).hexdigest()}, content)
 
     def _remove_whole(self, header: Dict[str, Any]) -> None:
-        """Remove one file if it still is what was listed, without a lock: a single unlink(2) needs none."""
+        """Remove one file if it is unchanged since the listing; unlink(2) is atomic and needs no lock."""
         if header["kind"] != "f":
             raise LandingError("only files are removed without a lock")
         self._check_place()
@@ -563,7 +563,7 @@ class Session(object):
         self._channel.send(protocol.END, {"problem": remove_item(self._opened(), header)})
 
     def _check_client(self) -> None:
-        """Nobody waits for the end of a terabyte once the client is gone."""
+        """Stop long work, such as hashing a terabyte, once the client is gone."""
         if self._channel.gone.is_set():
             raise BrokenPipeError(errno.EPIPE, "the client is gone")
 
@@ -573,7 +573,7 @@ class Session(object):
         self._lease.check()
 
     def close(self) -> None:
-        """Leave nothing that is not named by the journal."""
+        """Close everything, and leave nothing that the journal does not name."""
         self._end_adopting()
         if self._relay is not None:
             self._relay.close()

@@ -36,7 +36,7 @@ _HASHERS = 4
 
 
 class ThirdPartyFiles(object):
-    """The partial files of one session that others write; they are in the journal of what was begun, so nobody purges them."""
+    """The partial files that others write for one session; journaled, so that no purge removes them."""
 
     def __init__(self, root: Root, seed: bytes, gone: threading.Event) -> None:
         self._root = root
@@ -46,7 +46,7 @@ class ThirdPartyFiles(object):
         self.left = False
 
     def invite(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
-        """Make an empty partial file for each item: where each lies, and what went wrong by position."""
+        """Create an empty partial file for each item; return their paths, and problems by position."""
         partials: List[bytes] = []
         problems: Dict[str, Problem] = {}
         for position, item in enumerate(items):
@@ -65,7 +65,7 @@ class ThirdPartyFiles(object):
         return {"partials": [protocol.text_of(partial) for partial in partials], "problems": problems}
 
     def adopt(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
-        """Hash what was written, and rename what is right; what went wrong by position. The others are gone."""
+        """Hash the files, rename the correct ones, remove the others. Return problems by position."""
         roots: queue.Queue[Root] = queue.Queue()
         for _ in range(_HASHERS):
             roots.put(self._root.clone())
@@ -98,7 +98,7 @@ class ThirdPartyFiles(object):
         return {"problems": problems}
 
     def _stage(self, root: Root, item: Dict[str, Any]) -> Staged:
-        """A file that is complete and right, open for the sync."""
+        """Stage a file that is complete and correct, open for the sync."""
         part = self._begun.parts.get(item["path"])
         if part is None or part.partial != item["partial"]:
             raise RefusedError("never-arrived", "nothing is there of it")
@@ -134,7 +134,7 @@ class ThirdPartyFiles(object):
             summed.update(chunk)
 
     def _forget(self, item: Dict[str, Any]) -> None:
-        """It has its name, or nothing of it is worth keeping."""
+        """Remove a file from the journal: it was renamed, or nothing of it is worth keeping."""
         part = self._begun.parts.get(item["path"])
         if part is None or part.partial != item["partial"]:
             return
@@ -145,12 +145,12 @@ class ThirdPartyFiles(object):
         self._begun.end(part)
 
     def close(self) -> None:
-        """Let go of the journal; safe to call twice."""
+        """Close the journal; safe to call twice."""
         self._begun.close()
 
 
 def _in_words(problem: Exception) -> Problem:
-    """What did not arrive, or arrived wrong, may succeed when it is sent again."""
+    """Return the problem of an error; a file that is missing or wrong may succeed when it is sent again."""
     found = problem_of(problem)
     return [found[0], found[1], found[2] or found[0] in ("corrupt", "never-arrived", "vanished")]
 
@@ -166,7 +166,7 @@ _Waiting = Tuple[bytes, Dict[str, Any], protocol.Body]
 
 
 class UnreachedError(Exception):
-    """No agent started there: how ssh ended, None where there is no ssh here, and the end of what it said."""
+    """No agent started at the other site: ssh's exit status (None: no ssh here) and the end of its stderr."""
 
     def __init__(self, status: Optional[int], errors: str) -> None:
         super(UnreachedError, self).__init__(errors)
@@ -175,10 +175,10 @@ class UnreachedError(Exception):
 
 
 class Relay(Outlet):
-    """One login to another site, and the agent there. The client asks as of any target; only the bytes come from here."""
+    """A login to another site and the agent there. The client sends the requests; bytes go from here."""
 
     def __init__(self, channel: Channel, root: Root, words: List[str]) -> None:
-        """Start ssh by these words. Raises `UnreachedError` where there is none."""
+        """Start ssh with these arguments. Raises `UnreachedError` if there is no ssh."""
         self._channel = channel
         self.buffers = self._lent = _Lent()
         self._reader = Reader(root, self)
@@ -187,7 +187,7 @@ class Relay(Outlet):
         self._said = bytearray()
         self._closing = False
         try:
-            # In a session of its own: it has no terminal to ask at.
+            # In its own session, so that it has no terminal for prompts.
             self._process = subprocess.Popen(
                 words,
                 stdin=subprocess.PIPE,
@@ -205,7 +205,7 @@ class Relay(Outlet):
         threading.Thread(target=self._watch, name="client", daemon=True).start()
 
     def start(self, opening: bytes, nonce: str) -> Dict[str, Any]:
-        """Send the agent its source, and return its greeting. Raises `UnreachedError`."""
+        """Send the agent its source code, and return its greeting. Raises `UnreachedError`."""
         try:
             view = memoryview(opening)
             while view:
@@ -221,7 +221,7 @@ class Relay(Outlet):
         return greeting.header
 
     def _skip_chatter(self, nonce: bytes) -> None:
-        """Byte by byte, so that no frame is swallowed."""
+        """Skip output before the nonce, byte by byte so that no frame is lost."""
         seen = bytearray()
         deadline = time.monotonic() + _START_SECONDS
         while not seen.endswith(nonce):
@@ -239,13 +239,13 @@ class Relay(Outlet):
         return UnreachedError(status, said or reason)
 
     def take(self, unit: Dict[str, Any]) -> None:
-        """Read a unit; the client is told of it, and its bytes go there."""
+        """Read a unit; send its header to the client and its bytes to the other site."""
         if not unit.get("digest"):
             self._planned[unit["unit"]] = unit
         self._reader.take(dict(unit, items=[_to_read(item) for item in unit["items"]]))
 
     def send(self, kind: bytes, header: Dict[str, Any], body: protocol.Body = b"") -> None:
-        """What the reader read: what there is to say of it to the client, all of it to the agent there."""
+        """Send what the reader read: the header to the client, everything to the other agent."""
         unit = self._planned.pop(header["unit"], None)
         self._channel.send(kind, header)
         if unit is None or (unit["segment"] and header["problems"]):
@@ -255,11 +255,11 @@ class Relay(Outlet):
         self.pass_on(kind, header, body)
 
     def pass_on(self, kind: bytes, header: Dict[str, Any], body: protocol.Body = b"") -> None:
-        """A message of the client for the agent there, behind all that went before."""
+        """Forward a client's message to the other agent, after all earlier ones."""
         self._waiting.put((kind, header, body))
 
     def _send_all(self) -> None:
-        """Runs in its own thread, so that the next unit is read meanwhile. Nobody waits for a line that is gone."""
+        """Send the queue in its own thread, so that reading continues; a lost channel blocks no thread."""
         gone = False
         while True:
             try:
@@ -270,11 +270,11 @@ class Relay(Outlet):
                 if not gone:
                     protocol.write_frame(self._out, *work)
             except (OSError, ValueError):
-                gone = True  # the thread that listens says so
+                gone = True  # the listening thread reports it
             self._lent.give_back(work[2])
 
     def _listen(self) -> None:
-        """Runs in its own thread: all that the agent there answers goes to the client."""
+        """Forward all answers of the other agent to the client; runs in its own thread."""
         reason = ""
         try:
             while True:
@@ -299,18 +299,18 @@ class Relay(Outlet):
             del self._said[:-_ERRORS]
 
     def _watch(self) -> None:
-        """Whatever waits for the line ends with the client."""
+        """End ssh when the client is gone, so that no thread waits for it."""
         self._channel.gone.wait()
         self._kill()
 
     def _kill(self) -> None:
-        """With whatever it started to get there."""
+        """Kill ssh and the processes that it started."""
         if self._process.poll() is None:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def _end(self) -> int:
-        """How ssh ended; it is ended where it does not do so by itself."""
+        """Return the exit status of ssh; end it if it does not end by itself."""
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -320,7 +320,7 @@ class Relay(Outlet):
         return self._process.returncode
 
     def close(self) -> None:
-        """The agent there ends, and so does ssh."""
+        """End the other agent and ssh."""
         self._closing = True
         try:
             self._waiting.put((protocol.REQUEST, {"do": "goodbye"}, b""), timeout=_END_SECONDS)
@@ -331,16 +331,16 @@ class Relay(Outlet):
 
 
 class _Lent(Buffers):
-    """Buffers that are in use until they were sent, however long after they were read."""
+    """Buffers that stay in use until they were sent, which may be long after the reading."""
 
     def give(self, body: Union[bytes, bytearray, memoryview]) -> None:
-        """Not yet."""
+        """Keep the buffer until it was sent."""
 
     def give_back(self, body: Union[bytes, bytearray, memoryview]) -> None:
-        """It was sent."""
+        """Free a buffer that was sent."""
         super(_Lent, self).give(body)
 
 
 def _to_read(item: Dict[str, Any]) -> Dict[str, Any]:
-    """The item as it is called here, which for a single file may be another name."""
+    """Return the item under its name here, which for a single file may be another."""
     return dict(item, path=protocol.bytes_of(item.get("read", item["path"])))

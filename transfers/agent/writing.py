@@ -12,7 +12,7 @@ from transfers.agent.safe_path import Root
 
 
 def remove_tree(parent: int, name: bytes) -> None:
-    """Remove a name and all below it by descriptors, never through a symlink; absent is done. Raises OSError."""
+    """Remove a name and all below it, never through a symlink; absent is done. Raises OSError."""
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def remove_tree(parent: int, name: bytes) -> None:
 
 
 def purge(root: Root, path: bytes) -> None:
-    """Remove something of our own: a partial file, or a folder that made room."""
+    """Remove a partial file, or a folder that was moved aside."""
     try:
         root.forget(path)
         remove_tree(root.parent(path), path.rpartition(b"/")[2])
@@ -51,7 +51,7 @@ Open = Union[int, bytes]  # a descriptor, or a path whose last component is not 
 
 
 def are_kept(folder: bytes) -> bool:
-    """Whether the filesystem at a folder keeps such attributes at all."""
+    """Return whether the filesystem of a folder stores such attributes."""
     if not hasattr(os, "getxattr"):
         return False
     try:
@@ -62,12 +62,12 @@ def are_kept(folder: bytes) -> bool:
 
 
 def read_attributes(descriptor: int, name: bytes) -> bytes:
-    """Those of a name in an open folder, in the order of their names; a link is not followed. Raises OSError, `RefusedError`."""
+    """Return the packed attributes of a name, sorted; no symlink followed. Raises OSError, `RefusedError`."""
     return _pack(_read(b"/proc/self/fd/%d/%s" % (descriptor, name)))
 
 
 def with_attributes(descriptor: int, name: bytes, record: Record) -> Record:
-    """The record of a name in an open folder, with them; only files and folders have any."""
+    """Return the record with the attributes of a name in an open folder; only files and folders have any."""
     if record.kind not in (IS_FILE, IS_FOLDER):
         return record
     return record._replace(attributes=read_attributes(descriptor, name))
@@ -102,13 +102,13 @@ def _pack(found: Dict[bytes, bytes]) -> bytes:
 
 
 def packed_in(item: Dict[str, Any]) -> Optional[bytes]:
-    """Those that an item is to have, as it came in a message; None where nobody says."""
+    """Return the attributes that a received item requests; None if it requests nothing."""
     told = item.get("attributes")
     return None if told is None else base64.b64decode(told, validate=True)
 
 
 def _unpack(packed: bytes) -> Dict[bytes, bytes]:
-    """What `_pack` was given; anything else is refused."""
+    """Decode the output of `_pack`; refuse anything else."""
     found: Dict[bytes, bytes] = {}
     position = 0
     while position < len(packed):
@@ -125,7 +125,7 @@ def _unpack(packed: bytes) -> Dict[bytes, bytes]:
 
 
 def set_attributes(descriptor: int, packed: bytes) -> None:
-    """Make an open file or folder have these and no others. Raises `RefusedError`."""
+    """Set exactly these attributes on an open file or folder. Raises `RefusedError`."""
     wanted = _unpack(packed)
     try:
         there = _read(descriptor)
@@ -141,7 +141,7 @@ def set_attributes(descriptor: int, packed: bytes) -> None:
 
 
 _THREADS = 8
-# Below this many files, syncing each costs less than writing back all that others have dirty.
+# For fewer files, syncing each is cheaper than writing back all dirty data of other processes.
 _WHOLE_FILESYSTEM_FROM = 64
 
 
@@ -151,7 +151,7 @@ def _kernel() -> Tuple[int, ...]:
 
 
 def _sync_filesystem(descriptor: int) -> Optional[int]:
-    """Write back all of the filesystem, 0 or what went wrong; None where the kernel cannot tell that."""
+    """Sync the whole filesystem; return 0 or the errno, None if the kernel does not report errors."""
     # Before Linux 5.8 syncfs(2) did not report failed writes.
     if _kernel() < (5, 8):
         return None
@@ -165,7 +165,7 @@ def _sync_filesystem(descriptor: int) -> Optional[int]:
 
 
 def sync_files(descriptors: List[int]) -> Dict[int, Problem]:
-    """Write everything back to disk; what failed, by descriptor."""
+    """Sync all files to disk; return problems by descriptor."""
     if not descriptors:
         return {}
     if len(descriptors) >= _WHOLE_FILESYSTEM_FROM:
@@ -196,36 +196,36 @@ def _sync_each(descriptors: List[int]) -> Dict[int, Problem]:
 
 
 def sync_folders(root: Root, paths: List[bytes]) -> Dict[bytes, Problem]:
-    """Make renames in these folders durable; what failed, by folder."""
+    """Make renames in these folders durable; return problems by folder."""
     failures = {}
     for path in paths:
         try:
             os.fsync(root.folder(path))
         except OSError as problem:
-            # Some filesystems cannot sync a folder and say so: then there is nothing more to ask of them.
+            # Some filesystems cannot sync a folder and report that: nothing more can be done.
             if problem.errno not in (errno.EINVAL, errno.ENOTSUP):
                 failures[path] = problem_of(problem)
     return failures
 
 
-_BLOCK = 4096  # what filesystems allocate at least (ext4, XFS, Lustre and tmpfs by default)
+_BLOCK = 4096  # smallest allocation of filesystems (ext4, XFS, Lustre and tmpfs by default)
 _ZEROS = bytes(_BLOCK)
 _CHUNK = 1024 * 1024
 
 
 def write_at(descriptor: int, item: Dict[str, Any], content: memoryview, offset: int) -> None:
-    """All of it at its place, of a sparse file without its blocks of zeros: whoever opened it sets the length. Raises OSError."""
+    """Write at an offset, but not a sparse file's zero blocks; the opener sets its length. Raises OSError."""
     if not item["sparse"]:
         write_piece(descriptor, content, offset)
         return
     for zeros, start, end in _runs(content, offset):
-        # An earlier attempt may have left something: a hole is where zeros are read, not what was never written.
+        # An earlier attempt may have left data: check that zeros are read before leaving a hole.
         if not (zeros and _is_empty(descriptor, offset + start, end - start)):
             write_piece(descriptor, content[start:end], offset + start)
 
 
 def write_piece(descriptor: int, content: memoryview, offset: int) -> None:
-    """All of it at its place. Raises OSError."""
+    """Write everything at an offset. Raises OSError."""
     while len(content):
         written = os.pwrite(descriptor, content, offset)
         content = content[written:]
@@ -233,7 +233,7 @@ def write_piece(descriptor: int, content: memoryview, offset: int) -> None:
 
 
 def _runs(content: memoryview, offset: int) -> Iterator[Tuple[bool, int, int]]:
-    """Stretches of whole zero blocks, as the file counts blocks, and of anything else: (zeros, start, end)."""
+    """Yield runs of whole zero blocks (aligned in the file) and of other data: (zeros, start, end)."""
     length = len(content)
     start = position = 0
     before = False
@@ -255,7 +255,7 @@ def _runs(content: memoryview, offset: int) -> Iterator[Tuple[bool, int, int]]:
 
 
 def _is_empty(descriptor: int, offset: int, length: int) -> bool:
-    """Whether only zeros are there, or nothing yet."""
+    """Return whether the range has only zeros or is beyond the end of the file."""
     end = offset + length
     while offset < end:
         found = os.pread(descriptor, min(_CHUNK, end - offset), offset)

@@ -28,13 +28,13 @@ class _Open:
 
 
 class Window:
-    """Units that were sent and not answered. One thread opens, any may close.
+    """Units that were sent and not answered. One thread opens, any thread may close.
 
-    An interrupted file loses what lies behind its first gap: no piece is sent further than the limit from there.
+    An interrupted file loses the pieces after its first gap: no piece is sent beyond the limit from there.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
-        """`limit` tells how many bytes may be under way by now; it is asked when a unit comes or is answered."""
+        """`limit` returns how many bytes may be in flight; called when a unit is added or answered."""
         self._limit = limit
         self.stopped = False
         self._held = 0
@@ -42,12 +42,12 @@ class Window:
         self._changed = threading.Condition()
 
     def look_again(self) -> None:
-        """The limit has changed."""
+        """Check again for room, because the limit has changed."""
         with self._changed:
             self._changed.notify_all()
 
     def open(self, number: int, size: int, *, of: int | None = None, offset: int = 0) -> bool:
-        """Wait for room for a unit, which may be a piece `of` a file at `offset`; False once stopped."""
+        """Wait for room for a unit, possibly a piece `of` a file at `offset`; return False once stopped."""
         with self._changed:
             while not self.stopped and not self.has_room(size, of, offset):
                 self._changed.wait()
@@ -58,7 +58,7 @@ class Window:
             return True
 
     def has_room(self, size: int, of: int | None, offset: int) -> bool:
-        """Whether such a unit could go now."""
+        """Return whether such a unit fits now."""
         limit = self._limit()
         if self._held and self._held + size > limit:
             return False
@@ -66,37 +66,37 @@ class Window:
         return of is None or offset + size - first <= limit or first == offset
 
     def close(self, number: int) -> None:
-        """A unit was answered."""
+        """Remove an answered unit."""
         with self._changed:
             found = self._open.pop(number, None)
             self._held -= found.size if found is not None else 0
             self._changed.notify_all()
 
     def wait_closed(self, number: int) -> bool:
-        """Wait for one unit's answer; False once stopped."""
+        """Wait for one unit's answer; return False once stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self.stopped or number not in self._open)
             return not self.stopped
 
     def wait_empty(self) -> bool:
-        """Wait for all answers; False once stopped."""
+        """Wait for all answers; return False once stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self.stopped or not self._open)
             return not self.stopped
 
     def stop(self) -> None:
-        """Wake everybody: nothing more is to be sent."""
+        """Wake all waiting threads: nothing more is to be sent."""
         with self._changed:
             self.stopped = True
             self._changed.notify_all()
 
 
-_MEMORY_SECONDS = 1.0  # older answers count for less and less
-_LEAST_SECONDS = 0.05  # answers that come in one heap are counted as one
+_MEMORY_SECONDS = 1.0  # older answers get less and less weight
+_LEAST_SECONDS = 0.05  # answers that arrive within this time are counted as one
 
 
 class Flow:
-    """What one line has under way, and the rate at which it was answered while it had something."""
+    """The bytes in flight on one channel, and the rate at which they were answered."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.held = 0  # bytes
@@ -106,13 +106,13 @@ class Flow:
         self._answered = 0
 
     def take(self, size: int) -> None:
-        """So many bytes more are under way."""
+        """Add `size` bytes in flight."""
         if not self.held:
             self._since, self._answered = self._clock(), 0
         self.held += size
 
     def give_back(self, size: int) -> None:
-        """So many of them were answered."""
+        """Subtract `size` answered bytes."""
         self.held -= size
         self._answered += size
         passed = self._clock() - self._since
@@ -125,20 +125,20 @@ class Flow:
 
 
 class Flowing(Protocol):
-    """A line."""
+    """A channel with a measured rate."""
 
     @property
     def flow(self) -> Flow:
-        """How it goes."""
+        """The bytes in flight and the rate."""
 
 
 _Line = TypeVar("_Line", bound=Flowing)
 
 
 def first_through(lines: Iterable[_Line], size: int) -> _Line:
-    """The line that would have carried `size` bytes more before any other; a new one is held for as fast as the fastest.
+    """Return the channel that would finish `size` more bytes first; a new one counts as fast as the fastest.
 
-    Eight connections share a link unevenly, and a file is through when the slowest of them has brought its last piece.
+    Connections share a link unevenly, and a file is complete only when the slowest has sent its last piece.
     """
     choices = list(lines)
     fastest = max(line.flow.rate for line in choices) or 1.0
@@ -149,10 +149,10 @@ _Answer = TypeVar("_Answer")
 
 
 class Jobs(Generic[_Answer]):
-    """One run: `feed` submits from a thread of its own, jobs `report` answers, whoever called `run` takes them. Used once."""
+    """One run: `feed` submits in its own thread, jobs `report`, `run` yields the answers. Used once."""
 
     def __init__(self, pool: Executor, *, at_once: int, most_bytes: int) -> None:
-        """At most so many jobs are under way, and at most `most_bytes` of what they hold, or one job's."""
+        """Limit the jobs to `at_once`, and the bytes that they hold to `most_bytes` or to one job's."""
         self._pool = pool
         self._at_once = at_once
         self._most_bytes = most_bytes
@@ -163,7 +163,7 @@ class Jobs(Generic[_Answer]):
         self.stopped = False
 
     def run(self, feed: Callable[[], None]) -> Generator[_Answer, None, None]:
-        """The answers; it ends once all jobs have. Closing it stops the feeding and waits for what is under way."""
+        """Yield the answers until all jobs end. Closing it stops the feeding and waits for running jobs."""
         feeder = threading.Thread(target=self._feed, args=(feed,), name="feed", daemon=True)
         feeder.start()
         try:
@@ -188,11 +188,11 @@ class Jobs(Generic[_Answer]):
             self._answers.put(problem)
 
     def report(self, answer: _Answer) -> None:
-        """Give an answer; any thread may."""
+        """Report an answer; any thread may call this."""
         self._answers.put(answer)
 
     def submit(self, size: int, job: Callable[..., None], *words: Any) -> Future[None] | None:
-        """Start a job that holds `size` bytes once there is room for it in the window; None when all is to stop."""
+        """Start a job that holds `size` bytes once there is room; return None when all must stop."""
         with self._room:
             while not self.stopped and (
                 self._under_way >= self._at_once
@@ -254,7 +254,7 @@ def group_units(
 
 
 def packed_together(rate: int) -> int:
-    """How much a pack holds where `rate` bytes a second may go, 0 for no limit: a second's worth, or small files would all go at once."""
+    """Return the most bytes of a pack at `rate` bytes a second (0: no limit): at most a second's worth."""
     return min(PACK_BYTES, rate) if rate else PACK_BYTES
 
 
@@ -271,11 +271,11 @@ def fill_gaps(
 ) -> Iterator[tuple[Unit, bool]]:
     """Each unit with True, and before one that continues a file the units that its digest alone needs, with False.
 
-    A source that cannot hash where its files are has to read the beginning of a file again that the target already has.
+    A source that cannot hash files in place has to read again the part that the target already has.
 
     Args:
-        units: in the order in which they are read; a `piece` needs no digest.
-        is_known: whether the digest of a file needs no reading.
+        units: in reading order; a `piece` needs no digest.
+        is_known: whether the digest of a file is known without reading.
     """
     reached: dict[int, int] = {}
     for unit in units:
@@ -293,11 +293,11 @@ def fill_gaps(
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 KIND_LETTERS = {Kind.FILE: "f", Kind.FOLDER: "d", Kind.LINK: "l", Kind.SPECIAL: "s"}
 
-_NAME_LETTER = "h"  # a further name of a file that has landed
+_NAME_LETTER = "h"  # a further name (hard link) of a committed file
 
 
 def unit_header(unit: Unit, number: int) -> dict[str, Any]:
-    """What both ends are told of a unit before its bytes: the plan, by numbers and paths."""
+    """Return what both endpoints need to know of a unit before its bytes: the plan, by numbers and paths."""
     return {
         "unit": number,
         "segment": unit.segment,
@@ -308,7 +308,7 @@ def unit_header(unit: Unit, number: int) -> dict[str, Any]:
 
 
 def item_header(item: Item) -> dict[str, Any]:
-    """One item of the plan, as an agent is told of it."""
+    """Return one item of the plan as an agent receives it."""
     entry = item.entry
     replaced = item.replaces
     return {
@@ -331,12 +331,12 @@ def item_header(item: Item) -> dict[str, Any]:
 
 
 def attributes_text(packed: bytes | None) -> str | None:
-    """Attributes as a message carries them: no byte takes more than it must, whatever they hold."""
+    """Encode attributes for a message, with the fewest bytes for any content."""
     return None if packed is None else b64encode(packed).decode("ascii")
 
 
 def _expected(item: Item) -> list[Any]:
-    """What has to stand there still, as the agent compares it; empty for nothing."""
+    """Return what must still exist at the target, as the agent compares it; empty for nothing."""
     found = item.replaces
     if found is None:
         return []
@@ -344,7 +344,7 @@ def _expected(item: Item) -> list[Any]:
 
 
 def problem_from(found: Any) -> Problem:
-    """The agent's [code, message, again]."""
+    """Return the problem that an agent reports as [code, message, again]."""
     try:
         code, message, again = found
         return Problem(str(code), message_of(str(code), str(message)), again=bool(again))
@@ -353,7 +353,7 @@ def problem_from(found: Any) -> Problem:
 
 
 def payload_of(unit: Unit, frame: protocol.Frame, connection: Connection) -> Payload:
-    """A source agent's DATA as a payload, believed only where it adds up; raises `IncompleteError`."""
+    """Return a source agent's DATA as a payload; raises `IncompleteError` if it is inconsistent."""
     with connection.understanding():
         return _payload(unit, frame, connection)
 
@@ -367,7 +367,7 @@ def _payload(unit: Unit, frame: protocol.Frame, connection: Connection) -> Paylo
 
 
 def told_of(unit: Unit, header: dict[str, Any], connection: Connection, *, digested: bool = True) -> Payload:
-    """The same without the bytes, wherever those are; the digest of a large file may be told apart (not `digested`)."""
+    """Return the payload without its bytes; a large file's digest may come separately (not `digested`)."""
     sizes, digests, found = (header.get(key) for key in ("sizes", "digests", "problems"))
     count = len(unit.items)
     if not (isinstance(sizes, list) and isinstance(digests, list) and isinstance(found, dict)):
@@ -390,7 +390,7 @@ def told_of(unit: Unit, header: dict[str, Any], connection: Connection, *, diges
 
 
 def data_header(payload: Payload, number: int) -> dict[str, Any]:
-    """What goes to a target with the bytes: numbers and digests, never a path."""
+    """Return what is sent to a target with the bytes: numbers and digests, never a path."""
     return {
         "unit": number,
         "sizes": payload.sizes,
@@ -400,14 +400,14 @@ def data_header(payload: Payload, number: int) -> dict[str, Any]:
 
 
 class Answered:
-    """A set of the small whole numbers that plans give to their items."""
+    """A set of the small integers that plans use as item numbers."""
 
     def __init__(self) -> None:
         self._bits = bytearray()
         self._count = 0
 
     def add(self, number: int) -> None:
-        """Take it in; at most once each."""
+        """Add a number; at most once each."""
         place, bit = divmod(number, 8)
         if place >= len(self._bits):
             self._bits.extend(bytes(place + 1 - len(self._bits)))
@@ -415,7 +415,7 @@ class Answered:
         self._count += 1
 
     def clear(self) -> None:
-        """Another plan, in which none is answered."""
+        """Remove all numbers, for another plan."""
         self._bits.clear()
         self._count = 0
 

@@ -17,15 +17,15 @@ _LINE_RATE_BYTES = (
 )  # what one OpenSSH channel carries in a round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
 _RATE = 1_250_000_000  # bytes a second that a site's own line may have (10 Gbit/s)
 _LONG_SECONDS = 0.01
-_WORTH_BYTES = 8 * 1024 * 1024  # a line is worth its opening for this much
-_MOST_LOST = 8  # so many lost lines are replaced, and no more
-_REPLACED_AFTER_SECONDS = 3.0  # by then it is known whether the first line is lost, too
+_WORTH_BYTES = 8 * 1024 * 1024  # opening a channel is worthwhile for this many bytes
+_MOST_LOST = 8  # no more lost channels than this are replaced
+_REPLACED_AFTER_SECONDS = 3.0  # by then it is known whether the first channel is lost, too
 
 
 def count_lines(round_trip: float, size: int, most: int, rate: int = 0) -> int:
     """Return how many channels fill a link: `round_trip` in seconds, `size` bytes to carry, `rate` in bytes a second (0: unknown).
 
-    One, where the answer comes at once: a further one would cost more than it brings.
+    One, if the round trip is short: a further channel would cost more than it gains.
     """
     window = round_trip * (rate or _RATE)
     needed = -(-int(window) // _LINE_RATE_BYTES)
@@ -182,7 +182,7 @@ class ChannelPool:
 
     @property
     def data_bytes(self) -> int:
-        """The file bytes transferred over them."""
+        """The file bytes transferred over these channels."""
         with self._guard:
             return self._lost_bytes + sum(connection.data_bytes for connection in self._all)
 
@@ -203,7 +203,7 @@ class ChannelPool:
 def window_bytes(ready: int, lines: ChannelPool) -> int:
     """Return how many bytes may be in flight over the first channel and the open others.
 
-    What the first one was given while the others come up would still be on its way when they have long been idle.
+    Data given to the first channel while others open would still be in flight when those are long idle.
     """
     if not ready:
         return FIRST_BYTES if lines.expected else WINDOW_BYTES

@@ -30,10 +30,10 @@ class _Answer:
         self.number = number
         self.header = {**unit_header(unit, number), **more}
         self.size = size
-        self.digest: _Answer | None = None  # of the whole file, asked for by itself
+        self.digest: _Answer | None = None  # of the whole file, requested separately
         self.frame: protocol.Frame | None = None
         self.problem: BaseException | None = None
-        self.room: memoryview | None = None  # where an agent of this machine puts the bytes
+        self.room: memoryview | None = None  # where a local agent writes the bytes
         self.came = threading.Event()
 
     def fail(self, problem: BaseException | None) -> None:
@@ -221,7 +221,7 @@ class _Line:
                 if self._ending:
                     return
                 self._take(self.connection.receive())
-        except BaseException as problem:  # noqa: BLE001  # raised again by whoever waits for an answer
+        except BaseException as problem:  # noqa: BLE001  # raised again by the waiting thread
             self.ready = False
             self._fail(problem)
 

@@ -30,41 +30,41 @@ from transfers.stores.base import Committed, Item, Payload, Problem
 
 
 class SendWindow(Protocol):
-    """The window of a transfer, which reports the result of each item; called from the threads of the channels."""
+    """A transfer's window, which reports each item's result; called from the threads of the channels."""
 
     def joined(self) -> None:
-        """A worker can take units."""
+        """A worker is ready to receive units."""
 
     def placed(self, payload: Payload) -> None:
         """A worker wrote a piece of a large file."""
 
     def close(self, number: int) -> None:
-        """A unit is answered."""
+        """The agent answered a unit."""
 
     def done(self, item: Item, digest: str | None) -> None:
-        """An item stands there under its name."""
+        """An item was committed under its final name."""
 
     def failed(self, item: Item, problem: Problem) -> None:
-        """An item does not."""
+        """An item failed."""
 
     def large_done(self, number: int) -> bool:
-        """A large file has its name; False for one that was not under way."""
+        """A large file was committed; return False if it was not in progress."""
 
     def large_failed(self, number: int, problem: Problem) -> bool:
-        """A large file cannot be landed, told once; False for one that never was under way."""
+        """A large file failed; reported once. Return False if it never was in progress."""
 
     def give_up(self, number: int) -> None:
-        """Nothing of a large file is to stay."""
+        """Discard everything that was received of a large file."""
 
     def end(self, problem: BaseException | None) -> None:
-        """The last answer came, or none will."""
+        """The last answer arrived, or an error means that none will."""
 
     def hand_lost(self, worker: Worker) -> None:
-        """The line of a hand is lost; what it had under way is still there to be taken."""
+        """A worker lost its channel; its unanswered units can still be taken from it."""
 
 
 class Sender:
-    """One line: what was sent over it and not answered yet, by unit."""
+    """One channel with the units sent over it and not answered yet."""
 
     def __init__(self, stream: SendWindow, connection: Connection) -> None:
         self.stream = stream
@@ -76,7 +76,7 @@ class Sender:
         self._writing = threading.Lock()
 
     def send(self, number: int, payload: Payload) -> bool:
-        """Send a unit; its answer comes to `listen`. False where the line is lost and takes no more."""
+        """Send a unit; `listen` receives its answer. Return False if the channel is lost."""
         with self._guard:
             if self.over:
                 return False
@@ -86,7 +86,7 @@ class Sender:
         return True
 
     def _write(self, number: int, payload: Payload) -> None:
-        with self._writing:  # a unit and its data belong together
+        with self._writing:  # a unit and its data must not be separated
             self._write_unit(number, payload)
 
     def _write_unit(self, number: int, payload: Payload) -> None:
@@ -104,7 +104,7 @@ class Sender:
         )
 
     def listen(self) -> None:
-        """Runs in its own thread until the line's END."""
+        """Read answers until the channel's END; runs in its own thread."""
         try:
             while True:
                 frame = self.connection.receive()
@@ -113,17 +113,17 @@ class Sender:
                 if frame.kind != protocol.COMMITTED:
                     raise self.connection.broken(f"sent {frame.kind!r} while landing")
                 self._committed(frame.header)
-        except BaseException as problem:  # noqa: BLE001  # raised again by whoever takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self.lost(problem)
         else:
             self.ended(frame)
 
     def lost(self, problem: BaseException) -> None:
-        """The line is gone, or is not to be believed: so is the landing."""
+        """End the whole transfer: the channel is lost or its answers are invalid."""
         self.stream.end(problem)
 
     def ended(self, frame: protocol.Frame) -> None:
-        """The lock's holder is through: so is all."""
+        """End the whole transfer: the agent that holds the lock has finished."""
         del frame
         self.stream.end(None)
 
@@ -171,12 +171,12 @@ class Sender:
 
 
 class Worker(Sender):
-    """A further line: its own thread writes, so that no line waits for another."""
+    """A further channel with its own writing thread, so that no channel waits for another."""
 
     def __init__(self, stream: SendWindow, connection: Connection, root: bytes, ticket: Any) -> None:
         super().__init__(stream, connection)
         self.ready = False
-        self._joined = threading.Event()  # or it failed to
+        self._joined = threading.Event()  # also set when joining failed
         self._ended = threading.Event()
         self._left = True
         self._made_room = False
@@ -196,18 +196,18 @@ class Worker(Sender):
                 super()._write(*work)
             self.connection.send(protocol.REQUEST, {"do": "landed"})
         except HibaliError as problem:
-            if self.ready:  # else there is one line less
+            if self.ready:  # otherwise there is one channel less
                 self.lost(problem)
             self._ended.set()
         finally:
             self._joined.set()
 
     def lost(self, problem: BaseException) -> None:
-        """A line that is lost takes no more, and others do its work; nobody is to wait for it."""
+        """Stop using a lost channel: other channels take over its units, and no thread waits for it."""
         with self._guard:
             first, self.over = not self.over, True
             self.ready = False
-        # A lock that went with the first line is found missing by agents of others before we hear of either.
+        # If the lock was lost with the first channel, other agents notice it before this process does.
         if first and (is_lost(problem) or getattr(problem, "code", "") == "lease-lost"):
             self._units.put(None)
             self.stream.hand_lost(self)
@@ -216,7 +216,7 @@ class Worker(Sender):
         self._ended.set()
 
     def take_back(self) -> list[tuple[int, Payload]]:
-        """What was sent over a line that is lost, and was not answered; once. It stays in `taken` until others have it."""
+        """Return a lost channel's unanswered units, once. They stay in `taken` until others have them."""
         with self._guard:
             self.taken = {number: one for number, one in self.under_way.items() if one is not None}
             self.under_way.clear()
@@ -224,7 +224,7 @@ class Worker(Sender):
         return list(self.taken.items())
 
     def let_go(self) -> None:
-        """Nothing more comes."""
+        """Send no more units."""
         self._units.put(None)
 
     def _write(self, number: int, payload: Payload) -> None:
@@ -239,12 +239,12 @@ class Worker(Sender):
             self.stream.placed(payload)
 
     def ended(self, frame: protocol.Frame) -> None:
-        """The line is through; whether it left something is for the unlocking."""
+        """Note that the channel has ended; the unlock request reports whether partial files are left."""
         self._left = frame.header.get("left") is not False
         self._ended.set()
 
     def finish(self) -> bool:
-        """Wait for its end, after `let_go`; whether it left something."""
+        """Wait for the end, after `let_go`; return whether partial files may be left."""
         self._joined.wait()
         if self.ready:
             self._ended.wait()
@@ -254,18 +254,18 @@ class Worker(Sender):
 
 
 class BegunFiles:
-    """What the agent tells of them when it begins to land: how far each one came, and which file it was."""
+    """The partial large files that the agent reports at the start: identity and existing bytes."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[int, int, str, int]] = {}
 
     def take(self, header: dict[str, Any]) -> None:
-        """Read the answer to `land`; raises what an answer of another shape raises."""
+        """Read the answer to `land`; raises the usual errors for an answer of another shape."""
         for path, size, mtime_ns, tag, there in header["begun"]:
             self._known[protocol.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
 
     def bytes_of(self, item: Item) -> int:
-        """How many bytes of this very file are there; 0 of one that was another then."""
+        """Return how many bytes of this file exist at the target; 0 if the file has changed since."""
         entry = item.entry
         size, mtime_ns, tag, there = self._known.get(entry.path, (-1, 0, "", 0))
         same = (size, mtime_ns, tag) == (entry.size, entry.mtime_ns, entry.etag or "")
@@ -273,7 +273,7 @@ class BegunFiles:
 
     @property
     def bytes(self) -> int:
-        """Of all of them."""
+        """Return the number of bytes of all partial files."""
         return sum(there for _, _, _, there in self._known.values())
 
 
@@ -281,10 +281,10 @@ _Answer = Committed | BaseException | None
 
 
 class ReceiverStream:
-    """One landing with the agent that holds the lock, and those of further lines as they come up; used once.
+    """A transfer to the agent that holds the lock and to those of further channels; used once.
 
-    Packs and pieces of large files go to whichever line has least under way; the lock's holder is told of every
-    piece, hashes each large file along what is there, and gives it its name.
+    Each pack or piece of a large file goes to the channel with the least work. The agent that holds the lock
+    is notified of each piece, hashes each large file as pieces arrive, and renames it.
     """
 
     def __init__(self, control: Connection, lines: ChannelPool, root: bytes) -> None:
@@ -303,12 +303,12 @@ class ReceiverStream:
         self._begun = BegunFiles()
         self._seed: bytes | None = None
         self._made_room: list[bytes] = []
-        self.walked = False  # the agent knows of everything that may be left there
+        self.walked = False  # the agent knows of everything that may be left at the target
         self.left = False
-        self.over = False  # the lock's holder has said its last word, and can be asked other things
+        self.over = False  # the agent that holds the lock has finished and accepts other requests
 
     def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
-        """Yield what became of each item; an error of either side ends it after the other side has stopped."""
+        """Yield each item's result; raise an error of either side after the other side has stopped."""
         self._control.send(protocol.REQUEST, {"do": "land"})
         threads = [
             threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True),
@@ -329,7 +329,7 @@ class ReceiverStream:
                 worker.let_go()
 
     def _listen(self) -> None:
-        """Runs in its own thread: the answers over the first line."""
+        """Read the answers of the first channel; runs in its own thread."""
         try:
             ticket = self._begin()
             self._lines.watch(lambda line: self._take_line(line, ticket))
@@ -342,7 +342,7 @@ class ReceiverStream:
             self._told.set()
 
     def _begin(self) -> Any:
-        """What an earlier operation left of large files, and the ticket for further lines."""
+        """Read which large files an earlier operation left, and return the ticket for further channels."""
         told = next(self._control.answers_to("land"))
         with self._control.understanding():
             self._begun.take(told.header)
@@ -352,11 +352,11 @@ class ReceiverStream:
 
     @property
     def begun_bytes(self) -> int:
-        """How much of large files was there at the beginning."""
+        """Return how many bytes of large files existed at the start."""
         return self._begun.bytes
 
     def partials(self) -> list[bytes]:
-        """What agents that were interrupted may have left, under the names of this landing; large files are in their own journal."""
+        """Return what interrupted agents may have left of this transfer, except large files (journaled)."""
         if self._seed is None:
             return []
         waiting = [
@@ -368,23 +368,23 @@ class ReceiverStream:
         return left + [aside_path(self._seed, path) for path in self._made_room]
 
     def begun(self, item: Item) -> int:
-        """How many bytes of this very file are there already; waits for what the agent tells of them at first."""
+        """Return how many bytes of this file the target already has; waits for the agent's first answer."""
         self._told.wait()
         return self._begun.bytes_of(item)
 
     def _send(self, payloads: Iterable[Payload]) -> None:
-        """Runs in its own thread, so the source is read here too."""
+        """Send all payloads; runs in its own thread, which therefore also reads the source."""
         try:
             for number, payload in enumerate(payloads):
                 if not self._pass_on(number * 2, payload):
                     return
             self._window.wait_empty()
-            self._told.wait()  # else lines could be taken after all have ended
+            self._told.wait()  # otherwise channels could be added after all have ended
             if not self._window.stopped:
                 self._lines.unwatch()
                 for worker in self._workers:
                     worker.let_go()
-                # Nothing is under way: all lines end within one round trip.
+                # No unit is in flight: all channels end within one round trip.
                 self._control.send(protocol.REQUEST, {"do": "landed"})
                 for worker in self._workers:
                     self.left = worker.finish() or self.left
@@ -398,7 +398,7 @@ class ReceiverStream:
         return window_bytes(sum(worker.ready for worker in self._workers), self._lines)
 
     def _pass_on(self, number: int, payload: Payload) -> bool:
-        """Give a payload to a line; False when all is to stop. `number` and the one behind it are its own."""
+        """Send a payload over a channel; False when all must stop. Uses `number` and perhaps the next."""
         unit = payload.unit
         item = unit.items[0]
         if not unit.segment:
@@ -422,7 +422,7 @@ class ReceiverStream:
         return item.number in self._ended or self._give(number, payload)
 
     def _announce(self, number: int, item: Item, offset: int) -> bool:
-        """A large file is about to come; one that goes on must be ready there before its pieces are."""
+        """Announce a large file; a resumed one must be ready at the target before its pieces arrive."""
         if not self._window.open(number, 0):
             return False
         self._own.under_way[number] = None
@@ -438,23 +438,23 @@ class ReceiverStream:
         return True
 
     def _hand_out(self, number: int, payload: Payload) -> None:
-        """Give a unit to the line that would be through with it first; one that is lost just now takes none."""
+        """Send a unit over the channel that would finish it first; skip one that was just lost."""
         sent = False
         while not sent:
             senders: Sequence[Sender] = [worker for worker in self._workers if worker.ready] or [self._own]
             sent = first_through(senders, len(payload.data)).send(number, payload)
 
     def joined(self) -> None:
-        """A hand can take units, so that more may be under way."""
+        """Let more bytes be in flight, because a further worker is ready."""
         self._window.look_again()
 
     def hand_lost(self, worker: Worker) -> None:
-        """Its agent is ended before others get what it had under way: it must not write when they do."""
+        """End the lost worker's agent before others get its units: it must not write at the same time."""
         self._lines.replace(worker.connection)
         with self._guard:
             self._lost += 1
             number = -self._lost
-        if not self._window.open(number, 0):  # from here on the landing does not end without us
+        if not self._window.open(number, 0):  # the transfer waits for this answer
             return
         if worker.under_way:
             threading.Thread(
@@ -464,7 +464,7 @@ class ReceiverStream:
             self._window.close(number)
 
     def _take_over(self, worker: Worker, ending: int) -> None:
-        """`ending` is the unit whose answer says that the agent is gone."""
+        """Give the units to other channels; the answer to unit `ending` says that the old agent has ended."""
         try:
             self._own.under_way[ending] = None
             told = {"do": "end_formers", "unit": ending, "formers": [worker.connection.process]}
@@ -477,25 +477,25 @@ class ReceiverStream:
             self.end(problem)
 
     def placed(self, payload: Payload) -> None:
-        """A hand wrote a piece."""
+        """Notify the agent that holds the lock that a worker wrote a piece."""
         unit = payload.unit
         header = {"number": unit.items[0].number, "offset": unit.offset, "length": unit.length}
         self._control.send(protocol.PLACED, {**header, "digest": payload.digests[0]})
 
     def close(self, number: int) -> None:
-        """A unit is answered."""
+        """Remove an answered unit from the window."""
         self._window.close(number)
 
     def done(self, item: Item, digest: str | None) -> None:
-        """An item stands there under its name."""
+        """Report an item that was committed under its final name."""
         self._answers.put(Committed(item, digest, Proof.DIGEST))
 
     def failed(self, item: Item, problem: Problem) -> None:
-        """An item does not."""
+        """Report an item that failed."""
         self._answers.put(Committed(item, None, Proof.NONE, problem=problem))
 
     def large_done(self, number: int) -> bool:
-        """A large file has its name; False for one that is not under way."""
+        """Finish a large file that was committed; return False if it is not in progress."""
         with self._guard:
             found = self._large.pop(number, None)
             if found is None:
@@ -505,7 +505,7 @@ class ReceiverStream:
         return True
 
     def large_failed(self, number: int, problem: Problem) -> bool:
-        """A large file cannot be landed, told once; False for one that never was under way."""
+        """Report a failed large file once; return False if it never was in progress."""
         with self._guard:
             found = self._large.pop(number, None)
             if found is None:
@@ -515,11 +515,11 @@ class ReceiverStream:
         return True
 
     def give_up(self, number: int) -> None:
-        """Nothing of a large file is to stay."""
+        """Discard everything that was received of a large file."""
         self._control.send(protocol.PLACED, {"number": number, "given_up": True})
 
     def end(self, problem: BaseException | None) -> None:
-        """The last answer came, or none will."""
+        """Finish: the last answer arrived, or an error means that none will."""
         self.over = self.over or problem is None
         self._answers.put(problem)
         self._window.stop()

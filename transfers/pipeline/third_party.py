@@ -17,7 +17,7 @@ from transfers.pipeline.receiving import BegunFiles
 from transfers.remote.connection import Connection
 from transfers.stores.base import MOST_BYTES, Committed, Item, Payload, Problem, Unit
 
-_LEAST_BYTES = 512 * 1024  # what a unit counts for at least: the words about it are held, too
+_LEAST_BYTES = 512 * 1024  # a unit counts for at least this much: its headers take memory, too
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ELSEWHERE = frozenset({"vanished", "not-a-folder", "lease-lost", "denied"})
 
@@ -26,7 +26,7 @@ _Answer = Committed | BaseException | None
 
 @dataclass(slots=True)
 class _Large:
-    """A large file under way: its digest as the source has it, and whether that is told by itself."""
+    """A large file in progress: the source's digest, and whether that is sent separately."""
 
     item: Item
     apart: bool
@@ -34,7 +34,7 @@ class _Large:
 
 
 class DirectLanding:
-    """One landing; used once. Each unit has three numbers: its own, and for a large file's begin and digest."""
+    """One transfer; used once. A unit has three numbers: its own, and a large file's begin and digest."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class DirectLanding:
     ) -> None:
         """`line` leads to the source's agent and through it to the target's, where `token` is our lock at `root`.
 
-        `read_as` is what the source calls a single file; `passed` hears of each unit that arrived.
+        `read_as` is the source's name of a single file; `passed` is called for each unit that arrived.
         """
         self._line = line
         self._root = root
@@ -64,11 +64,11 @@ class DirectLanding:
         self._told = threading.Event()
         self._begun = BegunFiles()
         self.left = True
-        self.fresh = False  # nothing of an earlier operation was there
+        self.fresh = False  # nothing of an earlier operation existed
         self.over = False
 
     def run(self, units: Iterable[Unit]) -> Generator[Committed, None, None]:
-        """Yield what became of each item. `units` is consumed in another thread."""
+        """Yield the result of each item. `units` is consumed in another thread."""
         sending = threading.Thread(target=self._send, args=(units,), name="ask", daemon=True)
         listening = threading.Thread(target=self._listen, name="answers", daemon=True)
         for thread in (listening, sending):
@@ -83,14 +83,14 @@ class DirectLanding:
             sending.join()
 
     def begun(self, item: Item) -> int:
-        """How many bytes of this very file are there already; waits for what the agent tells of them at first."""
+        """Return how many bytes of this file the target already has; waits for the agent's first answer."""
         self._told.wait()
         return self._begun.bytes_of(item)
 
     def _send(self, units: Iterable[Unit]) -> None:
-        """Runs in its own thread."""
+        """Send all requests; runs in its own thread."""
         try:
-            self._told.wait()  # the source's agent would answer before the other one is ready
+            self._told.wait()  # otherwise the source's agent could answer before the target's is ready
             for number, unit in enumerate(units):
                 if not self._ask(number * 3, unit):
                     return
@@ -103,7 +103,7 @@ class DirectLanding:
         self._line.send(protocol.REQUEST, {"do": "pass", "request": request})
 
     def _ask(self, number: int, unit: Unit) -> bool:
-        """Have a unit read and sent; False when all is to stop."""
+        """Request that a unit is read and sent; False when all must stop."""
         if unit.segment:
             return self._ask_piece(number, unit)
         alone = any(one.clear for one in unit.items)
@@ -123,7 +123,7 @@ class DirectLanding:
         return item.number in self._ended or self._ask_unit(number, unit, {"piece": large.apart})
 
     def _begin_large(self, number: int, unit: Unit, *, apart: bool) -> bool:
-        """One that goes on must be ready before its pieces come, and its source is hashed in whole meanwhile."""
+        """Announce a large file: a resumed one must be ready first, and its source is hashed meanwhile."""
         if not self._window.open(number + 1, 0):
             return False
         item = unit.items[0]
@@ -150,7 +150,7 @@ class DirectLanding:
         return True
 
     def _listen(self) -> None:
-        """Runs in its own thread until the END of all."""
+        """Read answers until the last END; runs in its own thread."""
         try:
             self._begin()
             self._told.set()
@@ -200,7 +200,7 @@ class DirectLanding:
             raise self._line.broken(f"sent {frame.kind!r} while landing")
 
     def _take_digest(self, number: int, header: dict[str, Any]) -> None:
-        """The source hashed a whole file by itself."""
+        """Take the source's digest of a whole file."""
         with self._guard:
             file = self._units.pop(number).items[0].number
             large = self._large.get(file)
@@ -216,7 +216,7 @@ class DirectLanding:
         self._window.close(number)
 
     def _take_read(self, number: int, header: dict[str, Any]) -> None:
-        """The source read a unit, and sends it unless that is a piece that failed."""
+        """Take the answer that the source read a unit, and sends it unless it is a failed piece."""
         with self._guard:
             unit = self._units[number]
             large = self._large.get(unit.items[0].number) if unit.segment else None
@@ -267,7 +267,7 @@ class DirectLanding:
                 self._done(item, told.digests[position], done[number])
 
     def _done(self, item: Item, read: str | None, committed: object) -> None:
-        """Both ends have hashed it; it is for us to compare."""
+        """Compare the digests of both endpoints."""
         if read != committed:
             raise self._line.broken("landed another content than was read")
         self._answers.put(Committed(item, read, Proof.DIGEST))
@@ -287,12 +287,12 @@ class DirectLanding:
             raise self._line.broken("landed what was not planned")
 
     def _give_up(self, number: int, problem: Problem) -> None:
-        """Nothing of a large file is to stay."""
+        """Discard everything received of a large file."""
         self._line.send(protocol.PLACED, {"number": number, "given_up": True})
         self._large_failed(number, problem)
 
     def _large_failed(self, number: int, problem: Problem) -> bool:
-        """A large file cannot be landed, told once; False for one that never was under way."""
+        """Report a failed large file once; return False if it never was in progress."""
         with self._guard:
             large = self._large.pop(number, None)
             if large is None:
@@ -303,5 +303,5 @@ class DirectLanding:
 
 
 def unit_bytes(unit: Unit) -> int:
-    """How many bytes of files a unit carries."""
+    """Return how many bytes of files a unit carries."""
     return unit.length if unit.segment else sum(item.entry.size for item in unit.items if item.carries)
