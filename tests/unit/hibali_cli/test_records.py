@@ -86,7 +86,7 @@ def test_events_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"verbose": True}, ["plan", "lines", "moved", "deleted", "failed", "retrying", "note"]),
+        ({"verbose": True}, ["plan", "opened", "moved", "deleted", "failed", "retrying", "note"]),
         ({}, ["failed", "note"]),
         ({"quiet": True}, ["failed"]),
         ({"quiet": True, "verbose": True}, ["failed"]),
