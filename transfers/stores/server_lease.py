@@ -207,10 +207,13 @@ class Lease(Lock):
         sure = self._sure
         self._ended.set()
         self._thread.join(self._seconds / 4)
-        _released.add(self._token)  # this call may reach the server again later
-        with contextlib.suppress(HibaliError):
-            if sure and self._is_ours():
-                self._remove()
+        try:
+            with contextlib.suppress(HibaliError):
+                if sure and self._is_ours():
+                    self._remove()
+        finally:
+            # Not before: another lease of this process would take the lock over, and lose it to that removal.
+            _released.add(self._token)
 
 
 def seeds_in(journal: bytes | None) -> list[bytes]:

@@ -138,3 +138,19 @@ def test_it_is_renewed_while_it_is_held_and_given_back_once() -> None:
     server.write(another())
     lease.release()
     assert server.record["token"] == "another"
+
+
+def test_a_lock_that_is_being_released_is_not_taken_over_before_it_is_gone() -> None:
+    """Its holder would remove the lock of whoever had taken it over in between."""
+
+    class WatchedRemoval(MemoryLease):
+        def _remove(self) -> None:
+            with pytest.raises(TryLaterError) as refused:
+                MemoryLease(self.server)
+            assert refused.value.code == "locked"
+            super()._remove()
+
+    server = Server()
+    WatchedRemoval(server).release()
+    assert server.record == {}
+    MemoryLease(server).release()
