@@ -131,8 +131,10 @@ def _resolve(
     again: bool,
 ) -> Observation:
     if record is not None and record.signal in {"", CANCEL_REQUESTED}:
+        # The queue says that the job was cancelled: a tool that exited with 0 may have lost a child, whatever accounting says.
+        known = status if record.is_success and status.phase is Phase.CANCELLED else best
         return _resolve_unsignalled(
-            best, record, cancelled=cancelled, cancel_marked=cancel_marked, cancel_accepted=cancel_accepted
+            known, record, cancelled=cancelled, cancel_marked=cancel_marked, cancel_accepted=cancel_accepted
         )
     if record is not None:
         return _resolve_signalled(best, record, cancelled=cancelled, again=again)

@@ -153,6 +153,7 @@ def test_a_wish_that_never_arrived_explains_nothing() -> None:
 
 
 @example(Phase.CANCELLED, Phase.ENDED, (0, ""), False, False, False, False)
+@example(Phase.CANCELLED, Phase.KILLED, (0, ""), False, False, False, False)
 @given(
     st.sampled_from(list(Phase)),
     st.none() | st.sampled_from(list(Phase)),
