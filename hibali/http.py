@@ -272,7 +272,8 @@ class HttpClient:
         """
         self._origin, self._subject = urlsplit(origin), subject
         self._headers = {"User-Agent": "hibali", **(headers or {})}
-        self._context = ssl.create_default_context() if self._origin.scheme == "https" else None
+        secure = self._origin.scheme == "https" and pool is None
+        self._context = ssl.create_default_context() if secure else None
         self._pool = pool or open_pool(self._origin, self._context)
 
     def request(
@@ -404,11 +405,7 @@ def open_pool(origin: SplitResult, context: ssl.SSLContext | None, address: str 
     import urllib3
 
     host = origin.hostname or ""
-    fields: dict[str, Any] = {
-        "maxsize": CONNECTIONS,
-        "timeout": urllib3.Timeout(_SILENCE_SECONDS),
-        "headers": {},
-    }
+    fields: dict[str, Any] = {"maxsize": CONNECTIONS, "timeout": urllib3.Timeout(_SILENCE_SECONDS)}
     if origin.scheme == "https":
         kind = watched(urllib3.HTTPSConnectionPool)
         fields |= {"ssl_context": context, "server_hostname": host}
@@ -418,23 +415,23 @@ def open_pool(origin: SplitResult, context: ssl.SSLContext | None, address: str 
     return made
 
 
-def unreachable(subject: str, reason: str = "") -> TryLaterError:
-    """Make the error for a server that did not answer, or whose answer broke off."""
+def unreachable(subject: str, reason: str = "", *, address: str = "URL") -> TryLaterError:
+    """Make the error for a server that did not answer, or whose answer broke off; `address` names the setting to check."""
     return TryLaterError(
         "unreachable",
         f"the server cannot be reached{f': {reason}' if reason else ''}",
         subject=subject,
-        hint="Check the URL and the network.",
+        hint=f"Check the {address} and the network.",
     )
 
 
-def bad_certificate(subject: str) -> AccessError:
-    """Make the error for a server whose certificate is not valid."""
+def bad_certificate(subject: str, variable: str = "SSL_CERT_FILE") -> AccessError:
+    """Make the error for a server whose certificate is not valid; `variable` names the file of trusted authorities."""
     return AccessError(
         "bad-certificate",
         "the server's certificate cannot be trusted",
         subject=subject,
-        hint="For a private authority set SSL_CERT_FILE to its certificate.",
+        hint=f"For a private authority set {variable} to its certificate.",
     )
 
 

@@ -183,7 +183,7 @@ def _details(event: Event) -> str | None:
         case Recorded():
             return f"recorded {printable(event.path)}"
         case Grown():
-            return f"grown    {printable(event.path)}: {event.bytes_added} bytes more, {event.size} in all"
+            return f"grown    {printable(event.path)}: {counted(event.bytes_added, 'byte')} more, {event.size} in all"
         case Linked():
             return f"linked   {printable(event.path)}"
         case Packed():

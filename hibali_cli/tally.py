@@ -173,7 +173,7 @@ class Tally:
         facts += [f"{self.deleted:,} of {self.to_delete:,} deleted"] if self.deleted else []
         facts += [counted(self.lines, "connection")] if self.lines else []
         facts += [f"{self.logins} logins"] if self.lines and self.logins > 1 else []
-        facts += [f"{self.retries} {'retry' if self.retries == 1 else 'retries'}"] if self.retries else []
+        facts += [counted(self.retries, "retry", "retries")] if self.retries else []
         return facts
 
     def to_record(self, now: float) -> dict[str, Any]:

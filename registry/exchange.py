@@ -25,7 +25,7 @@ from hibali.errors import (
 from hibali.ledger import now
 from hibali.retry import pause
 from hibali.system_errors import reason_of
-from hibali.text import printable
+from hibali.text import counted, printable
 from registry.catalogue import Catalogue
 from registry.catalogue_folder import DESCRIPTOR
 from registry.catalogue_folder import FILE as DEPRECATED
@@ -525,7 +525,7 @@ def _conflict(reference: str, *, here: str, there: str, subject: str) -> Refused
 
 def _message(uploads: Sequence[Upload]) -> str:
     listed = "\n".join(f"- {each.reference}: {', '.join(sorted(each.files))}" for each in uploads)
-    what = uploads[0].reference if len(uploads) == 1 else f"{len(uploads)} pipelines"
+    what = uploads[0].reference if len(uploads) == 1 else counted(len(uploads), "pipeline")
     return f"Publish {what}\n\n{listed}\n"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from hibali.documents import JsonProblemError, read_json
 from hibali.errors import NotFoundError, UsageError
 from hibali.system_errors import unreadable
-from hibali.text import nearest, write_ranges
+from hibali.text import counted, nearest, write_ranges
 from registry.invocation import Invocation, check_invocation, find_invocation_problems, read_typed
 from registry.pipeline import Input, Pipeline
 from registry.problems import InvocationError, Problem, ProblemsError
@@ -59,7 +59,11 @@ def make_rows(pipeline: Pipeline, table: Path | None, parameters: Sequence[str])
     count = len(rows) * math.prod(len(values) for values in lists.values())
     if not count or count > MOST_TASKS:
         raise SweepError(
-            [Problem("", f"these are {count} tasks, but a sweep has 1 to {MOST_TASKS}")],
+            [
+                Problem(
+                    "", f"{counted(count, 'task is', 'tasks are')} given, but a sweep has 1 to {MOST_TASKS}"
+                )
+            ],
             subject=str(table) if table is not None else "--param",
         )
     return [

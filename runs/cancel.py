@@ -129,11 +129,11 @@ def cancel_run(
 
 
 def _give_up(open_host: Callable[[], RemoteHost], scheduler: Scheduler, run_store: RunStore, run: Run) -> Run:
-    """Cancel whatever of a run has no job."""
+    """Cancel the parts of a run that have no job."""
     if run.state.ended:
         return run
     if not run.submission.begun and not run.job:
-        if run.submission.proxy and run.folder:  # it lies ready, and waits for room in the queue
+        if run.submission.proxy and run.folder:  # stored with a run that waits because the queue is full
             with contextlib.closing(open_host()) as host:
                 remove_proxy(host, run)
         return cancel_unsubmitted(run_store, run)

@@ -18,7 +18,7 @@ from hibali.events import Listener, ignore
 from hibali.ledger import Journal, ledger_folder, new_identifier, read_records
 from hibali.locations import Location, read_location
 from hibali.system_errors import reason_of
-from hibali.text import printable
+from hibali.text import counted, printable
 from registry.invocation import Invocation
 from runs.cache.entries import CONTENT, ORIGIN, Name
 from runs.collect import choose_outputs, pull_files
@@ -514,5 +514,7 @@ def _all_of(missing: Sequence[NotFoundError]) -> NotFoundError:
     if len(missing) > len(lines):
         lines.append(f"and {len(missing) - len(lines)} more")
     return NotFoundError(
-        first.code, "\n".join([f"{len(missing)} inputs are missing", *lines]), hint=first.hint
+        first.code,
+        "\n".join([counted(len(missing), "input is missing", "inputs are missing"), *lines]),
+        hint=first.hint,
     )

@@ -133,9 +133,7 @@ def prepare(
     check_environment(task.environment, scheduler.variables.prefixes)
     if job.proxy:
         task = with_proxy(task, paths, container)
-    start = _with_launcher(
-        find_launcher(resources, compute.settings.mpi or scheduler.launcher), container.start(task)
-    )
+    start = _with_launcher(find_launcher(resources, compute.launcher), container.start(task))
     guard = guard_lines(folder, job.dependencies.needs)
     outputs = tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs)
     directives = (*scheduler.directives(resources), *job.fast.lines(scheduler, resources.seconds))

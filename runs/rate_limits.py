@@ -209,8 +209,7 @@ def _scheduler_programs(site: Site) -> frozenset[str]:
     """Return the programs of the site's scheduler; other commands are listed by name."""
     if site.scheduler is None:
         return frozenset()
-    scheduler = load_scheduler(site.scheduler.name)
-    return frozenset((*scheduler.programs, *scheduler.commands)) - {"sh"}
+    return frozenset(load_scheduler(site.scheduler.name).commands)
 
 
 def _logins(site: Site) -> list[tuple[str, str]]:

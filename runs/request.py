@@ -69,6 +69,11 @@ class ComputeSite:
         """The site's defaults for jobs."""
         return self.site.scheduler or SchedulerSettings()
 
+    @property
+    def launcher(self) -> tuple[str, ...]:
+        """The command that starts several tasks of a job: that of the site, else that of its scheduler."""
+        return tuple(self.settings.mpi or self.scheduler.launcher)
+
 
 def compute_site(site: Site) -> ComputeSite:
     """Load the scheduler and the container of a site."""
@@ -117,7 +122,7 @@ class Request:
         settings, site = self.compute.settings, self.compute.site
         decided = decide_resources(self.workload.pipeline.resources, settings, self.job.resources)
         check_gpus(decided.resources, site.gpus, self.compute.container, site.name)
-        find_launcher(decided.resources, settings.mpi or self.compute.scheduler.launcher)
+        find_launcher(decided.resources, self.compute.launcher)
         return decided
 
     def with_workload(self, **changes: Any) -> Request:

@@ -71,7 +71,7 @@ class QueuePlaces:
     ) -> bool:
         """Reserve places for a holder within a limit; return whether it has them now or had some before.
 
-        It gets all of them or none; a holder that needs more than the limit gets them when nobody else has any. One process at a time:
+        A holder gets all of them or none; one that needs more than the limit gets them when no other holder has any. One process at a time:
         `taken` is called before the next one may count, and records the submission in the ledger.
         """
         with wait_for_lock(self._turns):

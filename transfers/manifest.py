@@ -14,7 +14,7 @@ from typing import IO, Any
 from hibali.errors import IncompleteError, RefusedError, UsageError
 from hibali.files import WholeFile
 from hibali.system_errors import reason_of
-from hibali.text import printable
+from hibali.text import counted, printable
 from transfers.inventory import Hashed, Inventory
 from transfers.stores.base import unsafe_component
 
@@ -170,10 +170,9 @@ def _read_bag_line(text: bytes) -> tuple[bytes, str]:
 
 
 def _words(problems: list[dict[str, Any]]) -> str:
-    count = "1 line" if len(problems) == 1 else f"{len(problems)} lines"
-    many = " (and no further one was looked for)" if len(problems) >= _NAMED else ""
+    many = " (hibali stopped at this number)" if len(problems) >= _NAMED else ""
     lines = [f"line {found['line']}: {found['message']}" for found in problems]
-    return "\n".join([f"{count} of the manifest cannot be used{many}", *lines])
+    return "\n".join([f"{counted(len(problems), 'line')} of the manifest cannot be used{many}", *lines])
 
 
 MANIFEST, INFO, DECLARATION = "manifest-sha256.txt", "bag-info.txt", "bagit.txt"

@@ -10,7 +10,7 @@ from hibali.config.model import Site
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.events import Deleted, Ended, Failed, Listener, Listing, Planned, ignore
 from hibali.locations import Location, check_writable
-from hibali.text import printable
+from hibali.text import counted, printable
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt, Recorder, target_line
@@ -185,7 +185,7 @@ class _Removal:
         if limit is not None and plan.folder and not limit.allows(plan.files, plan.files):
             raise RefusedError(
                 "delete-limit",
-                f"{plan.files} files would be removed, and the limit is {limit.in_files(plan.files)}",
+                f"{counted(plan.files, 'file')} would be removed, and the limit is {limit.in_files(plan.files)}",
                 subject=self._request.location.text,
                 hint=f"Look with --dry-run; if it is meant: --max-delete {plan.files}",
             )

@@ -26,7 +26,7 @@ from hibali.files import check_private_file, config_file
 from hibali.plugins import words
 from hibali.subprocesses import hide_variable
 from hibali.system_errors import unreadable
-from hibali.text import did_you_mean, nearest, printable
+from hibali.text import counted, did_you_mean, nearest, printable
 
 
 class SettingsError(UsageError):
@@ -36,10 +36,9 @@ class SettingsError(UsageError):
         listed = [
             f"line {found['line']}: {printable(found['key'])}: {found['message']}" for found in problems
         ]
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         super().__init__(
             "invalid-config",
-            "\n".join([count, *listed]),
+            "\n".join([counted(len(problems), "problem"), *listed]),
             subject=str(path),
             hint="Correct the file; `hibali sites list` reads it again.",
         )

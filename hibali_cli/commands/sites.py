@@ -410,7 +410,7 @@ cache_command = command_group(
         cache_evict_command,
         cache_list_command,
     ),
-    help_text="See what inputs and images a site keeps for later runs, and take out what nobody needs.",
+    help_text="List the inputs and images that are cached at a site, and remove unused ones.",
 )
 
 sites_command = command_group(

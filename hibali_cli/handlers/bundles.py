@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, RunFailedError, UsageError
 from hibali.files import account_names, write_atomic
 from hibali.locations import read_location, read_target
-from hibali.text import path_fields, printable
-from hibali_cli.handlers.launch import read_request, require_consent
+from hibali.text import counted, path_fields, printable
+from hibali_cli.handlers.launch import launch_at_site, read_request, require_consent
 from hibali_cli.handlers.pipeline_exchange import policy_of
 from hibali_cli.handlers.pipelines import open_catalogue
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs, wait_for_runs
@@ -58,12 +58,10 @@ from runs.collect import collect
 from runs.compare import Compared, OutputResult, compare_outputs
 from runs.containers.base import load_container
 from runs.images import Pinned
-from runs.launch import launch
 from runs.model import RUN_ID, Input, Run, State
 from runs.outputs import hash_outputs
 from runs.request import Request, with_job_proxy
 from runs.send import queue_full_error
-from runs.stage import Synchroniser
 from runs.store import RunStore
 
 if TYPE_CHECKING:
@@ -111,14 +109,15 @@ def _pairs(bundle: Bundle) -> dict[str, Cell]:
             "ended": run.ended or None,
         }
     if left is not None:
-        shown["outputs"] = f"{left.files} files, {left.bytes} bytes"
+        shown["outputs"] = f"{counted(left.files, 'file')}, {counted(left.bytes, 'byte')}"
         for problem in left.problems:
             shown[f"not there: {problem['path']}"] = problem["message"]
     return shown
 
 
 def _input_words(each: PackedInput) -> str:
-    size = f"{each.bytes} bytes" if each.type == "file" else f"{each.files} files, {each.bytes} bytes"
+    files = f"{counted(each.files, 'file')}, " if each.type != "file" else ""
+    size = f"{files}{counted(each.bytes, 'byte')}"
     where = "" if each.included else f", not in it; it lay at {each.location}"
     return f"{each.id}: {each.member} ({size}{where})"
 
@@ -145,7 +144,7 @@ def show_comparison(
     others = ", ".join(
         f"{counts[fate]} {fate}" for fate in OutputResult if fate is not OutputResult.EQUAL and counts[fate]
     )
-    said = f"{counts[OutputResult.EQUAL]} of {len(bundle.outputs)} outputs are equal{'; ' + others if others else ''}"
+    said = f"{counts[OutputResult.EQUAL]} of {counted(len(bundle.outputs), 'output')} are equal{'; ' + others if others else ''}"
     common.output.say(f"{said}; they are in {target}")
 
 
@@ -260,7 +259,9 @@ def _tell_made(common: Common, target: Path, bundle: Bundle) -> None:
     for problem in record.outputs.problems if record.outputs else ():
         common.output.warn(f"{problem['path']}: {problem['message']}")
     state = f" of a run that {record.run.state}" if record.run else ""
-    common.output.say(f"{target.stat().st_size} bytes{state}; the sha256 of its manifest is {bundle.content}")
+    common.output.say(
+        f"{counted(target.stat().st_size, 'byte')}{state}; the sha256 of its manifest is {bundle.content}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +293,13 @@ def run_bundle(common: Common, asked: BundleRunOptions) -> int:
             turn = f"bundle-{bundle.content}-{site.name}"
             with run_store.lock(turn, on_event=on_event):
                 folder = unpack(archive, bundle, site.name)
-                run = _launch(
-                    common, _request(common, asked, bundle, folder, places, on_event), run_store, on_event
+                request = with_job_proxy(_request(common, asked, bundle, folder, places, on_event))
+                run = launch_at_site(
+                    common,
+                    request,
+                    run_store,
+                    on_event,
+                    on_begin=lambda run: common.output.say(f"run {run.id}"),
                 )
         if not asked.wait:
             return _leave(common, run)
@@ -410,28 +416,6 @@ def _is_same(common: Common, bundle: Bundle, number: int, location: str, on_even
     return content.folder == (recorded.type == "folder") and below(content.digests) == below(
         bundle.inputs[number]
     )
-
-
-def _launch(common: Common, request: Request, run_store: RunStore, on_event: Listener) -> Run:
-    request = with_job_proxy(request)
-    host = opener(request.compute.site, on_event)()
-    try:
-        return launch(
-            request,
-            host,
-            run_store,
-            Synchroniser(),
-            on_begin=lambda run: _announce(common, run),
-            on_event=on_event,
-        )
-    finally:
-        host.close()
-
-
-def _announce(common: Common, run: Run) -> None:
-    """Print the id as soon as there is one."""
-    if not common.json:
-        common.output.say(f"run {run.id}")
 
 
 def _leave(common: Common, run: Run) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from hibali.amounts import format_duration, format_size
 from hibali.errors import HibaliError
 from hibali.locations import Location, parse_location, read_location
-from hibali.text import path_fields, path_from_fields, printable
+from hibali.text import counted, path_fields, path_from_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
 from transfers.history.index import Story, compact, print_story, read_operations
@@ -271,13 +271,13 @@ def compact_history(common: Common, before: float, *, dry_run: bool) -> int | No
         journals += 1
         lines += each.lines
         size += each.bytes
-        common.output.detail(f"{each.operation.id}: {each.lines} lines, {format_size(each.bytes)}")
+        common.output.detail(f"{each.operation.id}: {counted(each.lines, 'line')}, {format_size(each.bytes)}")
     if common.json:
         fields = {"journals": journals, "lines": lines, "bytes": size, "dry_run": dry_run}
         common.output.record("compacted", fields, flush=True)
         return None
     would = "would go" if dry_run else "went"
     common.output.say(
-        f"{lines} lines ({format_size(size)}) {would} from {journals} journals; every receipt stays."
+        f"{counted(lines, 'line')} ({format_size(size)}) {would} from {counted(journals, 'journal')}; every receipt stays."
     )
     return None

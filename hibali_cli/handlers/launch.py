@@ -14,6 +14,7 @@ from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.events import Listener
 from hibali.ledger import new_identifier
 from hibali.locations import read_target
+from hibali.text import counted
 from hibali_cli.handlers.pipelines import pinned_image
 from hibali_cli.handlers.run_sites import fetch_usage, notifying, opener, run_site, update_runs, wait_for_runs
 from hibali_cli.handlers.runs import report_ends, report_unfinished
@@ -296,9 +297,14 @@ def launch_title(request: Request) -> str:
 
 
 def launch_at_site(
-    common: Common, request: Request, run_store: RunStore, on_event: Listener, reuse: Reuse | None = None
+    common: Common,
+    request: Request,
+    run_store: RunStore,
+    on_event: Listener,
+    reuse: Reuse | None = None,
+    on_begin: Callable[[Run], None] | None = None,
 ) -> Run:
-    """Connect to the site, and launch the run there; its id is printed as soon as it has one."""
+    """Connect to the site, and launch the run there. `on_begin` gets the run as soon as it has an id; by default the id is printed."""
     host = opener(request.compute.site, on_event)()
     try:
         return launch(
@@ -307,7 +313,7 @@ def launch_at_site(
             run_store,
             Synchroniser(),
             reuse=reuse,
-            on_begin=ignore_run if common.json else _id_printer(common),
+            on_begin=ignore_run if common.json else on_begin or _id_printer(common),
             on_event=on_event,
         )
     finally:
@@ -373,10 +379,9 @@ def report_collected(common: Common, receipt: Receipt) -> None:
         fields = {name: record[name] for name in record if name not in {"schema", "kind"}}
         common.output.record("receipt", fields, flush=True)
         return
-    files = "1 file" if receipt.files == 1 else f"{receipt.files} files"
     moved = f"{receipt.files_moved} transferred"
     verified = f", verified by {receipt.proof_moved}" if receipt.proof_moved else ""
-    common.output.say(f"{files} in {receipt.target}, {moved}{verified}")
+    common.output.say(f"{counted(receipt.files, 'file')} in {receipt.target}, {moved}{verified}")
 
 
 def _show_dry_run(common: Common, request: Request) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hibali.files import private_folder, state_folder
+from hibali.text import counted
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, Output
 
@@ -70,7 +71,7 @@ def image_argv(record: ImageRecord, *, here: bool) -> str:
     """Describe an image in one line."""
     names = f" {', '.join(record.names)}" if record.names else ""
     where = "here" if here else "not here"
-    return f"{record.digest} ({record.format}, {record.size} bytes, {where}){names}"
+    return f"{record.digest} ({record.format}, {counted(record.size, 'byte')}, {where}){names}"
 
 
 def print_image(

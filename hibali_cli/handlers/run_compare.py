@@ -165,7 +165,7 @@ def print_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
         f"{counts[each]} {words[each]}" for each in words if each != OutputResult.EQUAL and counts[each]
     ]
     common.output.say(
-        f"{counts[OutputResult.EQUAL]} of {len(found.outputs)} outputs are equal{''.join('; ' + each for each in others)}"
+        f"{counts[OutputResult.EQUAL]} of {counted(len(found.outputs), 'output')} are equal{''.join('; ' + each for each in others)}"
     )
     if found.alone:
         common.output.say(

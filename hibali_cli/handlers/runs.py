@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hibali.amounts import format_duration, format_size
 from hibali.errors import HibaliError, NotFoundError, OutputsMissingError, RunFailedError, TryLaterError
-from hibali.text import printable, write_ranges
+from hibali.text import counted, printable, write_ranges
 from hibali_cli.display import plain_line, shortened
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results, is_terminal
@@ -106,7 +106,7 @@ def count_states(states: Iterable[str]) -> str:
 
 def table_lines(rows: Sequence[Row], width: int, height: int, now: float) -> list[Text]:
     """Return a heading, the counts, and as many rows as fit: unfinished runs come before ended ones."""
-    told = f"{len(rows)} runs: {count_states(row.run.state for row in rows)}"
+    told = f"{counted(len(rows), 'run')}: {count_states(row.run.state for row in rows)}"
     lines = [plain_line(shortened(told, width, front=1.0), "bold")]
     shown = _most_wanted(rows, max(1, height - 3))
     cells = [row.cells(now) for row in shown]

@@ -113,7 +113,7 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
             if common.json:
                 common.output.record("evicted", {**place.fields(each.kept), **fate}, flush=True)
             else:
-                words = f"{each.fate:<8}{each.kept.name.text}  {each.kept.bytes} bytes"
+                words = f"{each.fate:<8}{each.kept.name.text}  {counted(each.kept.bytes, 'byte')}"
                 common.output.line(f"{words}  ({each.because})" if each.because else words)
 
         if dry:

@@ -11,6 +11,7 @@ from hibali.errors import HibaliError, RunFailedError, UsageError
 from hibali.events import Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.locations import Location, read_target
+from hibali.text import counted
 from hibali_cli.handlers.launch import (
     check_dataset,
     launch_and_follow,
@@ -229,7 +230,7 @@ def _report_submitted(common: Common, run: Run) -> None:
     waiting = sum(len(chunk.tasks) for chunk in sweep_of(run).unsubmitted())
     if waiting:
         common.output.say(
-            f"{waiting} {'task waits' if waiting == 1 else 'tasks wait'} because the queue is full; `hibali runs wait {run.id}` submits them"
+            f"{counted(waiting, 'task waits', 'tasks wait')} because the queue is full; `hibali runs wait {run.id}` submits them"
         )
 
 
@@ -346,7 +347,7 @@ def make_table(
             for output, name in files
         ]
     write_table(path, run, outputs)
-    common.output.say(f"{path}: {len(sweep_of(run).tasks)} tasks")
+    common.output.say(f"{path}: {counted(len(sweep_of(run).tasks), 'task')}")
 
 
 def _text(path: bytes) -> str:
@@ -361,8 +362,6 @@ def _show_dry_run(common: Common, request: Request) -> None:
     """Show the first job array and the first task; the others differ by their numbers and values."""
     shown = show_tasks(request, new_identifier())
     count = len(request.workload.tasks)
-    tasks = "1 task" if count == 1 else f"{count} tasks"
-    arrays = "1 job array" if shown.chunks == 1 else f"{shown.chunks} job arrays"
-    jobs = "one job after the other" if request.job.allocations else arrays
-    common.output.say(f"{tasks} in {jobs}; this is the first job, and the first task")
+    jobs = "one job after the other" if request.job.allocations else counted(shown.chunks, "job array")
+    common.output.say(f"{counted(count, 'task')} in {jobs}; this is the first job, and the first task")
     show_files(common, request, shown.prepared, shown.files)

@@ -25,7 +25,7 @@ from hibali.events import Event, Failed, Hashing, Listener, Noted
 from hibali.files import WholeFile
 from hibali.locations import Location, read_location
 from hibali.system_errors import unreadable
-from hibali.text import path_fields
+from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
 from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
@@ -104,14 +104,14 @@ def _tell(common: Common, receipt: Receipt) -> None:
         return
     coverage = receipt.coverage or Coverage()
     common.output.say(
-        f"{receipt.files_kept} of {receipt.files} files are what they should be"
+        f"{receipt.files_kept} of {counted(receipt.files, 'file')} are what they should be"
         f"{_how(coverage)}; {receipt.seconds:.1f} s"
     )
     if receipt.exit == Exit.TRY_LATER:
         print_error(
             TryLaterError(
                 "max-time",
-                f"stopped because --max-time has elapsed, with {coverage.files_unchecked} files not looked at",
+                f"stopped because --max-time has elapsed, with {counted(coverage.files_unchecked, 'file')} not verified",
                 subject=receipt.target,
                 hint="The same line with --resume goes on from here.",
             )
@@ -126,7 +126,7 @@ def _tell(common: Common, receipt: Receipt) -> None:
 def _not_verified(receipt: Receipt, coverage: Coverage) -> NotVerifiedError:
     return NotVerifiedError(
         "not-verified",
-        f"{coverage.files_unrecorded} of {receipt.files} files have no digest on record, and were not verified",
+        f"{coverage.files_unrecorded} of {counted(receipt.files, 'file')} have no recorded digest, and were not verified",
         subject=receipt.target,
         hint="To compare them with their source, and record them: hibali sync --checksum FROM TO",
     )
@@ -139,7 +139,7 @@ def _how(coverage: Coverage) -> str:
         parts.append(f"{coverage.files_recorded} of them hashed by an earlier call and unchanged since")
     unchecked = coverage.files_unchecked - coverage.files_unrecorded
     if unchecked > 0:
-        parts.append(f"{unchecked} were not looked at")
+        parts.append(f"{unchecked} were not verified")
     if coverage.sample_seed is not None:
         parts.append(f"the sample is that of --seed {coverage.sample_seed}")
     return "".join(f"; {part}" for part in parts)
@@ -243,7 +243,7 @@ class _Told:
             return int(code)
         earlier = f"; {self._recorded} of the digests are on record and were not computed now"
         self._common.output.say(
-            f"{self._files} files, {self._bytes} bytes{earlier if self._recorded else ''}"
+            f"{counted(self._files, 'file')}, {counted(self._bytes, 'byte')}{earlier if self._recorded else ''}"
         )
         if self._failed:
             message = f"{self._failed} could not be read and are not in it; they are named above"

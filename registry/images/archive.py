@@ -21,7 +21,7 @@ from typing import IO, Any
 from hibali.documents import read_json
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.system_errors import reason_of
-from hibali.text import printable
+from hibali.text import counted, printable
 from registry.images.record import MOST_NAMES, Format, ImageRecord, is_among, is_image_name
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -156,9 +156,9 @@ def _choose(images: list[tuple[tuple[str, ...], dict[str, Any]]], name: str) -> 
     if not chosen:
         raise BrokenArchiveError("it holds no image")
     raise BrokenArchiveError(
-        f"it holds {len(images)} images, none of them named {name}"
+        f"it holds {counted(len(images), 'image')}, none of them named {name}"
         if name
-        else f"it holds {len(images)} images"
+        else f"it holds {counted(len(images), 'image')}"
     )
 
 

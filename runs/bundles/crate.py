@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from hibali.text import printable, without_controls
+from hibali.text import counted, printable, without_controls
 from registry.images.record import ImageRecord
 from registry.pipeline import Pipeline
 from runs.bundles.archive import DESCRIPTOR, IMAGE, INPUTS, INVOCATION, MANIFEST, OUTPUTS, RECORD, RUN
@@ -185,7 +185,7 @@ class Part:
         if identity is not None:
             facts |= {"identifier": identity} | _digest_in(identity)
         elif each.type == "folder":
-            words = f"{each.files} files and {each.bytes} bytes; see {INPUTS}"
+            words = f"{counted(each.files, 'file')} and {counted(each.bytes, 'byte')}; see {INPUTS}"
         else:
             facts |= {
                 "contentSize": str(each.bytes),
@@ -284,10 +284,10 @@ def write_metadata(told: Described) -> bytes:
 def write_runs_metadata(told: Sequence[Described]) -> bytes:
     """Return the metadata of exported runs, each in a folder of its own."""
     pipelines = list(dict.fromkeys(each.pipeline.reference for each in told))
-    counted = "A run" if len(told) == 1 else f"{len(told)} runs"
-    words = f"{counted} of Boutiques pipelines as hibali recorded them: answers, digests of inputs and outputs, times."
+    count = "A run" if len(told) == 1 else f"{len(told)} runs"
+    words = f"{count} of Boutiques pipelines as hibali recorded them: answers, digests of inputs and outputs, times."
     return _text_of(
-        told, f"{counted} of {', '.join(pipelines[:3])}{' and others' if pipelines[3:] else ''}", words
+        told, f"{count} of {', '.join(pipelines[:3])}{' and others' if pipelines[3:] else ''}", words
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.amounts import format_duration, format_size
+from hibali.text import counted
 from runs.model import Run, State
 from runs.outputs import OutputDigests, recorded_outputs
 from runs.reports.page import clock, render_page
@@ -164,7 +165,7 @@ class _Grid:
 def _title(runs: Sequence[ReportedRun]) -> str:
     if len(runs) == 1:
         return f"{runs[0].run.spec.pipeline} at {runs[0].run.site}"
-    return f"{len(runs)} runs"
+    return counted(len(runs), "run")
 
 
 def _legend(runs: Sequence[ReportedRun]) -> Iterable[tuple[str, str]]:

@@ -137,7 +137,11 @@ def _what(firing: Trigger) -> str:
         about = f"{firing.about}: " if firing.about else ""
         return f"{about}{firing.message}"
     if mark is Mark.INCOMPLETE:
-        return f"{failed} files could not be done." if failed else "Not everything was done or verified."
+        return (
+            f"{counted(failed, 'file')} could not be transferred."
+            if failed
+            else "Not everything was done or verified."
+        )
     return f"It ended with exit code {firing.exit}."
 
 
@@ -318,7 +322,7 @@ def _trouble(each: Operation, now: float) -> Trouble:
         what = "It began and never ended: it was killed, or the machine went down."
     else:
         what = (
-            f"{each.number('files_failed')} files could not be done."
+            f"{counted(each.number('files_failed'), 'file')} could not be transferred."
             if each.number("files_failed")
             else f"It is {result}."
         )

@@ -17,7 +17,7 @@ from hibali.config.settings import load_sites
 from hibali.errors import HibaliError, NotFoundError
 from hibali.ledger import ledger_folder, read_records
 from hibali.locations import parse_location
-from hibali.text import path_from_fields
+from hibali.text import counted, path_from_fields
 from runs.model import RUN_ID, State
 from runs.rate_limits import site_usage
 from runs.records import fold_records
@@ -123,7 +123,7 @@ def _of_site(site: Site, purge: Purge, operations: Iterable[Operation], now: flo
     for target, files in targets.items():
         first = min(each.at for each in files) + purge.days * _DAY
         yield Fading(
-            f"{site.name} deletes {len(files)} files ({format_size(sum(each.size for each in files))})",
+            f"{site.name} deletes {counted(len(files), 'file')} ({format_size(sum(each.size for each in files))})",
             target,
             f"{datetime.fromtimestamp(first, UTC):%Y-%m-%dT%H:%M:%SZ}",
             f"hibali pull {target} FOLDER",

@@ -166,8 +166,8 @@ class Scheduler(ABC):
         name: What [scheduler] calls it.
         settings: Its own keys of [scheduler], a class made by `hibali.config.schema.table`; `Resources.own` is an object of it, or None
             where the site gives none of them.
-        programs: The programs that have to be there, the main one first.
-        commands: Other programs that its command lines start; `sites usage` counts all of them.
+        programs: The programs that have to be installed, the main one first.
+        commands: All programs that query or change the scheduler; `sites usage` counts them.
         launcher: What starts several tasks of a job where the site names nothing.
         variables: By which a job learns of itself.
     """

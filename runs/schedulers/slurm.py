@@ -93,7 +93,7 @@ class Slurm(Scheduler):
 
     name = "slurm"
     programs = ("sbatch", "squeue", "scancel")
-    commands = ("sacct", "scontrol", "sinfo")
+    commands = ("sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo")
     launcher = ("srun",)
     variables = JobVariables(
         job=("SLURM_JOB_ID",),

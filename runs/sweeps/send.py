@@ -7,7 +7,7 @@ from functools import partial
 from hibali.config.model import Limits
 from hibali.errors import TryLaterError
 from hibali.events import Listener, Noted, ignore
-from hibali.text import as_text, write_ranges
+from hibali.text import as_text, counted, write_ranges
 from runs.model import Chunk, Pilot, Run, chunk_name
 from runs.pilot.setup import allocation_texts, write_allocation
 from runs.rate_limits import rate_limited
@@ -58,7 +58,7 @@ def send_chunks(
         except TryLaterError as problem:
             if problem.code != "scheduler-busy" or not run.job:
                 raise
-            on_event(Noted(f"{problem.message}; {_waiting(run)} tasks wait"))
+            on_event(Noted(f"{problem.message}; {counted(_waiting(run), 'task waits', 'tasks wait')}"))
             break
     return run
 
@@ -145,6 +145,8 @@ def _begin_next(host: RemoteHost, run_store: RunStore, run: Run, on_event: Liste
     run = run_store.note(run.id, "allocation", {"tasks": write_ranges(left)})
     QueuePlaces(run.site).keep(holder_of(run.id, last.number), 0)
     on_event(
-        Noted(f"run {run.id}: allocation {last.number} ended, and {len(left)} tasks go on in the next one")
+        Noted(
+            f"run {run.id}: allocation {last.number} ended, and {counted(len(left), 'task continues', 'tasks continue')} in the next one"
+        )
     )
     return run

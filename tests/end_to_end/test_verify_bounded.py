@@ -39,7 +39,7 @@ def test_a_sample_says_what_it_did_not_look_at(stocked: tuple[Transfers, Path]) 
     seed = str(receipt["sample_seed"])
     told = there.hibali("verify", *words, "10%", "--seed", seed, exit=0).err.decode()
     assert f"--seed {seed}" in told
-    assert "36 were not looked at" in told
+    assert "36 were not verified" in told
     whole = there.verify(*words, "40").last
     assert (looked(whole), whole["proof_tree"]) == ((40, 0, 0), "digest")
 
@@ -175,7 +175,7 @@ def test_a_limit_of_time_ends_it_with_5_and_says_how_far_it_came(folder_there: T
     assert receipt["proof_tree"] == "none"
     again = there.hibali("verify", "there:data", "--max-time", f"{seconds}s", "--resume", exit=5)
     assert b"40 of them hashed by an earlier call" in again.err
-    assert b"1 files not looked at" in again.err
+    assert b"1 file not verified" in again.err
     shorten(there)
     assert looked(there.verify("there:data", "--resume").last) == (1, 40, 0)
 

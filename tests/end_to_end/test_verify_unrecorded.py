@@ -37,7 +37,7 @@ def test_files_without_a_digest_on_record_are_named_and_the_exit_is_11(there: Tr
     assert (receipt["files_failed"], receipt["proof_tree"], receipt["exit"]) == (0, "none", 11)
     people = there.hibali("verify", "there:data", exit=11)
     assert b"sub/theirs: no digest is on record for it" in people.err
-    assert b"2 of 14 files have no digest on record" in people.err
+    assert b"2 of 14 files have no recorded digest" in people.err
     there.verify("there:data", "--exclude", "theirs")
 
 

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from transfers.agent.committing import keep_time
-from transfers.agent.protocol import ChangedError, RefusedError, problem_of
-from transfers.agent.safe_path import Root, UnsafeNameError
+from transfers.agent.protocol import ChangedError, RefusedError, UnsafeNameError, problem_of
+from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_piece
 
 _CHUNK = 1024 * 1024

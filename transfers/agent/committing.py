@@ -19,10 +19,11 @@ from transfers.agent.protocol import (
     Problem,
     Record,
     RefusedError,
+    UnsafeNameError,
     problem_of,
 )
 from transfers.agent.reading import digest_file
-from transfers.agent.safe_path import Root, UnsafeNameError, split_path
+from transfers.agent.safe_path import Root, split_path
 from transfers.agent.writing import set_attributes, sync_files, sync_folders, write_at
 
 

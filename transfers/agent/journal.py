@@ -10,7 +10,8 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from transfers.agent import protocol
-from transfers.agent.safe_path import Root, UnsafeNameError
+from transfers.agent.protocol import UnsafeNameError
+from transfers.agent.safe_path import Root
 from transfers.agent.writing import purge
 
 _JOURNAL = b"journal"

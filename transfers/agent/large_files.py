@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from transfers.agent import protocol
 from transfers.agent.committing import Outcome, Staged, first_mode, keep_attributes, keep_mode, keep_time
 from transfers.agent.journal import MARK_BYTES, BegunFilesJournal, Part
-from transfers.agent.protocol import LandingError, MismatchError, RefusedError, problem_of
-from transfers.agent.safe_path import Root, UnsafeNameError
+from transfers.agent.protocol import LandingError, MismatchError, RefusedError, UnsafeNameError, problem_of
+from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_at
 
 _CHUNK = 1024 * 1024

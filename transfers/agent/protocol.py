@@ -269,6 +269,10 @@ class RefusedError(Exception):
         self.code = code
 
 
+class UnsafeNameError(Exception):
+    """The relative path is empty or absolute, or contains `.`, `..` or NUL."""
+
+
 class ChangedError(Exception):
     """The source has changed since the listing."""
 
@@ -310,7 +314,7 @@ def problem_of(problem: Exception) -> Problem:
         return [problem.code, str(problem), False]
     if isinstance(problem, ChangedError):
         return ["source-changed", str(problem), False]
-    if type(problem).__name__ == "UnsafeNameError":  # safe_path.py imports this module
+    if isinstance(problem, UnsafeNameError):
         return ["unsafe-name", "the name climbs or is empty", False]
     return ["failed", str(problem), False]
 

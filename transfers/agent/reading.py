@@ -10,8 +10,8 @@ from collections import OrderedDict
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from transfers.agent import protocol
-from transfers.agent.protocol import ChangedError, Outlet, Problem, problem_of
-from transfers.agent.safe_path import Root, UnsafeNameError
+from transfers.agent.protocol import ChangedError, Outlet, Problem, UnsafeNameError, problem_of
+from transfers.agent.safe_path import Root
 
 _BLOCK = 64 * 1024  # stretches are whole blocks of a piece, so that few have to be told
 _ZEROS = bytes(_BLOCK)

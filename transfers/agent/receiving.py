@@ -13,8 +13,8 @@ from transfers.agent.committing import Committer, Outcome, Writer
 from transfers.agent.journal import BegunFilesJournal
 from transfers.agent.large_files import GoneError, Large, LargeFiles, check_piece, open_partial, partial_path
 from transfers.agent.lease import Borrowed, Lease, LostLeaseError
-from transfers.agent.protocol import Channel, LandingError, Problem, RefusedError, problem_of
-from transfers.agent.safe_path import Root, UnsafeNameError, split_path
+from transfers.agent.protocol import Channel, LandingError, Problem, RefusedError, UnsafeNameError, problem_of
+from transfers.agent.safe_path import Root, split_path
 from transfers.agent.writing import purge, sync_files, sync_folders, write_at
 
 _AHEAD = 2  # packs written while an earlier one is synced

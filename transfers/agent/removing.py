@@ -7,8 +7,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from transfers.agent import journal, protocol
 from transfers.agent.lease import LEASE_SECONDS, Lease, LockedError, living_holder
-from transfers.agent.protocol import IS_FOLDER, Problem, Record, RefusedError, problem_of
-from transfers.agent.safe_path import Root, Roots, UnsafeNameError
+from transfers.agent.protocol import IS_FOLDER, Problem, Record, RefusedError, UnsafeNameError, problem_of
+from transfers.agent.safe_path import Root, Roots
 from transfers.agent.writing import purge, set_attributes, sync_files
 
 

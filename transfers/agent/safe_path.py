@@ -12,14 +12,18 @@ from collections import OrderedDict
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from transfers.agent import protocol
-from transfers.agent.protocol import IS_FILE, IS_FOLDER, IS_LINK, IS_SPECIAL, Record, RefusedError
+from transfers.agent.protocol import (
+    IS_FILE,
+    IS_FOLDER,
+    IS_LINK,
+    IS_SPECIAL,
+    Record,
+    RefusedError,
+    UnsafeNameError,
+)
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _KEEP_OPEN = 64
-
-
-class UnsafeNameError(Exception):
-    """The relative path is empty or absolute, or contains `.`, `..` or NUL."""
 
 
 def split_path(path: bytes) -> List[bytes]:

@@ -18,11 +18,12 @@ from transfers.agent.protocol import (
     Channel,
     LandingError,
     RefusedError,
+    UnsafeNameError,
     code_of,
     failure_of,
     words_of,
 )
-from transfers.agent.safe_path import Roots, UnsafeNameError
+from transfers.agent.safe_path import Roots
 from transfers.agent.session import Session
 
 

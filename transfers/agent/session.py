@@ -25,13 +25,14 @@ from transfers.agent.protocol import (
     LandingError,
     RecordError,
     RefusedError,
+    UnsafeNameError,
     pack_record,
     problem_of,
 )
 from transfers.agent.reading import put_in
 from transfers.agent.receiving import absolute_path
 from transfers.agent.removing import check_itself, check_unheld, remove_item, remove_own, remove_root, sweep
-from transfers.agent.safe_path import OpenedFolder, Root, Roots, UnsafeNameError, leaves_root_error
+from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
 from transfers.agent.writing import packed_in, purge, remove_tree, sync_folders, with_attributes
 
 if TYPE_CHECKING:  # loaded when used, because most agents need few of them

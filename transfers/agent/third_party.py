@@ -24,10 +24,11 @@ from transfers.agent.protocol import (
     Outlet,
     Problem,
     RefusedError,
+    UnsafeNameError,
     problem_of,
 )
 from transfers.agent.reading import Reader
-from transfers.agent.safe_path import Root, UnsafeNameError
+from transfers.agent.safe_path import Root
 from transfers.agent.writing import purge
 
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -19,7 +19,7 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.events import Listener, Noted, ignore
 from hibali.files import account_names
 from hibali.subprocesses import Finished, run
-from hibali.text import printable
+from hibali.text import counted, printable
 
 POINTER_BYTES = 32 * 1024  # the largest pointer file that git-annex accepts
 _OBJECTS = b"/.git/annex/objects/"
@@ -426,7 +426,11 @@ class Contents:
                 wanted.setdefault(repository, {})[key.name] = max(key.size, 0)
         for repository, keys in wanted.items():
             root = printable(repository.root)
-            self._on_event(Noted(f"{root}: getting {len(keys)} annexed files ({sum(keys.values())} bytes)"))
+            self._on_event(
+                Noted(
+                    f"{root}: getting {counted(len(keys), 'annexed file')} ({counted(sum(keys.values()), 'byte')})"
+                )
+            )
             self._not_got.update(get_content(repository, keys))
 
     def why_missing(self, path: bytes) -> str:

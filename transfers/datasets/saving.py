@@ -17,7 +17,7 @@ from hibali.events import Listener, Noted
 from hibali.ledger import ledger_folder, new_identifier
 from hibali.retry import pause
 from hibali.system_errors import reason_of
-from hibali.text import printable
+from hibali.text import counted, printable
 from transfers.datasets.repository import (
     Contents,
     Repository,
@@ -254,9 +254,9 @@ def commit_message(receipt: Receipt) -> str:
 
     It does not use DataLad's markers: `datalad rerun` would look for a command between them.
     """
-    done = [f"{receipt.files_moved} files"]
+    done = [counted(receipt.files_moved, "file")]
     if receipt.files_linked:
-        done.append(f"{receipt.files_linked} links")
+        done.append(counted(receipt.files_linked, "link"))
     if receipt.files_deleted:
         done.append(f"{receipt.files_deleted} deletions")
     subject = f"[HIBALI] {receipt.operation} {printable(receipt.source)}: {', '.join(done)}"
@@ -411,7 +411,7 @@ class Changes:
                 groups.setdefault(repository, set()).add(name)
         made = save(groups, self._repository, saving.message or commit_message(receipt))
         if apart:
-            self._say(f"{apart} names lie in git repositories of their own and are not saved")
+            self._say(f"{counted(apart, 'file is', 'files are')} in nested git repositories and not saved")
         for commit in made:
             self._say(f"saved as {commit[:12]}")
 

@@ -14,10 +14,10 @@ from hibali.locations import Location, guarded_roots
 from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.agent.commands import expanded
-from transfers.agent.protocol import RefusedError, problem_of
+from transfers.agent.protocol import RefusedError, UnsafeNameError, problem_of
 from transfers.agent.receiving import fetch_whole, store_whole
 from transfers.agent.removing import remove_item
-from transfers.agent.safe_path import OpenedFolder, Root, Roots, UnsafeNameError, leaves_root_error
+from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
 from transfers.entry import Entry
 from transfers.pipeline.batches import problem_from
 from transfers.pipeline.channel_pool import ChannelPool, no_lines

@@ -17,10 +17,17 @@ from hibali.errors import (
     IncompleteError,
     NotFoundError,
     RefusedError,
-    TryLaterError,
 )
 from hibali.events import Listener, ignore
-from hibali.http import ANSWER_SECONDS, MOST_ERROR, request_timeout, too_long, too_slow
+from hibali.http import (
+    ANSWER_SECONDS,
+    MOST_ERROR,
+    bad_certificate,
+    request_timeout,
+    too_long,
+    too_slow,
+    unreachable,
+)
 from hibali.locations import Location
 from hibali.retry import with_retries
 from hibali.text import printable
@@ -210,17 +217,11 @@ class Web:
         if isinstance(cause, FileNotFoundError) or status in {404, 410}:
             return NotFoundError("vanished", "there is nothing of that name", subject=self.subject)
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return AccessError(
-                "bad-certificate", "the server's certificate cannot be trusted", subject=self.subject
-            )
-        if status is None or status in _BUSY:
-            said = f"cannot answer now (status {status})" if status else "cannot be reached"
-            return TryLaterError(
-                "unreachable",
-                f"the server {said}",
-                subject=self.subject,
-                hint="Check the URL and the network.",
-            )
+            return bad_certificate(self.subject)
+        if status is None:
+            return unreachable(self.subject)
+        if status in _BUSY:
+            return unreachable(self.subject, f"status {status}")
         return IncompleteError(
             "refused-by-server", f"the server refused the request (status {status})", subject=self.subject
         )

@@ -99,7 +99,7 @@ def test_thousands_of_problems_are_counted_beyond_a_hundred() -> None:
         ("in,code\na\n", "t.csv", "has 1 cells, but the header has 2"),
         ('in\n"a\n', "t.csv", "unexpected end of data"),
         ("", "t.csv", "it is empty"),
-        ("in\n", "t.csv", "these are 0 tasks"),
+        ("in\n", "t.csv", "0 tasks are given"),
         ("[1]\n", "t.jsonl", "must be a JSON object"),
         ('{"in": "a", "in": "b"}\n', "t.jsonl", "repeated with another value"),
         ('{"in": NaN}\n', "t.jsonl", "is not JSON"),
@@ -117,7 +117,7 @@ def test_a_table_that_is_none_says_where(tmp_path: Path, text: str, name: str, t
         (["code"], "must be written ID=VALUE"),
         (["nothing=1"], "no such input"),
         (["code=1", "code=2"], "is given twice"),
-        (["code=" + ",".join("1" * 400), "sleep=" + ",".join("1" * 400)], "these are 160000 tasks"),
+        (["code=" + ",".join("1" * 400), "sleep=" + ",".join("1" * 400)], "160000 tasks are given"),
     ],
 )
 def test_a_parameter_that_is_none_is_named(parameters: list[str], told: str) -> None:

@@ -14,7 +14,7 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterErro
 from hibali.events import Carried, Listener, Noted
 from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.retry import growing_intervals, pause
-from hibali.text import path_fields, path_from_fields
+from hibali.text import counted, path_fields, path_from_fields
 from transfers.stores.globus.errors import fault_of, is_fault, with_details
 from transfers.stores.globus.paths import (
     CHECKSUM,
@@ -288,7 +288,11 @@ class Tasks:
         for task in begun_tasks(self._ends):
             if task.submission in known:
                 continue
-            self._on_event(Noted(f"going on with what an earlier call began: {len(task.files)} files"))
+            self._on_event(
+                Noted(
+                    f"continuing the task that an earlier call submitted: {counted(len(task.files), 'file')}"
+                )
+            )
             try:
                 if task.task is None:
                     self._submit(task)
@@ -358,10 +362,9 @@ class Tasks:
             self._wait_for_other(problem)
             submitted = self._globus.submit(body)
         task.answered(submitted)
-        count = f"{len(task.files)} file{'s' if len(task.files) != 1 else ''}"
         self._on_event(
             Noted(
-                f"Globus task {submitted} carries {count}: https://app.globus.org/activity/{submitted}",
+                f"Globus task {submitted} carries {counted(len(task.files), 'file')}: https://app.globus.org/activity/{submitted}",
                 kept=True,
             )
         )

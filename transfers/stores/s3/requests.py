@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_to_bytes
 from xml.sax.saxutils import escape
 
-from hibali import documents
+from hibali import documents, http
 from hibali.errors import (
     AccessError,
     HibaliError,
@@ -224,22 +224,12 @@ def _denied(code: str, said: str, subject: str) -> AccessError:
 
 def unreachable(subject: str) -> TryLaterError:
     """Return the error for a missing or incomplete answer."""
-    return TryLaterError(
-        UNREACHABLE,
-        "the server cannot be reached",
-        subject=subject,
-        hint="Check the endpoint and the network.",
-    )
+    return http.unreachable(subject, address="endpoint")
 
 
 def bad_certificate(subject: str) -> AccessError:
     """Return the error for an invalid server certificate."""
-    return AccessError(
-        "bad-certificate",
-        "the server's certificate cannot be trusted",
-        subject=subject,
-        hint="For a private authority set AWS_CA_BUNDLE to its certificate.",
-    )
+    return http.bad_certificate(subject, "AWS_CA_BUNDLE")
 
 
 def code_in(body: bytes) -> str:

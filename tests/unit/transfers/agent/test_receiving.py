@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.agent_root import open_root
 from transfers.agent import receiving
-from transfers.agent.safe_path import Root, UnsafeNameError
+from transfers.agent.protocol import UnsafeNameError
+from transfers.agent.safe_path import Root
 
 
 @pytest.fixture

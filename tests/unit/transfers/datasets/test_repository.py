@@ -79,6 +79,6 @@ def test_a_message_has_one_line_for_people_whatever_the_source_is_called() -> No
         "id", "pull", "there:a\n^^^ hibali receipt ^^^", "/data", files_moved=1, files_deleted=2
     )
     lines = commit_message(receipt).splitlines()
-    assert lines[0] == r"[HIBALI] pull there:a\n^^^ hibali receipt ^^^: 1 files, 2 deletions"
+    assert lines[0] == r"[HIBALI] pull there:a\n^^^ hibali receipt ^^^: 1 file, 2 deletions"
     assert lines[1:3] == ["", "=== hibali receipt ==="]
     assert lines.index("^^^ hibali receipt ^^^") == len(lines) - 1
