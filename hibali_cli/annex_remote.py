@@ -14,7 +14,7 @@ from typing import IO, Final, NamedTuple, NoReturn
 from hibali import __version__
 from hibali.annex_key import digest_of, place_of, size_of
 from hibali.config.settings import load_sites
-from hibali.errors import Exit, HibaliError, UsageError
+from hibali.errors import Exit, HibaliError, UsageError, exit_of_interruption
 from hibali.events import Event, Noted
 from hibali.locations import Location, read_location
 from hibali.system_errors import explain
@@ -482,6 +482,6 @@ def main() -> NoReturn:
         os.dup2(2, 1)
         sys.exit(Conversation(requests, answers).run(_HANDLERS))
     except KeyboardInterrupt as interrupted:
-        sys.exit(int(getattr(interrupted, "exit", Exit.INTERRUPTED)))
+        sys.exit(int(exit_of_interruption(interrupted)))
     except BrokenPipeError:
         sys.exit(int(Exit.INTERRUPTED))

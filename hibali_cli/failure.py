@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from hibali import __version__
-from hibali.errors import Exit, HibaliError, IncompleteError, NotFoundError, UsageError
+from hibali.errors import Exit, HibaliError, IncompleteError, NotFoundError, UsageError, exit_of_interruption
 from hibali.files import private_folder, state_folder, state_root, write_atomic
 from hibali.subprocesses import without_secrets
 from hibali.text import printable
-from hibali_cli.interruption import OutOfTime, Terminated, interruption_hint
+from hibali_cli.interruption import OutOfTime, interruption_hint
 from hibali_cli.output import PIPE_CLOSED, Output, coloured, json_line, write_message
 
 
@@ -65,10 +65,8 @@ def _as_error(failure: BaseException) -> tuple[HibaliError, int]:
         return failure, int(failure.exit)
     if isinstance(failure, click.Abort):
         failure = KeyboardInterrupt()
-    if isinstance(failure, OutOfTime):
-        return failure.to_error(), int(Exit.TRY_LATER)
     if isinstance(failure, KeyboardInterrupt):
-        return _interrupted(failure)
+        return _interrupted(failure), int(exit_of_interruption(failure))
     if isinstance(failure, click.ClickException):
         return _usage(failure), int(Exit.USAGE)
     refused = _refused_by_the_system(failure)
@@ -108,9 +106,10 @@ def _has_current_folder() -> bool:
         return False
 
 
-def _interrupted(failure: KeyboardInterrupt) -> tuple[HibaliError, int]:
-    code = Exit.TERMINATED if isinstance(failure, Terminated) else Exit.INTERRUPTED
-    return HibaliError("interrupted", "interrupted", hint=interruption_hint(), transient=True), int(code)
+def _interrupted(failure: KeyboardInterrupt) -> HibaliError:
+    if isinstance(failure, OutOfTime):
+        return failure.to_error()
+    return HibaliError("interrupted", "interrupted", hint=interruption_hint(), transient=True)
 
 
 def _usage(failure: click.ClickException) -> UsageError:

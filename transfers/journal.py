@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hibali.errors import Exit, HibaliError
+from hibali.errors import Exit, HibaliError, exit_of_interruption
 from hibali.events import (
     Adjusted,
     Deleted,
@@ -207,8 +207,7 @@ def exit_after(problem: BaseException | None, receipt: Receipt) -> Exit:
     if isinstance(problem, HibaliError):
         return problem.exit
     if isinstance(problem, KeyboardInterrupt):
-        # the command line has several kinds of interruption
-        return getattr(problem, "exit", Exit.INTERRUPTED)
+        return exit_of_interruption(problem)
     if problem is not None:
         return Exit.BUG
     return Exit.INCOMPLETE if receipt.files_failed else Exit.DONE

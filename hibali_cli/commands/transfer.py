@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.amounts import format_size
-from hibali.errors import Exit, IncompleteError, UsageError
+from hibali.errors import Exit, IncompleteError, UsageError, exit_of_interruption
 from hibali.text import counted
 from hibali_cli.command import command
 from hibali_cli.failure import print_error
-from hibali_cli.interruption import OutOfTime, Terminated
 from hibali_cli.options import OUTPUT_FILE, Common
 from hibali_cli.records import event_fields
 from hibali_cli.transfer_options import (
@@ -295,15 +294,9 @@ def _follow(common: Common, source: str, target: str, following: Following, opti
     with listening(common, f"push {source} {target}") as on_event:
         receipt, interruption = follow_source(request, following, on_event)
     if interruption is not None:
-        receipt.exit = _exit_of(interruption)
+        receipt.exit = exit_of_interruption(interruption)
     _show_receipt(common, receipt)
     return int(receipt.exit)
-
-
-def _exit_of(interruption: KeyboardInterrupt) -> Exit:
-    if isinstance(interruption, OutOfTime):
-        return Exit.TRY_LATER
-    return Exit.TERMINATED if isinstance(interruption, Terminated) else Exit.INTERRUPTED
 
 
 def _show_plan(common: Common, plan: TransferPlan) -> None:

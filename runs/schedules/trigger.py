@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal
 
 from hibali import subprocesses
-from hibali.errors import Exit, HibaliError, TryLaterError
+from hibali.errors import Exit, HibaliError, TryLaterError, exit_of_interruption
 from hibali.ledger import ledger_folder, new_identifier, read_records
 from hibali.retry import pause
 from runs.schedules.environment import bare_environment, hibali_argv, local_zone
@@ -332,8 +332,7 @@ class _Ended:
         self.results.error = _error_fields(problem.to_record())
 
     def interrupted(self, interruption: KeyboardInterrupt) -> None:
-        terminated = type(interruption).__name__ == "Terminated"
-        self.exit = int(Exit.TERMINATED if terminated else Exit.INTERRUPTED)
+        self.exit = int(exit_of_interruption(interruption))
         self.results.error = {"code": "interrupted", "message": "interrupted", "about": "", "hint": ""}
 
     def fields(self, identifier: str) -> dict[str, Any]:
