@@ -29,7 +29,8 @@ def error_codes() -> dict[str, list[str]]:
     for path, tree in trees.items():
         constants = dict(_constants(tree))
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            for code in _codes_of(call, places.get(_name(call), set()), constants):
+            found = [*_codes_of(call, places.get(_name(call), set()), constants), *_unknown_plugins(call)]
+            for code in found:
                 codes[code].append(f"{path.relative_to(REPOSITORY)}:{call.lineno}")
     return dict(codes)
 
@@ -60,6 +61,13 @@ def _constants(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 def _name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _unknown_plugins(call: ast.Call) -> Iterator[str]:
+    """Yield the code with which `hibali.plugins.load` refuses a name, as in `load("runs.schedulers", name)`."""
+    match call:
+        case ast.Call(func=ast.Name(id="load"), args=[ast.Constant(value=str(package)), _]):
+            yield f"unknown-{package.rpartition('.')[2].removesuffix('s')}"
 
 
 def _codes_of(call: ast.Call, places: set[int], constants: dict[str, ast.expr]) -> Iterator[str]:
