@@ -31,7 +31,7 @@ _PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class CommandResult:
     """The result of a program; `exit_code` is negative for a signal."""
 
     exit_code: int
@@ -54,7 +54,7 @@ def run(
     umask: int = -1,
     stop_after: bytes = b"",
     most: int = _MOST_OUTPUT,
-) -> Finished:
+) -> CommandResult:
     """Run a program and wait for it, with a `umask` where it creates private files.
 
     It is killed once it printed more than `most` bytes. It is also killed once `stop_after` appears on its standard error.
@@ -84,7 +84,7 @@ def run(
         except BaseException:
             _kill(process)
             raise
-        return Finished(process.returncode, _content(output), _content(errors)[-_STDERR_KEPT:])
+        return CommandResult(process.returncode, _content(output), _content(errors)[-_STDERR_KEPT:])
 
 
 def _held(content: bytes) -> BinaryIO:

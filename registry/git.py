@@ -10,7 +10,7 @@ from typing import Literal
 
 from hibali.errors import IncompleteError, RefusedError
 from hibali.files import account_names
-from hibali.subprocesses import Finished, run
+from hibali.subprocesses import CommandResult, run
 from hibali.text import printable
 
 _SECONDS = 600.0
@@ -72,7 +72,7 @@ class Git:
         stdin: bytes = b"",
         environment: Mapping[str, str] | None = None,
         own_settings: bool = False,
-    ) -> Finished:
+    ) -> CommandResult:
         """Run git and wait for it. `own_settings`: with the settings of this account, which logins at other hosts need."""
         settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
         return run(

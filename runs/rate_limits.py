@@ -22,7 +22,7 @@ from hibali.ssh.sessions import login_name, login_refusals
 from runs.model import Run
 from runs.schedulers.base import load_scheduler
 from runs.store import QueuePlaces, RunStore, count_queued
-from transfers.remote.host import Finished, Once, RemoteHost
+from transfers.remote.host import CommandResult, OnceResult, RemoteHost
 from transfers.stores.open_store import open_host
 
 # The codes with which schedulers refuse (runs.schedulers).
@@ -76,12 +76,14 @@ class _Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
 
-    def run(self, argv: Sequence[bytes | str], **how: Any) -> Finished:
+    def run(self, argv: Sequence[bytes | str], **how: Any) -> CommandResult:
         """See RemoteHost."""
         self._count(argv)
         return self._host.run(argv, **how)
 
-    def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
+    def run_once(
+        self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
+    ) -> OnceResult:
         """See RemoteHost; only a command that was executed is counted."""
         once = self._host.run_once(marker, argv, folder=folder)
         if once.fresh:

@@ -15,7 +15,7 @@ from hibali.retry import growing_intervals, pause
 from hibali.text import printable
 from runs.containers.base import check_answered, load_container
 from runs.schedulers.base import load_scheduler
-from transfers.remote.host import Finished, RemoteHost
+from transfers.remote.host import CommandResult, RemoteHost
 from transfers.stores.base import Lock
 from transfers.stores.open_store import open_store
 from transfers.stores.server_lease import record_of
@@ -41,11 +41,11 @@ class SiteCommands:
         self._host = host
         self._site = site
 
-    def ask(self, words: Sequence[str]) -> Finished:
+    def ask(self, words: Sequence[str]) -> CommandResult:
         """Run a query and return how it ended, whatever its exit code."""
         return self._host.run(self._after_prologue(words))
 
-    def run(self, words: Sequence[str], stdin: bytes = b"") -> Finished:
+    def run(self, words: Sequence[str], stdin: bytes = b"") -> CommandResult:
         """Run one step of a conversion, in the C locale, so that its error messages are known.
 
         Raises `UsageError` if there is no such program, `IncompleteError` if it fails or there is no space, `TryLaterError` if it was killed.

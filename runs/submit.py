@@ -17,7 +17,7 @@ from runs.schedulers.base import Answer, NotSubmitted, Scheduler, Submitted, Unc
 from runs.script import PROXY
 from runs.status import Observation
 from runs.store import QueuePlaces, RunStore, holder_of
-from transfers.remote.host import Once, RemoteHost, read_answer
+from transfers.remote.host import OnceResult, RemoteHost, parse_result
 
 # After this long a submission that left no trace has not happened: two minutes are all that a submission may last
 # (transfers), one is for what it may have left on its way to the controller, and for a name that a shared
@@ -90,7 +90,7 @@ def find_submission(host: RemoteHost, scheduler: Scheduler, run: str, folder: by
     answer: Answer | None = None
     if numbers:
         content = host.get(_marker(folder, max(numbers)) + b"/answer.json", maximum=32 << 20)
-        said = read_answer(content) if content is not None else None
+        said = parse_result(content) if content is not None else None
         answer = scheduler.read_submit(said) if said is not None else None
     if isinstance(answer, Submitted | NotSubmitted):
         return answer
@@ -145,7 +145,7 @@ def _marker(folder: bytes, attempt: int) -> bytes:
     return folder + (b"/submit" if attempt == 1 else b"/submit-%d" % attempt)
 
 
-def _read(scheduler: Scheduler, once: Once) -> Answer:
+def _read(scheduler: Scheduler, once: OnceResult) -> Answer:
     if once.finished is None:
         return Unclear("it was begun, and no answer was written")
     return scheduler.read_submit(once.finished)

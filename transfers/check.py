@@ -20,7 +20,7 @@ from hibali.ssh.sessions import Login
 from transfers.entry import Entry, Kind, Proof
 from transfers.movers.stream import StreamMover
 from transfers.pipeline.batches import group_units
-from transfers.pipeline.channel_pool import count_lines
+from transfers.pipeline.channel_pool import count_channels
 from transfers.remote.host import RemoteHost
 from transfers.remote.transport import AgentHost, open_either
 from transfers.stores import ssh
@@ -218,7 +218,7 @@ def settings_to_try(round_trip: float, logins: int, rate: int = 0) -> list[tuple
 
     With a very short round trip, or a low limit of `rate` bytes per second, one channel is enough.
     """
-    if count_lines(round_trip, sys.maxsize, 2, rate) == 1:
+    if count_channels(round_trip, sys.maxsize, 2, rate) == 1:
         return [(1, 1)]
     several = sorted({number for number in (2, 4, 8, logins) if 1 < number <= logins})
     return [(1, 1), (1, 4), (1, 8), *((number, max(8, number)) for number in several)]

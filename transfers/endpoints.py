@@ -15,7 +15,7 @@ from transfers.agent.identity import Identity
 from transfers.datasets.view import DatasetStore, see_dataset
 from transfers.entry import Kind, Proof, weakest
 from transfers.journal import Recorder
-from transfers.movers.direct import DirectMover, Way, agent_store, check_direct, open_way
+from transfers.movers.direct import DirectMover, DirectRoute, agent_store, check_direct, open_direct_route
 from transfers.movers.globus import GlobusMover, globus_between, open_globus
 from transfers.movers.stream import StreamMover
 from transfers.overlap import (
@@ -66,7 +66,7 @@ class Endpoints:
     plain_target: Store
     stack: ExitStack
     stream: StreamMover | PackMover
-    direct: Way | None = None
+    direct: DirectRoute | None = None
     globus: GlobusMover | None = None
 
     @property
@@ -422,12 +422,12 @@ def agent_stores(endpoints: Endpoints) -> tuple[PosixStore, PosixStore]:
 
 
 def open_direct(endpoints: Endpoints, on_event: Listener) -> None:
-    """Connect the source's site to the target's, without any change. Raises the errors of `open_way`."""
+    """Connect the source's site to the target's, without any change. Raises the errors of `open_direct_route`."""
     request = endpoints.request
     source, target = agent_stores(endpoints)
-    endpoints.direct = open_way(request.source, request.target, source, target, on_event)
+    endpoints.direct = open_direct_route(request.source, request.target, source, target, on_event)
     endpoints.stack.callback(endpoints.direct.close)
-    endpoints.stream = DirectMover(endpoints.direct.line, target, request.lowest_rate, on_event)
+    endpoints.stream = DirectMover(endpoints.direct.connection, target, request.lowest_rate, on_event)
 
 
 def _open_globus(

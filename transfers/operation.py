@@ -26,7 +26,7 @@ from transfers.movers.base import Mover
 from transfers.movers.globus import GlobusMover
 from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
-from transfers.pipeline.batches import Answered
+from transfers.pipeline.batches import NumberSet
 from transfers.plan import Action, Verb
 from transfers.plan_file import write_plan
 from transfers.planner import (
@@ -77,7 +77,7 @@ class Operation:
     recorder: Recorder
     reconnection: Reconnection
     stores: list[Store]
-    answered: Answered
+    answered: NumberSet
     endpoints: Endpoints | None = field(default=None)
     reached: bool = False
     restarted: bool = False
@@ -145,7 +145,7 @@ def start_operation(
     recorder = Recorder(request.operation, request.source.text, request.target.text, on_event)
     if not dry:
         recorder.start(stack)
-    stores, answered, receipt = list[Store](), Answered(), recorder.receipt
+    stores, answered, receipt = list[Store](), NumberSet(), recorder.receipt
 
     def progress() -> object:
         return (
@@ -494,7 +494,7 @@ def carry(
             else:
                 recorder.record(event)
     if count:
-        recorder.receipt.mover = mover.word
+        recorder.receipt.mover = mover.name
         if isinstance(mover, GlobusMover):
             recorder.receipt.checked_by = mover.checked_by
     return count
@@ -507,7 +507,7 @@ def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
         return endpoints.globus
     if endpoints.target.copies(origin.store):
         return ServerMover(endpoints.target, origin, stream, endpoints.required_proof)
-    if stream.word == "stream" and not request.pack_bytes:
+    if stream.name == "stream" and not request.pack_bytes:
         sites = (request.source.site, request.target.site)
         return gridftp_mover(origin, endpoints.target, sites, request.lowest_rate, on_event) or stream
     return stream

@@ -17,7 +17,7 @@ from hibali.files import write_atomic
 from hibali.ledger import ledger_folder
 from hibali.locations import Location
 from hibali.text import printable
-from transfers.agent.identity import AROUND, INSIDE, SAME, SHARED, Identity, child, described, relation
+from transfers.agent.identity import AROUND, INSIDE, SAME, SHARED, Identity, child, identity_of, relation
 from transfers.stores.base import RootIdentity, Store
 
 _MESSAGES = {
@@ -94,7 +94,7 @@ def _refused(message: str, subject: Location) -> RefusedError:
 
 def identity_of_keys(service: str, path: bytes) -> Identity:
     """Return the identity of a prefix or path at a service whose name is the same for all users."""
-    return described(service, [("path", b"/" + path.strip(b"/"), b"")])
+    return identity_of(service, [("path", b"/" + path.strip(b"/"), b"")])
 
 
 def identity_of_url(url: str, path: bytes) -> Identity:

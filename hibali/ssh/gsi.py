@@ -20,7 +20,7 @@ from pathlib import Path
 from hibali.config.model import ProxySettings
 from hibali.errors import AccessError, HibaliError, NotFoundError
 from hibali.files import control_folder, private_folder
-from hibali.subprocesses import Finished, hidden_variable, run
+from hibali.subprocesses import CommandResult, hidden_variable, run
 from hibali.system_errors import reason_of
 from hibali.text import printable
 
@@ -142,7 +142,7 @@ def seconds_left(path: Path) -> int:
     return max(0, left or 0)
 
 
-def _ask(argv: list[str], environment: Mapping[str, str]) -> Finished:
+def _ask(argv: list[str], environment: Mapping[str, str]) -> CommandResult:
     try:
         return run(["grid-proxy-info", *argv], timeout=_LOOK_SECONDS, environment=environment)
     except NotFoundError as problem:
@@ -194,7 +194,9 @@ def _check_file(path: Path, subject: str, line: str) -> AccessError | None:
     return None
 
 
-def explain_proxy(answer: Finished, path: Path, seconds: float, *, subject: str, line: str) -> AccessError:
+def explain_proxy(
+    answer: CommandResult, path: Path, seconds: float, *, subject: str, line: str
+) -> AccessError:
     """Return the error for the answer of `grid-proxy-info -timeleft` about an unusable proxy; pure.
 
     For an expired proxy it prints -1, with status 0; its standard error may not be UTF-8.
@@ -221,7 +223,7 @@ def explain_proxy(answer: Finished, path: Path, seconds: float, *, subject: str,
     )
 
 
-def read_seconds_left(answer: Finished) -> int | None:
+def read_seconds_left(answer: CommandResult) -> int | None:
     """Parse the seconds that `grid-proxy-info -timeleft` prints, less than 1 for an expired proxy; None for other output; pure."""
     found = _SECONDS.findall(answer.stdout) if answer.exit_code == 0 else []
     return int(found[-1]) if found else None

@@ -206,9 +206,9 @@ def gate_command(common: Common, *, python: str, no_agent: bool) -> int | None:
     A site can name it in sshd_config (ForceCommand) or in authorized_keys (command="..."). It allows the SFTP
     server, the agent's one constant command, and sbatch, squeue, sacct, scancel and scontrol with plain arguments.
     """
-    from transfers.remote.transport import gate_script
+    from transfers.remote.transport import forced_command_script
 
-    script = gate_script(python, agent=not no_agent)
+    script = forced_command_script(python, agent=not no_agent)
     if common.json:
         common.output.record("gate", {"script": script})
     else:

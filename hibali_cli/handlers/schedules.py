@@ -131,7 +131,7 @@ def find_problems(common: Common, schedule: Schedule, *, connect: bool = True) -
     found = find_mistakes(common, schedule)
     if found or not connect:
         return found
-    ends = find_ends(common, schedule)
+    ends = find_collections(common, schedule)
     found = find_schedule_problems(common.config, common.settings(), schedule, datetime.now(UTC), ends)
     return found or find_closed_ends(common, schedule, ends)
 
@@ -260,7 +260,7 @@ def find_mistakes(common: Common, schedule: Schedule) -> list[HibaliError]:
     return found
 
 
-def find_ends(common: Common, schedule: Schedule) -> list[End]:
+def find_collections(common: Common, schedule: Schedule) -> list[End]:
     """Return every location that the command reads or writes."""
     command = parse_command(schedule.command)
     with contextlib.chdir(schedule.folder):

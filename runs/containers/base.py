@@ -16,7 +16,7 @@ from hibali.text import printable
 from registry.command_line import is_safe_variable, needs_consent
 from registry.pipeline import Container as Wanted
 from registry.pipeline import Pipeline
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 DOCKER_ARCHIVE, OCI_ARCHIVE, SIF = "docker-archive", "oci-archive", "sif"  # what an image comes as
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of an image that says nothing of it
@@ -113,7 +113,7 @@ class Container(ABC):
         del name
         return ()
 
-    def read_image(self, finished: Finished, name: str) -> Image | None:
+    def read_image(self, finished: CommandResult, name: str) -> Image | None:
         """Return the image, or None if it is missing; raises `UsageError` without the runtime."""
         del finished, name
         return None
@@ -347,7 +347,7 @@ def docker_name(runtime: str, wanted: Wanted | None) -> str:
     return name
 
 
-def read_inspected(runtime: str, finished: Finished) -> Image | None:
+def read_inspected(runtime: str, finished: CommandResult) -> Image | None:
     """Parse `image inspect`: the id is started, and the digests are those that a descriptor can name."""
     check_answered(runtime, finished)
     if finished.exit_code != 0:
@@ -372,7 +372,7 @@ def read_inspected(runtime: str, finished: Finished) -> Image | None:
     return Image(identifier, tuple(sorted(digests)))
 
 
-def check_answered(runtime: str, finished: Finished) -> None:
+def check_answered(runtime: str, finished: CommandResult) -> None:
     """Raise `UsageError` if the program is missing at the site."""
     if finished.exit_code == 127:
         raise UsageError(

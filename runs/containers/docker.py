@@ -15,7 +15,7 @@ from runs.containers.base import (
     quoted,
     read_inspected,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 _PRIVATE = "bind-propagation=rprivate"
 # docker-run(1) for NVIDIA's toolkit; the devices as ROCm's own guide for containers lists them.
@@ -72,7 +72,7 @@ class Docker(Container):
         """Return `inspect`, which queries local images and pulls nothing."""
         return ("docker", "image", "inspect", name)
 
-    def read_image(self, finished: Finished, name: str) -> Image | None:
+    def read_image(self, finished: CommandResult, name: str) -> Image | None:
         """Parse the answer only."""
         del name
         return read_inspected(self.name, finished)

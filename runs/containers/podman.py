@@ -16,7 +16,7 @@ from runs.containers.base import (
     quoted,
     read_inspected,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 # Rootless, the user keeps the own number inside; root has no such mapping and is root without capabilities.
 _OWN_USER = """\
@@ -76,7 +76,7 @@ class Podman(Container):
         """Return `inspect`, which queries local images and pulls nothing."""
         return ("podman", "image", "inspect", "--format=json", name)
 
-    def read_image(self, finished: Finished, name: str) -> Image | None:
+    def read_image(self, finished: CommandResult, name: str) -> Image | None:
         """Parse the answer only."""
         del name
         return read_inspected(self.name, finished)

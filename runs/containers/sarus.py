@@ -16,7 +16,7 @@ from runs.containers.base import (
     quoted,
     unsafe_path,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 _OURS = re.compile(r"load/library/hibali-([0-9a-f]{64})")
 _SPLITS = {
@@ -63,7 +63,7 @@ class Sarus(Container):
         del name
         return ("sarus", "images")
 
-    def read_image(self, finished: Finished, name: str) -> Image | None:
+    def read_image(self, finished: CommandResult, name: str) -> Image | None:
         """Return only images that were loaded under their id: other names do not identify the content."""
         check_answered(self.name, finished)
         for line in finished.stdout.decode("utf-8", "replace").splitlines():

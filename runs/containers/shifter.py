@@ -17,7 +17,7 @@ from runs.containers.base import (
     quoted,
     unsafe_path,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 _ID = re.compile(r"[0-9a-f]{64}")
 # It drops any other character from a path it is given, without a word (userInputPathFilter in its utility.c).
@@ -77,7 +77,7 @@ class Shifter(Container):
         """Query the gateway, which accepts an id as a name."""
         return ("shifterimg", "lookup", f"docker:{name.removeprefix('sha256:')}")
 
-    def read_image(self, finished: Finished, name: str) -> Image | None:
+    def read_image(self, finished: CommandResult, name: str) -> Image | None:
         """Parse the id of an available image."""
         del name
         check_answered("shifterimg", finished)

@@ -46,7 +46,7 @@ from runs.stage import Synchroniser
 from runs.store import RunStore
 from transfers.check import SiteReport, reach_machine
 from transfers.entry import Kind
-from transfers.remote.host import HasRoom, KnowsPrograms, RemoteHost
+from transfers.remote.host import KnowsPrograms, RemoteHost, ReportsFreeSpace
 
 LOGIN_STEPS = ("name", "connection", "host key", "login", "transport")
 # What ssh itself ended with; all else comes from what was started behind it.
@@ -377,7 +377,7 @@ def _judge_clock(walk: StepList, apart: float | None) -> None:
 
 
 def _look_at_room(walk: StepList, site: Site, host: RemoteHost) -> None:
-    if not isinstance(host, HasRoom):
+    if not isinstance(host, ReportsFreeSpace):
         walk.skip(["room"], "it does not tell")
         return
     places = {"work": work_path(site)}
@@ -386,7 +386,7 @@ def _look_at_room(walk: StepList, site: Site, host: RemoteHost) -> None:
     told, little, full = [], [], []
     for what, path in places.items():
         try:
-            space = host.room(_nearest_folder(host, host.expand(path)))
+            space = host.free_space(_nearest_folder(host, host.expand(path)))
         except HibaliError as problem:
             if problem.transient:
                 raise

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.plugins import load
 from hibali.text import printable
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 JOB_ID = re.compile(r"[A-Za-z0-9][][A-Za-z0-9._:+-]{0,127}")  # PBS writes arrays as 12[].server
 
@@ -188,7 +188,7 @@ class Scheduler(ABC):
         """Return the command that submits a job; raises `UsageError` for an unsupported request."""
 
     @abstractmethod
-    def read_submit(self, finished: Finished) -> Answer:
+    def read_submit(self, finished: CommandResult) -> Answer:
         """Return whether the job was accepted."""
 
     @abstractmethod
@@ -196,11 +196,11 @@ class Scheduler(ABC):
         """Return one command that queries all these jobs."""
 
     @abstractmethod
-    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+    def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Return a status for each of `jobs`; `GONE` if the scheduler no longer knows it."""
 
     @abstractmethod
-    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+    def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Parse the same answer for job arrays: by job, a status for each task still known."""
 
     @abstractmethod
@@ -208,7 +208,7 @@ class Scheduler(ABC):
         """Return the command that lists the jobs with this name."""
 
     @abstractmethod
-    def read_lookup(self, finished: Finished, user: str) -> str | None:
+    def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """Return the first such job of `user`, or None."""
 
     @abstractmethod
@@ -227,7 +227,7 @@ class Scheduler(ABC):
         del jobs, run, since
         return ()
 
-    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
+    def read_accounting(self, finished: CommandResult) -> Mapping[str, Status] | None:
         """Return the statuses by job id; None if accounting is off or does not answer."""
         del finished
         return None
@@ -243,7 +243,7 @@ class Scheduler(ABC):
         """
         return None
 
-    def read_start(self, finished: Finished, now: datetime) -> float | None:
+    def read_start(self, finished: CommandResult, now: datetime) -> float | None:
         """Return the seconds from `now` to the start; None if unknown. Raises the job's rejection."""
         del finished, now
         return None
@@ -268,7 +268,7 @@ class Scheduler(ABC):
         """Return the query for the largest size of a job array; () if there is none."""
         return ()
 
-    def read_array_limit(self, finished: Finished) -> int | None:
+    def read_array_limit(self, finished: CommandResult) -> int | None:
         """Return the largest number of tasks of one array, numbered from 1; None if unknown."""
         del finished
         return None
@@ -349,7 +349,7 @@ class Submitting:
     later: re.Pattern[bytes]
     stopped: frozenset[int] = frozenset()
 
-    def read(self, finished: Finished, job: str | None) -> Answer:
+    def read(self, finished: CommandResult, job: str | None) -> Answer:
         """Interpret the answer; `job` is the id found in it."""
         if job is not None and finished.exit_code == 0:
             return Submitted(job)
@@ -379,7 +379,7 @@ class Submitting:
         )
 
 
-def no_answer(program: str, finished: Finished) -> TryLaterError:
+def no_answer(program: str, finished: CommandResult) -> TryLaterError:
     """Return the error for a query without an answer."""
     said = finished.stderr.strip() or finished.stdout.strip()
     return TryLaterError(

@@ -25,7 +25,7 @@ from runs.schedulers.base import (
     cores_of_a_node,
     task_number,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 # Words come in as arguments and are never read as shell text.
 _HERE = r"""
@@ -239,7 +239,7 @@ class Direct(Scheduler):
         del index
         return job
 
-    def read_submit(self, finished: Finished) -> Answer:
+    def read_submit(self, finished: CommandResult) -> Answer:
         """Parse the job's id from the launcher's last word."""
         words = finished.stdout.decode("ascii", "replace").split()
         job = check_job_id(words[-1]) if words else None
@@ -260,7 +260,7 @@ class Direct(Scheduler):
         """Query all jobs with one shell."""
         return ("/bin/sh", "-c", STATUS, "hibali", *jobs)
 
-    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+    def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Return GONE for a missing process, whose exit record says how it ended."""
         found = dict.fromkeys(jobs, GONE)
         for job, word, rest in _told(finished):
@@ -268,7 +268,7 @@ class Direct(Scheduler):
                 found[job] = _status(word, rest)
         return found
 
-    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+    def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Return tasks while their leader exists; later only exit records remain."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         for job, word, rest in _told(finished):
@@ -295,7 +295,7 @@ class Direct(Scheduler):
         del name
         return ()
 
-    def read_lookup(self, finished: Finished, user: str) -> str | None:
+    def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """Return None; there is no query."""
         del finished, user
         return None
@@ -309,7 +309,7 @@ class Direct(Scheduler):
         return ("/bin/sh", "-c", RELEASE, "hibali", job)
 
 
-def _told(finished: Finished) -> list[tuple[str, str, str]]:
+def _told(finished: CommandResult) -> list[tuple[str, str, str]]:
     """Return the id, the state and the rest of each line."""
     if finished.exit_code != 0:
         raise TryLaterError(

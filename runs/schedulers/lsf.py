@@ -31,7 +31,7 @@ from runs.schedulers.base import (
     text_lines,
     unless,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 _SUBMIT = 'script=$1; shift; exec bsub "$@" <"$script"'
 _SUBMITTING = Submitting(
@@ -116,7 +116,7 @@ class Lsf(Scheduler):  # what bacct writes is for people
         words = ["-J", name, "-cwd", folder, "-o", output, "-rn", *options]
         return ("/bin/sh", "-c", _SUBMIT, "hibali", job.script, *words)
 
-    def read_submit(self, finished: Finished) -> Answer:
+    def read_submit(self, finished: CommandResult) -> Answer:
         """Parse one sentence, among output of the site's esub."""
         lines = text_lines(finished.stdout) + text_lines(finished.stderr)
         found = [match[1] for line in lines if (match := _TAKEN.fullmatch(line))]
@@ -126,7 +126,7 @@ class Lsf(Scheduler):  # what bacct writes is for people
         """Query the jobs, with one line per task of an array."""
         return ("bjobs", "-noheader", "-a", "-o", _FIELDS, *jobs)
 
-    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+    def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Parse the lines; LSF names forgotten jobs on standard error."""
         found = dict.fromkeys(jobs, GONE)
         for job, _, status, _ in _listed(finished):
@@ -134,7 +134,7 @@ class Lsf(Scheduler):  # what bacct writes is for people
                 found[job] = status
         return found
 
-    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+    def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Parse the tasks; a job that is no array has the index 0."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         for job, index, status, _ in _listed(finished):
@@ -147,7 +147,7 @@ class Lsf(Scheduler):  # what bacct writes is for people
         """Query jobs of this account, which is LSF's default."""
         return ("bjobs", "-noheader", "-a", "-o", _FIELDS, "-J", name)
 
-    def read_lookup(self, finished: Finished, user: str) -> str | None:
+    def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """Return the user's first job."""
         mine = [int(job) for job, _, _, owner in _listed(finished) if owner == user]
         return str(min(mine)) if mine else None
@@ -175,7 +175,7 @@ def _slots(resources: Resources) -> list[str]:
     return found
 
 
-def _listed(finished: Finished) -> Iterator[tuple[str, str, Status, str]]:
+def _listed(finished: CommandResult) -> Iterator[tuple[str, str, Status, str]]:
     """Yield number, index, status and owner of each line; raise if it is neither a line nor "not found"."""
     lines = text_lines(finished.stdout)
     found = [match for line in lines if (match := _LINE.fullmatch(line))]

@@ -35,7 +35,7 @@ from runs.schedulers.base import (
     task_number,
     unless,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 _PHASES = {
     "Error": Phase.BROKEN,
@@ -133,7 +133,7 @@ class Oar(Scheduler):
             command,
         )
 
-    def read_submit(self, finished: Finished) -> Answer:
+    def read_submit(self, finished: CommandResult) -> Answer:
         """Parse the array's id, the last one printed; admission rules may print other lines."""
         found = dict(_IDENTIFIER.findall(finished.stdout))
         job = found.get(b"ARRAY", found.get(b"JOB"))
@@ -148,7 +148,7 @@ class Oar(Scheduler):
         asked = f"array_id IN ({numbers}) OR resubmit_job_id IN ({numbers})"
         return ("oarstat", "--full", "--json", "--sql", asked)
 
-    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+    def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Parse the jobs; OAR remembers ended ones as long as its database exists."""
         found = dict.fromkeys(jobs, GONE)
         again: dict[str, Status] = {}
@@ -159,7 +159,7 @@ class Oar(Scheduler):
                 again[str(record["resubmit_job_id"])] = _status(record)
         return {**found, **again}
 
-    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+    def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Parse the tasks: each is a job of its own, with its index in the array."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         for record in _records(finished):
@@ -174,7 +174,7 @@ class Oar(Scheduler):
             raise UsageError("bad-name", "this cannot be the name of a job", subject=ascii(name))
         return ("oarstat", "--full", "--json", "--sql", f"job_name = '{name}'")
 
-    def read_lookup(self, finished: Finished, user: str) -> str | None:
+    def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """Return only a job of the user, because other users' jobs may have the same name."""
         mine = [record for record in _records(finished) if record.get("owner") == user]
         return str(min(mine, key=lambda record: int(record["job"]))["array"]) if mine else None
@@ -217,7 +217,7 @@ def _layout(resources: Resources) -> str:
     return f"{found}/core={cores:d}" if asks_for_cores(resources) else found
 
 
-def _records(finished: Finished) -> Iterator[dict[str, Any]]:
+def _records(finished: CommandResult) -> Iterator[dict[str, Any]]:
     """Each job of an answer in JSON, with its own and its array's number as text in `job` and `array`.
 
     It is an object by job number, or a list; where there is none, OAR says nothing at all, or `null`. Site scripts may

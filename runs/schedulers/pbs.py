@@ -35,7 +35,7 @@ from runs.schedulers.base import (
     text_lines,
     unless,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 # Jobs begin in the home folder, and qsub tells them from where it was called: so it is called from theirs. Of an
 # array PBS Professional wants at least two numbers, which may be further apart than the last one.
@@ -164,7 +164,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
             *("-N", job_name(job.name), *output, "-r", "n", *options),
         )
 
-    def read_submit(self, finished: Finished) -> Answer:
+    def read_submit(self, finished: CommandResult) -> Answer:
         """Parse the number, with a pair of brackets for an array, and the server's name."""
         found = [line for line in text_lines(finished.stdout) if _JOB.fullmatch(line)]
         return _SUBMITTING.read(finished, found[-1] if found else None)
@@ -173,7 +173,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         """Query jobs with their tasks, including ended jobs if the server remembers them."""
         return ("/bin/sh", "-c", _STATUS, "hibali", *jobs)
 
-    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+    def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Match jobs by number, because servers have a short and a long name."""
         found = dict.fromkeys(jobs, GONE)
         asked = {_number(job): job for job in jobs}
@@ -182,7 +182,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
                 found[asked[number]] = status
         return found
 
-    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+    def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Parse the tasks, whose number is between the brackets of the job's id."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         asked = {_number(job).partition("[")[0]: job for job in jobs}
@@ -197,7 +197,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         """Query only this account's jobs, because the answer has nothing but numbers."""
         return ("/bin/sh", "-c", _LOOKUP, "hibali", job_name(name))
 
-    def read_lookup(self, finished: Finished, user: str) -> str | None:
+    def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """Parse one number per line, no line if there is no such job."""
         del user
         lines = text_lines(finished.stdout)
@@ -255,7 +255,7 @@ def _number(job: str) -> str:
     return job.partition(".")[0]
 
 
-def _listed(finished: Finished) -> Iterator[tuple[str, Status]]:
+def _listed(finished: CommandResult) -> Iterator[tuple[str, Status]]:
     """Yield number and status of each known job; unknown ids make qstat fail, but it lists the others."""
     if finished.exit_code != 0 and finished.exit_code not in _UNKNOWN:
         raise no_answer("qstat", finished)
@@ -277,7 +277,7 @@ def _listed(finished: Finished) -> Iterator[tuple[str, Status]]:
         raise no_answer("qstat", finished)
 
 
-def _read_xml(content: bytes, finished: Finished) -> Iterator[tuple[str, Status]]:
+def _read_xml(content: bytes, finished: CommandResult) -> Iterator[tuple[str, Status]]:
     try:
         root = documents.parse(content, "qstat")
     except TryLaterError:

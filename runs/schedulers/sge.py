@@ -32,7 +32,7 @@ from runs.schedulers.base import (
     text_lines,
     unless,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 _SUBMITTING = Submitting(
     program="qsub",
@@ -100,7 +100,7 @@ class Sge(Scheduler):
         words = ["-terse", "-N", job_name(job.name), "-wd", folder, *output, "-S", "/bin/sh", "-r", "n"]
         return ("qsub", *words, "-notify", *options, job.script)
 
-    def read_submit(self, finished: Finished) -> Answer:
+    def read_submit(self, finished: CommandResult) -> Answer:
         """Parse the number from -terse, which adds an array's range, as in `12.1-10:1`."""
         found = [match[1] for line in text_lines(finished.stdout) if (match := _ID_LINE.fullmatch(line))]
         return _SUBMITTING.read(finished, found[-1] if found else None)
@@ -110,7 +110,7 @@ class Sge(Scheduler):
         del jobs
         return ("qstat", "-g", "d", "-xml")
 
-    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+    def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Parse the jobs; one that is not listed has ended, or never existed."""
         found = dict.fromkeys(jobs, GONE)
         for record in _listed(finished):
@@ -118,7 +118,7 @@ class Sge(Scheduler):
                 found[record["JB_job_number"]] = _status(record.get("state", ""))
         return found
 
-    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+    def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Parse the tasks; waiting ones may be listed as a range."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         for record in _listed(finished):
@@ -132,7 +132,7 @@ class Sge(Scheduler):
         """Query by name; names are accepted in place of numbers."""
         return ("qstat", "-j", job_name(name))
 
-    def read_lookup(self, finished: Finished, user: str) -> str | None:
+    def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """Return only a job of the user, because other users' jobs may have the same name."""
         told = finished.stderr + finished.stdout
         if b"jobs do not exist" in told:
@@ -157,7 +157,7 @@ class Sge(Scheduler):
         """Name a task as this module reads qacct."""
         return (f"{job}.{index}",)
 
-    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
+    def read_accounting(self, finished: CommandResult) -> Mapping[str, Status] | None:
         """Parse the last record of each job: a restarted one has several."""
         found = {}
         for block in re.split(r"^=+\s*$", finished.stdout.decode("utf-8", "replace"), flags=re.MULTILINE):
@@ -207,7 +207,7 @@ def _environment(resources: Resources) -> tuple[list[str], list[str]]:
     return ([f"-pe smp {slots:d}"] if slots > 1 else []), others
 
 
-def _listed(finished: Finished) -> Iterator[dict[str, str]]:
+def _listed(finished: CommandResult) -> Iterator[dict[str, str]]:
     """Yield the fields of each job from `qstat -xml`."""
     if finished.exit_code != 0:
         raise no_answer("qstat", finished)

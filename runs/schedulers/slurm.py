@@ -29,7 +29,7 @@ from runs.schedulers.base import (
     task_number,
     text_lines,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 _PHASES = {
     "BOOT_FAIL": Phase.BROKEN,
@@ -164,7 +164,7 @@ class Slurm(Scheduler):
             job.script,
         )
 
-    def read_submit(self, finished: Finished) -> Answer:
+    def read_submit(self, finished: CommandResult) -> Answer:
         """Parse the last line that is an id, because sites print greetings around it."""
         return _SUBMITTING.read(finished, _last_id(finished.stdout))
 
@@ -183,7 +183,7 @@ class Slurm(Scheduler):
             "--format=%i:%T:%r",
         )
 
-    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+    def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Parse the jobs; squeue reports an unknown id as an error only if it is the only one."""
         found = dict.fromkeys(jobs, GONE)
         if finished.exit_code != 0:
@@ -196,7 +196,7 @@ class Slurm(Scheduler):
                 found[job] = _status(word, reason, queued=True)
         return found
 
-    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+    def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Parse one line per task, as `12_4`."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
         if finished.exit_code != 0:
@@ -219,7 +219,7 @@ class Slurm(Scheduler):
         """Test the script on standard input, without submitting it."""
         return ("env", "TZ=UTC", "SLURM_TIME_FORMAT=standard", "sbatch", "--test-only")
 
-    def read_start(self, finished: Finished, now: datetime) -> float | None:
+    def read_start(self, finished: CommandResult, now: datetime) -> float | None:
         """Parse `sbatch: Job 12 to start at 2026-11-22T10:00:00 using ...`."""
         found = _STARTS.search(finished.stderr + finished.stdout)
         if found is not None:
@@ -237,7 +237,7 @@ class Slurm(Scheduler):
         """Query jobs by name; for an array, too, the first number is the job's."""
         return ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i:%u")
 
-    def read_lookup(self, finished: Finished, user: str) -> str | None:
+    def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """Return only a job of the user, because other users' jobs may have the same name."""
         if finished.exit_code != 0:
             raise no_answer("squeue", finished)
@@ -261,7 +261,7 @@ class Slurm(Scheduler):
             "--format=JobID,State,ExitCode,TotalCPU,MaxRSS",
         )
 
-    def read_accounting(self, finished: Finished) -> Mapping[str, Status] | None:
+    def read_accounting(self, finished: CommandResult) -> Mapping[str, Status] | None:
         """Any failure reads as silence: accounting is asked last, and only for more detail. So do the words of a gate."""
         lines = text_lines(finished.stdout)
         if finished.exit_code != 0:
@@ -291,7 +291,7 @@ class Slurm(Scheduler):
         """Query the configuration, which has MaxArraySize."""
         return ("scontrol", "show", "config")
 
-    def read_array_limit(self, finished: Finished) -> int | None:
+    def read_array_limit(self, finished: CommandResult) -> int | None:
         """Parse MaxArraySize, which is one more than the highest index (slurm.conf(5))."""
         found = _ARRAY_LIMIT.search(finished.stdout) if finished.exit_code == 0 else None
         return max(1, int(found[1]) - 1) if found else None
@@ -323,7 +323,7 @@ def _bytes_of(text: str) -> int | None:
     return int(float(found[1]) * 1024 ** "_KMGTP".index(found[2] or "_")) or None if found else None
 
 
-def _answers(program: str, finished: Finished) -> list[tuple[str, str]]:
+def _answers(program: str, finished: CommandResult) -> list[tuple[str, str]]:
     """The id and the rest of each line.
 
     Words in place of an answer are none: a forced-command wrapper refuses on standard output and exits 0, and
@@ -332,7 +332,7 @@ def _answers(program: str, finished: Finished) -> list[tuple[str, str]]:
     lines = text_lines(finished.stdout)
     found = [(match[1], match[2]) for line in lines if (match := _ANSWER.fullmatch(line))]
     if lines and not found:
-        raise no_answer(program, Finished(finished.exit_code, b"", finished.stdout))
+        raise no_answer(program, CommandResult(finished.exit_code, b"", finished.stdout))
     return found
 
 

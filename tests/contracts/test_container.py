@@ -15,7 +15,7 @@ from hibali.plugins import built_in_words
 from registry.pipeline import Container as Wanted
 from runs.containers.base import Bind, Container, Task, check_environment, load_container, read_options
 from runs.schedulers.base import load_scheduler
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 RUN = "20260102-030405-0a1b2c3d"
 HOSTILE = "a b,'c\"d:e\n$(touch pwned) ; é*"
@@ -254,13 +254,13 @@ def test_shifter_s_gateway_knows_images_by_name_and_by_id() -> None:
     shifter = load_container("shifter")
     assert shifter.image_argv("lab/tool:1") == ("shifterimg", "lookup", "docker:lab/tool:1")
     assert shifter.image_argv(f"sha256:{'a' * 64}")[-1] == f"docker:{'a' * 64}"
-    found = shifter.read_image(Finished(0, b"a" * 64 + b"\n", b""), "lab/tool:1")
+    found = shifter.read_image(CommandResult(0, b"a" * 64 + b"\n", b""), "lab/tool:1")
     assert found is not None
     assert found.id == "a" * 64
     for said in (b"", b"ERROR: failed to contact the image gateway.\n"):
-        assert shifter.read_image(Finished(1, said, b""), "lab/tool:1") is None
+        assert shifter.read_image(CommandResult(1, said, b""), "lab/tool:1") is None
     with pytest.raises(UsageError):
-        shifter.read_image(Finished(127, b"", b""), "lab/tool:1")
+        shifter.read_image(CommandResult(127, b"", b""), "lab/tool:1")
 
 
 def test_what_does_not_confine_a_tool_says_so(container: Container) -> None:
@@ -437,16 +437,16 @@ def test_podman_refuses_what_it_cannot_start(wanted: Wanted) -> None:
 )
 def test_an_absent_image_is_told_from_an_absent_runtime(word: str, said: bytes) -> None:
     podman = load_container(word)
-    missing = Finished(125, b"[]\n", said)
+    missing = CommandResult(125, b"[]\n", said)
     assert podman.read_image(missing, "a/b") is None
     with pytest.raises(UsageError):
-        podman.read_image(Finished(127, b"", b""), "a/b")
+        podman.read_image(CommandResult(127, b"", b""), "a/b")
     answer = b'[{"Id":"%s","Digest":"sha256:%s","RepoDigests":["a/b@sha256:%s"]}]' % (
         b"a" * 64,
         b"b" * 64,
         b"c" * 64,
     )
-    found = podman.read_image(Finished(0, answer, b""), "a/b")
+    found = podman.read_image(CommandResult(0, answer, b""), "a/b")
     assert found is not None
     assert (found.id, found.digests) == ("a" * 64, (f"sha256:{'b' * 64}", f"sha256:{'c' * 64}"))
 
@@ -459,8 +459,8 @@ def test_sarus_knows_an_image_by_the_name_it_was_loaded_under() -> None:
         "alpine                   latest       e3671980822d   2022-03-25T13:17:13   2.61MB       docker.io\n"
         f"load/library/hibali-{'a' * 64}   latest   2fe79f06fa6d   2018-01-31T15:08:56   47.04MB   load\n"
     ).encode()
-    found = sarus.read_image(Finished(0, listed, b""), f"sha256:{'a' * 64}")
+    found = sarus.read_image(CommandResult(0, listed, b""), f"sha256:{'a' * 64}")
     assert found is not None
     assert found.id == "a" * 64
-    assert sarus.read_image(Finished(0, listed, b""), f"sha256:{'b' * 64}") is None
-    assert sarus.read_image(Finished(0, listed, b""), "alpine") is None
+    assert sarus.read_image(CommandResult(0, listed, b""), f"sha256:{'b' * 64}") is None
+    assert sarus.read_image(CommandResult(0, listed, b""), "alpine") is None

@@ -23,17 +23,17 @@ from runs.schedulers.base import (
     check_job_id,
     load_scheduler,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 RUN = "20260102-030405-0a1b2c3d"
 # The output of each scheduler for unknown jobs.
 KNOWS_NONE = {
-    "direct": Finished(0, b"", b""),
-    "lsf": Finished(255, b"", b"Job <77> is not found\n"),
-    "oar": Finished(0, b"", b""),
-    "pbs": Finished(153, b"", b"qstat: Unknown Job Id 77.server\n"),
-    "sge": Finished(0, b"<?xml version='1.0'?>\n<job_info><queue_info/><job_info/></job_info>\n", b""),
-    "slurm": Finished(0, b"", b""),
+    "direct": CommandResult(0, b"", b""),
+    "lsf": CommandResult(255, b"", b"Job <77> is not found\n"),
+    "oar": CommandResult(0, b"", b""),
+    "pbs": CommandResult(153, b"", b"qstat: Unknown Job Id 77.server\n"),
+    "sge": CommandResult(0, b"<?xml version='1.0'?>\n<job_info><queue_info/><job_info/></job_info>\n", b""),
+    "slurm": CommandResult(0, b"", b""),
 }
 RECORDINGS = sorted(
     path
@@ -114,7 +114,7 @@ def test_what_is_no_job_of_this_scheduler_cannot_be_waited_for(hostile: str) -> 
 
 def test_slurm_tells_the_tasks_of_each_array() -> None:
     said = b"12_1:COMPLETED:None\n12_2:RUNNING:None\n12_10:PENDING:Resources\n13:RUNNING:None\n"
-    found = load_scheduler("slurm").read_tasks(Finished(0, said, b""), ["12", "14"])
+    found = load_scheduler("slurm").read_tasks(CommandResult(0, said, b""), ["12", "14"])
     assert {number: status.phase for number, status in found["12"].items()} == {
         1: Phase.ENDED,
         2: Phase.RUNNING,
@@ -125,12 +125,16 @@ def test_slurm_tells_the_tasks_of_each_array() -> None:
 
 def test_an_answer_that_says_nothing_is_never_a_refusal(scheduler: Scheduler) -> None:
     """A command that was killed before answering may have submitted."""
-    for silent in (Finished(0, b"", b""), Finished(-9, b"", b""), Finished(0, b"welcome\n", b"")):
+    for silent in (
+        CommandResult(0, b"", b""),
+        CommandResult(-9, b"", b""),
+        CommandResult(0, b"welcome\n", b""),
+    ):
         assert isinstance(scheduler.read_submit(silent), Unclear)
 
 
 def test_a_missing_program_is_a_refusal_that_says_what_to_correct(scheduler: Scheduler) -> None:
-    answer = scheduler.read_submit(Finished(127, b"", b"No such file"))
+    answer = scheduler.read_submit(CommandResult(127, b"", b"No such file"))
     assert isinstance(answer, NotSubmitted)
     assert isinstance(answer.error, UsageError)
     assert answer.error.hint
@@ -143,7 +147,7 @@ def test_unknown_jobs_are_gone_and_silence_is_an_error(scheduler: Scheduler) -> 
     assert scheduler.read_tasks(KNOWS_NONE[scheduler.name], jobs) == {"1:2:3:4": {}, "77": {}}
     for read in (scheduler.read_status, scheduler.read_tasks):
         with pytest.raises(TryLaterError):
-            read(Finished(1, b"", b"cannot reach it"), jobs)
+            read(CommandResult(1, b"", b"cannot reach it"), jobs)
 
 
 def test_words_that_are_no_answer_are_silence(scheduler: Scheduler) -> None:
@@ -152,9 +156,9 @@ def test_words_that_are_no_answer_are_silence(scheduler: Scheduler) -> None:
         return  # its output is hibali's own
     for said in (b"This account can only run: squeue\n", b"error: not allowed\n"):
         with pytest.raises(TryLaterError):
-            scheduler.read_status(Finished(0, said, b""), ["77"])
+            scheduler.read_status(CommandResult(0, said, b""), ["77"])
         with pytest.raises(TryLaterError):
-            scheduler.read_lookup(Finished(0, said, b""), "me")
+            scheduler.read_lookup(CommandResult(0, said, b""), "me")
 
 
 def test_one_question_asks_for_all_jobs(scheduler: Scheduler) -> None:
@@ -174,11 +178,11 @@ def test_a_job_id_cannot_be_an_option(scheduler: Scheduler) -> None:
 def test_what_real_schedulers_said_is_understood(path: Path) -> None:
     recorded = json.loads(path.read_text())
     spoken = load_scheduler(path.parent.name)
-    finished = Finished(recorded["exit_code"], recorded["stdout"].encode(), recorded["stderr"].encode())
+    finished = CommandResult(recorded["exit_code"], recorded["stdout"].encode(), recorded["stderr"].encode())
     assert _meaning(spoken, recorded, finished) == recorded["expect"]
 
 
-def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: Finished) -> Any:
+def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: CommandResult) -> Any:
     """Parse the recorded answer."""
     question = recorded["question"]
     if question == "submit":
@@ -209,8 +213,8 @@ def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: Finished)
 
 def test_slurm_states_nobody_has_heard_of_wait_while_queued_and_prove_nothing_later() -> None:
     slurm = load_scheduler("slurm")
-    assert slurm.read_status(Finished(0, b"7:NEW_WORD:why\n", b""), ["7"])["7"].phase is Phase.WAITING
-    known = slurm.read_accounting(Finished(0, b"7|NEW_WORD|0:0\n", b""))
+    assert slurm.read_status(CommandResult(0, b"7:NEW_WORD:why\n", b""), ["7"])["7"].phase is Phase.WAITING
+    known = slurm.read_accounting(CommandResult(0, b"7|NEW_WORD|0:0\n", b""))
     assert known is not None
     assert known["7"].phase is Phase.GONE
 
@@ -220,7 +224,7 @@ def test_slurm_tells_what_jobs_used_from_their_steps() -> None:
         b"7|COMPLETED|0:0|1-02:03:04|\n7.batch|COMPLETED|0:0|1-02:03:04|1536K\n7.0|COMPLETED|0:0|00:01.500|2.50M\n"
         b"8|FAILED|3:0|00:00:00|\n8.batch|FAILED|3:0|00:00:00|0\n9_4|COMPLETED|0:0|00:01.250|\n9_4.batch|COMPLETED|0:0||12G\n"
     )
-    found = load_scheduler("slurm").read_accounting(Finished(0, said, b""))
+    found = load_scheduler("slurm").read_accounting(CommandResult(0, said, b""))
     assert found is not None
     assert {job: (status.cpu_seconds, status.memory_bytes) for job, status in found.items()} == {
         "7": (93784.0, int(2.5 * 1024**2)),
@@ -238,8 +242,8 @@ def test_slurm_accounting_is_asked_from_the_day_before_in_whatever_time_zone_the
 def test_slurm_answers_are_found_among_greetings_and_others_jobs_are_not_ours() -> None:
     slurm = load_scheduler("slurm")
     for said in (b"Welcome!\n12;cluster\n", b"Submitted batch job 12\n", b"12\n\nmotd: 3 nodes\n"):
-        assert slurm.read_submit(Finished(0, said, b"")) == Submitted("12")
-    assert slurm.read_lookup(Finished(0, b"12:mallory\n13:me\n", b""), "me") == "13"
+        assert slurm.read_submit(CommandResult(0, said, b"")) == Submitted("12")
+    assert slurm.read_lookup(CommandResult(0, b"12:mallory\n13:me\n", b""), "me") == "13"
 
 
 def test_slurm_words_pass_a_gate_and_a_gates_words_are_no_answer() -> None:
@@ -253,7 +257,7 @@ def test_slurm_words_pass_a_gate_and_a_gates_words_are_no_answer() -> None:
     for word in [word for words in [*asked, slurm.cancel_argv("1")] for word in words]:
         assert re.fullmatch(r"[A-Za-z0-9_./:=@%+,-]+", word)
     for said in (b"This account can only run: squeue\n", b"rejected\n", b"error: not allowed\n"):
-        refusal = Finished(0, said, b"")
+        refusal = CommandResult(0, said, b"")
         with pytest.raises(TryLaterError):
             slurm.read_status(refusal, ["1"])
         with pytest.raises(TryLaterError):
@@ -265,9 +269,9 @@ def test_slurm_words_pass_a_gate_and_a_gates_words_are_no_answer() -> None:
 def test_slurm_answers_that_may_have_arrived_are_looked_up() -> None:
     slurm = load_scheduler("slurm")
     lost = b"sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
-    assert isinstance(slurm.read_submit(Finished(1, b"", lost)), Unclear)
+    assert isinstance(slurm.read_submit(CommandResult(1, b"", lost)), Unclear)
     limit = b"sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n"
-    answer = slurm.read_submit(Finished(1, b"", limit))
+    answer = slurm.read_submit(CommandResult(1, b"", limit))
     assert isinstance(answer, NotSubmitted)
     assert answer.error.transient
 
@@ -335,7 +339,7 @@ def test_task_numbers_of_grid_engine_may_be_ranges() -> None:
         b"<state>r</state><tasks>1</tasks></job_list></queue_info><job_info><job_list state='pending'>"
         b"<JB_job_number>12</JB_job_number><state>qw</state><tasks>2-6:2,9</tasks></job_list></job_info></job_info>"
     )
-    found = load_scheduler("sge").read_tasks(Finished(0, text, b""), ["12"])["12"]
+    found = load_scheduler("sge").read_tasks(CommandResult(0, text, b""), ["12"])["12"]
     assert {number: status.phase for number, status in found.items()} == {
         1: Phase.RUNNING,
         **dict.fromkeys((2, 4, 6, 9), Phase.WAITING),
@@ -377,7 +381,7 @@ def test_what_a_hostile_scheduler_says_is_an_answer_or_one_of_our_errors(path: P
         which = chance.randint(0, 1) if said[1] else 0
         said[which] = spoiled(said[which], chance)
         code = chance.choice((recorded["exit_code"], 0, 1, 255))
-        finished = Finished(code, *said)
+        finished = CommandResult(code, *said)
         found = _meaning(spoken, recorded, finished)
         job = found.get("submitted", found.get("job")) if isinstance(found, dict) else None
         assert job is None or check_job_id(job) == job

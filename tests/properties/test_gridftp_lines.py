@@ -13,16 +13,16 @@ from transfers.entry import Entry, Kind
 from transfers.movers.gridftp.process import (
     HERE,
     DeclinedError,
-    can_be_told,
+    argv,
     explain,
     fit,
-    fits_a_list,
+    fits_list_file,
+    is_supported_path,
     least_bytes,
     list_line,
     mapped,
     share_out,
     url_of,
-    words,
 )
 from transfers.stores.base import Item, Unit
 
@@ -57,10 +57,10 @@ def test_a_line_is_taken_apart_as_its_manual_says(
 
 @given(paths)
 def test_no_name_becomes_a_command_of_its_own(path: bytes) -> None:
-    told = can_be_told(URL, path)
-    assert told == (not set(path) & {10, 13} and not path.startswith(b"/~") and fits_a_list(URL, path))
-    assert not can_be_told(URL, b"/" + b"%" * 200)
-    assert not can_be_told(URL, path[1:])
+    told = is_supported_path(URL, path)
+    assert told == (not set(path) & {10, 13} and not path.startswith(b"/~") and fits_list_file(URL, path))
+    assert not is_supported_path(URL, b"/" + b"%" * 200)
+    assert not is_supported_path(URL, path[1:])
 
 
 @given(
@@ -91,8 +91,8 @@ def test_the_distance_decides() -> None:
     assert (host.connections, host.streams, host.buffer, host.piece) == (2, 4, 16 * MIB, 64 * MIB)
     assert fit(5 * MIB, 0.11, 4).connections == 1
     assert least_bytes(0.0005) < 5 * MIB < least_bytes(0.11) < 64 * MIB
-    assert words("/list", host)[-2:] == ["-f", "/list"]
-    assert "-tcp-bs" not in words("/list", fit(2 << 30, 0.0005, 4))
+    assert argv("/list", host)[-2:] == ["-f", "/list"]
+    assert "-tcp-bs" not in argv("/list", fit(2 << 30, 0.0005, 4))
 
 
 def test_the_longest_path_maps() -> None:

@@ -38,7 +38,7 @@ from tests.services.sshd import (
 )
 from tests.services.swift import start_swift
 from tests.services.webdav import DavServer, start_apache, start_wsgidav
-from transfers.remote.transport import gate_script
+from transfers.remote.transport import forced_command_script
 
 PREFIX = "hib-"  # short: sockets below have 108 bytes for their whole path
 ENOUGH_MEMORY = 4 << 30
@@ -63,7 +63,7 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "gate": (
         SshServer,
         lambda session, folder: start_gated(
-            session, folder, ensure(session, "slurm").conf, gate_script("python3")
+            session, folder, ensure(session, "slurm").conf, forced_command_script("python3")
         ),
     ),
     "slurm": (Slurm, start_slurm),

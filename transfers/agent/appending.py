@@ -7,7 +7,7 @@ import stat
 from collections import OrderedDict
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from transfers.agent.committing import keep_time
+from transfers.agent.committing import set_time
 from transfers.agent.protocol import ChangedError, RefusedError, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_piece
@@ -18,7 +18,7 @@ _MAXIMUM = 16 * 1024 * 1024
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITING = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-Answer = Tuple[Dict[str, Any], bytearray]
+Reply = Tuple[Dict[str, Any], bytearray]
 
 
 class PrefixError(Exception):
@@ -67,7 +67,7 @@ class Tails(object):
         self._root = root
         self._sums = _Sums(check)
 
-    def read(self, header: Dict[str, Any]) -> Answer:
+    def read(self, header: Dict[str, Any]) -> Reply:
         """Return the bytes from `from` to `to` of a file that is at least `to` bytes long.
 
         `before` and `after` are the sha256 of all bytes up to there, `piece` of the sent ones; or `problem`.
@@ -77,7 +77,7 @@ class Tails(object):
         except (OSError, UnsafeNameError, ChangedError) as problem:
             return {"problem": problem_of(problem)}, bytearray()
 
-    def _read(self, path: bytes, start: int, stop: int) -> Answer:
+    def _read(self, path: bytes, start: int, stop: int) -> Reply:
         if not 0 <= start <= stop <= start + _MAXIMUM:
             raise ValueError("a piece that cannot be")
         descriptor = os.open(path.rpartition(b"/")[2], _READING, dir_fd=self._root.parent(path))
@@ -143,7 +143,7 @@ class Growths(object):
                     os.ftruncate(descriptor, start)
                 raise
             if header["last"]:
-                keep_time(descriptor, header["mtime_ns"])
+                set_time(descriptor, header["mtime_ns"])
                 os.fsync(descriptor)
             if made or header["last"]:
                 os.fsync(self._root.parent(path))

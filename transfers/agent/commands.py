@@ -17,7 +17,7 @@ from transfers.agent.identity import identify, this_machine
 from transfers.agent.protocol import pack_record
 from transfers.agent.receiving import absolute_path, get_all, put_all, sync_folder
 from transfers.agent.safe_path import record_of
-from transfers.agent.writing import are_kept
+from transfers.agent.writing import supports_attributes
 
 _SECONDS = 5
 _BLOCK = 1024  # both programs count space in KiB
@@ -34,37 +34,37 @@ _KINDS = {
 }
 _LOCAL = ("usrquota", "grpquota", "usrjquota", "grpjquota", "uquota", "gquota", "quota")
 
-Room = NamedTuple("Room", [("who", str), ("bytes", Optional[int]), ("inodes", Optional[int])])
+Quota = NamedTuple("Quota", [("owner", str), ("bytes", Optional[int]), ("inodes", Optional[int])])
 Mount = NamedTuple("Mount", [("folder", bytes), ("kind", str), ("options", str)])
 
 
-def read_rooms(text: str) -> Iterator[Room]:
+def read_quotas(text: str) -> Iterator[Quota]:
     """Yield the remaining space of each quota in an answer that has a hard limit.
 
     A soft limit can be passed for days. A row whose grace column is empty (`quota` without -p), or with amounts
     in brackets (Lustre, when a server did not answer), says nothing that can be relied on.
     """
-    who = ""
+    owner = ""
     before: List[str] = []
     for line in text.splitlines():
         found = _HEADER.match(line.strip())
         words = line.split()
         if found:
             kind = _KINDS.get(found.group(1))
-            who = "{} {}".format(kind, found.group(2)) if kind else ""
+            owner = "{} {}".format(kind, found.group(2)) if kind else ""
             before = []
-        elif not words or words[0] == "Filesystem" or not who:
+        elif not words or words[0] == "Filesystem" or not owner:
             before = []
         elif len(words) == 1:
             before = words  # a long name has its amounts on the next line
         else:
-            room = _read_row(who, before + words)
+            quota = _read_row(owner, before + words)
             before = []
-            if room is not None:
-                yield room
+            if quota is not None:
+                yield quota
 
 
-def _read_row(who: str, words: List[str]) -> Optional[Room]:
+def _read_row(owner: str, words: List[str]) -> Optional[Quota]:
     """Read filesystem, then used, soft, hard and grace of space, then the same of inodes."""
     if len(words) != 9:
         return None
@@ -74,8 +74,8 @@ def _read_row(who: str, words: List[str]) -> Optional[Room]:
     space, limit, files, file_limit = [int(found.group(1)) for found in amounts if found]
     if not limit and not file_limit:
         return None
-    return Room(
-        who,
+    return Quota(
+        owner,
         max(0, limit - space) * _BLOCK if limit else None,
         max(0, file_limit - files) if file_limit else None,
     )
@@ -132,7 +132,7 @@ def _mount_at(real: bytes) -> Optional[Mount]:
         return None
 
 
-def rooms_at(path: bytes) -> List[Room]:
+def quotas_at(path: bytes) -> List[Quota]:
     """Return this account's remaining quotas at a folder; none if no program answers within seconds.
 
     A project's quota on XFS and ext4 is already part of the statvfs result.
@@ -148,7 +148,7 @@ def rooms_at(path: bytes) -> List[Room]:
         project = read_project(_answer([b"lfs", b"project", b"-d", real]))
     ours = {"user {}".format(os.geteuid()), "group {}".format(gid), "project {}".format(project)}
     asked = questions(mount, real, (os.geteuid(), gid), project)
-    return [room for text in map(_answer, asked) for room in read_rooms(text) if room.who in ours]
+    return [quota for text in map(_answer, asked) for quota in read_quotas(text) if quota.owner in ours]
 
 
 def _answer(words: List[bytes]) -> str:
@@ -176,9 +176,9 @@ def folds_case(folder: bytes) -> bool:
     folder = os.path.realpath(folder)
     with os.scandir(folder) as names:
         for name in names:
-            told = _is_found_otherwise(folder, name.name)
-            if told is not None:
-                return told
+            result = _is_found_otherwise(folder, name.name)
+            if result is not None:
+                return result
     above, own = os.path.split(folder)
     if not own or os.lstat(above).st_dev != os.lstat(folder).st_dev:
         return False
@@ -201,7 +201,7 @@ def _is_found_otherwise(folder: bytes, name: bytes) -> Optional[bool]:
     return True if found.st_nlink == 1 or stat.S_ISDIR(found.st_mode) else None
 
 
-Answer = Tuple[Dict[str, Any], protocol.Body]
+Reply = Tuple[Dict[str, Any], protocol.Body]
 
 _OUTPUT = 8 * 1024 * 1024
 _CHUNK = 1024 * 1024
@@ -212,7 +212,7 @@ def _path(header: Dict[str, Any], key: str = "path") -> bytes:
     return absolute_path(header[key])
 
 
-def _expand(header: Dict[str, Any]) -> Answer:
+def _expand(header: Dict[str, Any]) -> Reply:
     """Expand `~`, `~/x`, `$NAME` and `$NAME/x` at the start; an unset variable is reported as not found."""
     text = protocol.bytes_of(header["path"]).decode("utf-8", "surrogateescape")
     found = _VARIABLE.match(text)
@@ -238,7 +238,7 @@ def expanded(paths: Iterable[str]) -> List[bytes]:
     return found
 
 
-def _resolve(header: Dict[str, Any]) -> Answer:
+def _resolve(header: Dict[str, Any]) -> Reply:
     """Resolve the symlinks of paths, expanded as by `expand`; "" for one with an unset variable."""
     found = []
     for path in header["paths"]:
@@ -251,7 +251,7 @@ def _resolve(header: Dict[str, Any]) -> Answer:
     return {"paths": found}, b""
 
 
-def _stat(header: Dict[str, Any]) -> Answer:
+def _stat(header: Dict[str, Any]) -> Reply:
     try:
         found = os.stat(_path(header))
     except OSError as problem:
@@ -261,7 +261,7 @@ def _stat(header: Dict[str, Any]) -> Answer:
     return {"found": True}, pack_record(record_of(b"", found))
 
 
-def _is_private(header: Dict[str, Any]) -> Answer:
+def _is_private(header: Dict[str, Any]) -> Reply:
     """Return whether a folder belongs to this account or root, and others may not write to it."""
     try:
         found = os.stat(_path(header))
@@ -273,17 +273,17 @@ def _is_private(header: Dict[str, Any]) -> Answer:
     return {"private": ours and not found.st_mode & 0o022}, b""
 
 
-def _look(header: Dict[str, Any]) -> Answer:
+def _inspect(header: Dict[str, Any]) -> Reply:
     """Return where a path leads, what exists there, and the space: each round trip is expensive."""
     place, _ = _expand(header)
     found, record = _stat(place)
-    room, _ = _space(place)
+    space, _ = _space(place)
     path = _path(place)
-    told = {"room": room, "packed": _packed_at(path), "file_above": _is_below_a_file(path)}
-    return {**place, **found, **told, "identity": identify(path, this_machine())}, record
+    result = {"room": space, "packed": _packed_at(path), "file_above": _is_below_a_file(path)}
+    return {**place, **found, **result, "identity": identify(path, this_machine())}, record
 
 
-def _identify(header: Dict[str, Any]) -> Answer:
+def _identify(header: Dict[str, Any]) -> Reply:
     """Return the identities of paths, expanded as by `expand`; None for one with an unset variable."""
     found = []  # type: List[Optional[Dict[str, Any]]]
     for path in header["paths"]:
@@ -313,7 +313,7 @@ def _packed_at(path: bytes) -> Optional[str]:
     return protocol.text_of(path) if found else None
 
 
-def _make_folder(header: Dict[str, Any]) -> Answer:
+def _make_folder(header: Dict[str, Any]) -> Reply:
     """Create a folder with mode 0700; `exclusive` succeeds for one caller only."""
     path = _path(header)
     above = os.path.dirname(path)
@@ -357,13 +357,13 @@ def _put_file(path: bytes, content: bytes, mode: int) -> None:
     sync_folder(folder)
 
 
-def _put(header: Dict[str, Any]) -> Answer:
+def _put(header: Dict[str, Any]) -> Reply:
     content = protocol.bytes_of(header["content"])
     _put_file(_path(header), content, 0o700 if header.get("executable") else 0o600)
     return {}, b""
 
 
-def _get(header: Dict[str, Any]) -> Answer:
+def _get(header: Dict[str, Any]) -> Reply:
     """Return up to `maximum` bytes from `offset` of a regular file; a symlink is not followed."""
     try:
         descriptor = os.open(_path(header), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -388,7 +388,7 @@ def _read_up_to(descriptor: int, maximum: int) -> bytearray:
     return content
 
 
-def _names(header: Dict[str, Any]) -> Answer:
+def _names(header: Dict[str, Any]) -> Reply:
     try:
         names = os.listdir(_path(header))
     except FileNotFoundError:
@@ -396,17 +396,17 @@ def _names(header: Dict[str, Any]) -> Answer:
     return {"names": [protocol.text_of(name) for name in sorted(names)]}, b""
 
 
-def _copy(header: Dict[str, Any]) -> Answer:
+def _copy(header: Dict[str, Any]) -> Reply:
     """Copy with cp(1), which makes reflinks where the filesystem can and never hard links."""
     words = ["cp", "-R", "--reflink=auto", "--no-preserve=mode", "--"]
     words += [protocol.text_of(_path(header, key)) for key in ("source", "target")]
-    answer, _ = _run({"words": words, "timeout": 3600, "stdin": "", "folder": None})
-    if answer["exit"] != 0:
-        raise OSError(errno.EIO, "cp failed: {}".format(answer["stderr"][-300:]))
+    reply, _ = _run({"words": words, "timeout": 3600, "stdin": "", "folder": None})
+    if reply["exit"] != 0:
+        raise OSError(errno.EIO, "cp failed: {}".format(reply["stderr"][-300:]))
     return {}, b""
 
 
-def _digest_path(header: Dict[str, Any]) -> Answer:
+def _digest_path(header: Dict[str, Any]) -> Reply:
     descriptor = os.open(_path(header), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -421,7 +421,7 @@ def _digest_path(header: Dict[str, Any]) -> Answer:
         os.close(descriptor)
 
 
-def _run(header: Dict[str, Any]) -> Answer:
+def _run(header: Dict[str, Any]) -> Reply:
     """Run one program by its argv. 127 if absent; killed with its process group on timeout (exit -9)."""
     words = [protocol.bytes_of(word) for word in header["words"]]
     folder = protocol.bytes_of(header["folder"]) if header.get("folder") else None
@@ -460,27 +460,27 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _run_once(header: Dict[str, Any]) -> Answer:
+def _run_at_most_once(header: Dict[str, Any]) -> Reply:
     """Run a program at most once ever: the creator of folder `marker` runs it and stores the answer there."""
     marker = _path(header, "marker")
-    answer_file = os.path.join(marker, b"answer.json")
+    result_file = os.path.join(marker, b"answer.json")
     made, _ = _make_folder({"path": header["marker"], "exclusive": True})
     if made["made"]:
-        answer, _ = _run(header)
-        _put_file(answer_file, json.dumps(answer).encode("ascii"), 0o600)
-        return {"fresh": True, "answer": answer, "age": 0.0}, b""
+        reply, _ = _run(header)
+        _put_file(result_file, json.dumps(reply).encode("ascii"), 0o600)
+        return {"fresh": True, "answer": reply, "age": 0.0}, b""
     age = _clock(os.path.dirname(marker)) - os.stat(marker).st_ctime
-    known = _read_answer(answer_file)
+    known = _read_answer(result_file)
     return {"fresh": False, "answer": known, "age": max(0.0, age)}, b""
 
 
 def _read_answer(path: bytes) -> Optional[Dict[str, Any]]:
     try:
         with open(path, "rb") as stream:
-            answer = json.loads(stream.read().decode("ascii"))
+            reply = json.loads(stream.read().decode("ascii"))
     except FileNotFoundError:
         return None
-    return answer if isinstance(answer, dict) else None
+    return reply if isinstance(reply, dict) else None
 
 
 def _clock(folder: bytes) -> float:
@@ -497,7 +497,7 @@ def _clock(folder: bytes) -> float:
         os.unlink(name)
 
 
-def _space(header: Dict[str, Any]) -> Answer:
+def _space(header: Dict[str, Any]) -> Reply:
     """Return an ordinary user's space at `path`, whether quotas are possible, and which names fit."""
     path = _existing_folder(_path(header))
     found = os.statvfs(path)
@@ -513,9 +513,9 @@ def _space(header: Dict[str, Any]) -> Answer:
     }, b""
 
 
-def _attributes(header: Dict[str, Any]) -> Answer:
+def _attributes(header: Dict[str, Any]) -> Reply:
     """Return whether files at `path` can have `user.*` attributes."""
-    return {"kept": are_kept(_existing_folder(_path(header)))}, b""
+    return {"kept": supports_attributes(_existing_folder(_path(header)))}, b""
 
 
 def _folds(path: bytes) -> bool:
@@ -525,9 +525,9 @@ def _folds(path: bytes) -> bool:
         return False
 
 
-def _quotas(header: Dict[str, Any]) -> Answer:
+def _quotas(header: Dict[str, Any]) -> Reply:
     """What each quota leaves at `path`: whose, bytes, inodes; programs are asked, which may take seconds."""
-    return {"rooms": [list(room) for room in rooms_at(_existing_folder(_path(header)))]}, b""
+    return {"rooms": [list(quota) for quota in quotas_at(_existing_folder(_path(header)))]}, b""
 
 
 def _existing_folder(path: bytes) -> bytes:
@@ -537,7 +537,7 @@ def _existing_folder(path: bytes) -> bytes:
     return path
 
 
-def _which(header: Dict[str, Any]) -> Answer:
+def _which(header: Dict[str, Any]) -> Reply:
     """Return where the requested programs are located."""
     names: List[str] = header["names"]
     import shutil  # start-up: only for this request
@@ -545,7 +545,7 @@ def _which(header: Dict[str, Any]) -> Answer:
     return {"found": {name: shutil.which(name) for name in names}}, b""
 
 
-COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
+COMMANDS: Dict[str, Callable[[Dict[str, Any]], Reply]] = {
     "expand": _expand,
     "resolve": _resolve,
     "identify": _identify,
@@ -560,8 +560,8 @@ COMMANDS: Dict[str, Callable[[Dict[str, Any]], Answer]] = {
     "copy": _copy,
     "digest_path": _digest_path,
     "run": _run,
-    "run_once": _run_once,
-    "look": _look,
+    "run_once": _run_at_most_once,
+    "look": _inspect,
     "space": _space,
     "quotas": _quotas,
     "attributes": _attributes,

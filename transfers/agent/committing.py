@@ -14,9 +14,9 @@ from transfers.agent.protocol import (
     IS_FOLDER,
     IS_LINK,
     ChangedError,
-    LandingError,
     MismatchError,
     Problem,
+    ProtocolError,
     Record,
     RefusedError,
     UnsafeNameError,
@@ -50,7 +50,7 @@ def check_expected(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
     )
 
 
-def stands_already(root: Root, item: Dict[str, Any], digest: Optional[str]) -> bool:
+def is_up_to_date(root: Root, item: Dict[str, Any], digest: Optional[str]) -> bool:
     """Return whether the content already is as required. Raises OSError, `UnsafeNameError`."""
     found = root.lstat(item["path"])
     if found is None or os.fsdecode(found.kind) != item["kind"]:
@@ -114,7 +114,7 @@ class Writer(object):
             or sum(sizes) != len(body)
             or min(sizes or [0]) < 0
         ):
-            raise LandingError("data for a unit that was not planned")
+            raise ProtocolError("data for a unit that was not planned")
         outcomes = []
         view = memoryview(body)
         position = 0
@@ -234,9 +234,9 @@ class _PartialFile(object):
             )
         if self._item["sparse"]:
             os.ftruncate(self._descriptor, self.offset)
-        keep_attributes(self._descriptor, self._item)
-        keep_mode(self._descriptor, self._item)
-        keep_time(self._descriptor, self._item["mtime_ns"])
+        apply_attributes(self._descriptor, self._item)
+        set_mode(self._descriptor, self._item)
+        set_time(self._descriptor, self._item["mtime_ns"])
         staged = Staged(self._item, self._name, self._descriptor, found)
         self._descriptor = -1
         os.close(self._parent)
@@ -260,13 +260,13 @@ def first_mode(item: Dict[str, Any], folder: bool = False) -> int:  # noqa: FBT0
     return 0o777 if folder or (item["mode"] >= 0 and item["mode"] & 0o100) else 0o666
 
 
-def keep_attributes(descriptor: int, item: Dict[str, Any]) -> None:
+def apply_attributes(descriptor: int, item: Dict[str, Any]) -> None:
     """Set exactly the requested attributes while the file is still writable. Raises `RefusedError`."""
     if item["attributes"] is not None:
         set_attributes(descriptor, item["attributes"])
 
 
-def keep_mode(descriptor: int, item: Dict[str, Any]) -> None:
+def set_mode(descriptor: int, item: Dict[str, Any]) -> None:
     """Set exactly the requested permissions, or those of the replaced file except the execute bits."""
     if item.get("permissions") is not None:
         os.fchmod(descriptor, item["permissions"] & 0o777)
@@ -278,7 +278,7 @@ def keep_mode(descriptor: int, item: Dict[str, Any]) -> None:
     os.fchmod(descriptor, (old & 0o666) | execute)
 
 
-def keep_time(descriptor: int, mtime_ns: int) -> None:
+def set_time(descriptor: int, mtime_ns: int) -> None:
     """Set the modification time. Linux rounds it to what fits; others raise `RefusedError`."""
     try:
         os.utime(descriptor, ns=(mtime_ns, mtime_ns))
@@ -330,7 +330,7 @@ class Committer(object):
         """Return one answer per item: {"number", "digest", "problem"}; reported files are on disk."""
         staged = [outcome.staged for outcome in outcomes if outcome.staged is not None]
         failures = sync_files([one.descriptor for one in staged if one.descriptor >= 0])
-        answers: List[Dict[str, Any]] = []
+        results: List[Dict[str, Any]] = []
         folders: Dict[bytes, List[int]] = {}
         for outcome in outcomes:
             one = outcome.staged
@@ -343,8 +343,8 @@ class Committer(object):
                     problem = self._place(one)
                 if problem is None:
                     folder = one.item["path"].rpartition(b"/")[0]
-                    folders.setdefault(folder, []).append(len(answers))
-            answers.append(
+                    folders.setdefault(folder, []).append(len(results))
+            results.append(
                 {"number": outcome.number, "digest": one.digest if one else None, "problem": problem}
             )
         for one in staged:
@@ -353,8 +353,8 @@ class Committer(object):
                 one.descriptor = -1
         for folder, problem in sync_folders(self._root, sorted(folders)).items():
             for index in folders[folder]:
-                answers[index]["problem"] = problem
-        return answers
+                results[index]["problem"] = problem
+        return results
 
     def discard(self, outcomes: List[Outcome]) -> None:
         """Remove staged items that will not be committed."""
@@ -382,16 +382,16 @@ class Committer(object):
             if changed is not None:
                 self._discard(one, path)
                 # An earlier answer may have been lost with its channel.
-                return None if stands_already(self._root, one.item, one.digest) else changed
+                return None if is_up_to_date(self._root, one.item, one.digest) else changed
             if one.item["clear"]:
-                self._make_room(path, name, parent)
+                self._move_folder_aside(path, name, parent)
             os.rename(one.partial, name, src_dir_fd=parent, dst_dir_fd=parent)
         except (OSError, UnsafeNameError) as problem:
             self._discard(one, path)
             return problem_of(problem)
         return None
 
-    def _make_room(self, path: bytes, name: bytes, parent: int) -> None:
+    def _move_folder_aside(self, path: bytes, name: bytes, parent: int) -> None:
         """Move a folder that is in the way of a file to a name of ours; it is purged at the end."""
         try:
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode

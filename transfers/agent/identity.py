@@ -44,23 +44,23 @@ def identify(path: bytes, machine: str) -> Identity:
             mounts = read_mounts(stream.read(LONGEST))
     except OSError:
         mounts = []
-    return described(machine, places_of(real, mounts), folders, exists)
+    return identity_of(machine, places_of(real, mounts), folders, exists)
 
 
-def described(
+def identity_of(
     machine: str,
     places: List[Place],
     folders: Optional[List[List[int]]] = None,
     exists: bool = False,  # noqa: FBT001, FBT002  # Python 3.6 style
 ) -> Identity:
     """Return an identity for JSON; places are compared only between identities with equal `machine`."""
-    told = [[device, protocol.text_of(at), protocol.text_of(below)] for device, at, below in places]
-    return {"machine": machine, "places": told, "folders": folders or [], "exists": exists}
+    encoded = [[device, protocol.text_of(at), protocol.text_of(below)] for device, at, below in places]
+    return {"machine": machine, "places": encoded, "folders": folders or [], "exists": exists}
 
 
 def child(identity: Identity, name: bytes) -> Identity:
     """Return the identity of a name in a folder, as far as the folder's place determines it."""
-    return described(
+    return identity_of(
         identity["machine"], [(device, _joined(at, name), b"") for device, at, _ in _places(identity)[:1]]
     )
 
@@ -73,7 +73,7 @@ def check_identity(identity: Identity) -> Identity:
     for folder in identity["folders"]:
         if len(folder) != 6 or not all(isinstance(value, int) for value in folder):
             raise ValueError("not a folder")
-    return described(
+    return identity_of(
         str(identity["machine"]), _places(identity), list(identity["folders"]), bool(identity["exists"])
     )
 
@@ -111,15 +111,15 @@ def read_mounts(content: bytes) -> List[Mount]:
     """Return the mounts in order: a later mount hides an earlier one at the same mount point."""
     found = []
     for line in content.split(b"\n"):
-        words = line.split(b" ")
-        if len(words) > 5 and words[3].startswith(b"/") and words[4].startswith(b"/"):
-            device = words[2].decode("ascii", "replace")
-            found.append((_unescaped(words[4]), device, _unescaped(words[3])))
+        fields = line.split(b" ")
+        if len(fields) > 5 and fields[3].startswith(b"/") and fields[4].startswith(b"/"):
+            device = fields[2].decode("ascii", "replace")
+            found.append((_unescaped(fields[4]), device, _unescaped(fields[3])))
     return found
 
 
-def _unescaped(word: bytes) -> bytes:
-    return _ESCAPED.sub(lambda found: bytes([int(found.group(1), 8) & 255]), word)
+def _unescaped(field: bytes) -> bytes:
+    return _ESCAPED.sub(lambda found: bytes([int(found.group(1), 8) & 255]), field)
 
 
 def places_of(real: bytes, mounts: List[Mount]) -> List[Place]:
@@ -178,10 +178,10 @@ def _by_places(one: Identity, other: Identity) -> Optional[str]:
     if inside and around and ones[0][:2] != others[0][:2]:
         inside = _is_in(ones[0][1], others[0][1])
         around = not inside
-    return _named(inside, around) or (SHARED if _share(ones, others) else None)
+    return _named(inside, around) or (SHARED if _have_common_folder(ones, others) else None)
 
 
-def _share(ones: List[Place], others: List[Place]) -> bool:
+def _have_common_folder(ones: List[Place], others: List[Place]) -> bool:
     """Return whether both have a common folder, under different names."""
     there = {}  # type: Dict[str, List[Tuple[bytes, bytes]]]
     for device, at, below in others:

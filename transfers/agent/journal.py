@@ -91,7 +91,7 @@ def end_journal(root: Root) -> None:
 MARK_BYTES = 8 * 1024 * 1024  # a digest is noted after each so many bytes
 NAME = b"begun"
 _MOST_BEGUN = 256 * 1024 * 1024
-_KEPT_SECONDS = 30 * 24 * 3600
+_RETENTION_SECONDS = 30 * 24 * 3600
 
 Mark = Tuple[int, str]  # an offset, and the sha256 in hexadecimal of all bytes before it
 Block = Tuple[int, int, str]  # start, end, and the sha256 of the bytes between them
@@ -113,17 +113,17 @@ class Part(object):
         self.blocks: List[Block] = []
 
     @property
-    def there(self) -> int:
+    def received(self) -> int:
         """The number of bytes from the start that are recorded as received."""
-        there = self.marks[-1][0] if self.marks else 0
+        received = self.marks[-1][0] if self.marks else 0
         for start, stop, _ in self.blocks:
-            there = stop if start == there else there
-        return there
+            received = stop if start == received else received
+        return received
 
-    def cut(self, there: int) -> None:
-        """Remove the records of everything after `there`."""
-        self.marks = [mark for mark in self.marks if mark[0] <= there]
-        self.blocks = [block for block in self.blocks if block[1] <= there]
+    def cut(self, received: int) -> None:
+        """Remove the records of everything after `received`."""
+        self.marks = [mark for mark in self.marks if mark[0] <= received]
+        self.blocks = [block for block in self.blocks if block[1] <= received]
 
     def record(self) -> Dict[str, Any]:
         """Return the file's line for the journal."""
@@ -188,11 +188,11 @@ class BegunFilesJournal(object):
                 part.blocks.append(block)
                 self._append(_block_record(part, block))
 
-    def cut(self, part: Part, there: int) -> None:
-        """Record that everything after `there` was wrong and is discarded."""
+    def cut(self, part: Part, received: int) -> None:
+        """Record that everything after `received` was wrong and is discarded."""
         with self._lock:
-            part.cut(there)
-            self._append({"partial": part.partial.decode("latin-1"), "cut": there})
+            part.cut(received)
+            self._append({"partial": part.partial.decode("latin-1"), "cut": received})
 
     def end(self, part: Part) -> None:
         """Record that the file was renamed or abandoned."""
@@ -223,7 +223,7 @@ def _is_alive(root: Root, part: Part) -> bool:
     if partial is None:
         return False
     passed = final is not None and final.ctime_ns > partial.ctime_ns
-    if passed or time.time() - partial.ctime_ns / 1e9 > _KEPT_SECONDS:
+    if passed or time.time() - partial.ctime_ns / 1e9 > _RETENTION_SECONDS:
         with contextlib.suppress(OSError, UnsafeNameError):
             purge(root, part.partial)
         return False
@@ -249,11 +249,11 @@ def read_begun(root: Root) -> List[Part]:
         parts: Dict[str, Part] = {}
         for line in stream:
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                _take(parts, json.loads(line.decode("ascii")))
+                _read_line(parts, json.loads(line.decode("ascii")))
     return list(parts.values())
 
 
-def _take(parts: Dict[str, Part], record: Dict[str, Any]) -> None:
+def _read_line(parts: Dict[str, Part], record: Dict[str, Any]) -> None:
     partial = record["partial"]
     if "path" in record:
         name = partial.encode("latin-1")
@@ -267,13 +267,13 @@ def _take(parts: Dict[str, Part], record: Dict[str, Any]) -> None:
     elif "cut" in record:
         parts[partial].cut(int(record["cut"]))
     else:
-        _take_digest(parts[partial], int(record["to"]), str(record["sha256"]), record.get("from"))
+        _read_digest(parts[partial], int(record["to"]), str(record["sha256"]), record.get("from"))
 
 
-def _take_digest(part: Part, to: int, digest: str, start: Optional[int]) -> None:
+def _read_digest(part: Part, to: int, digest: str, start: Optional[int]) -> None:
     """Record a mark, or a block if `start` is given; ignore one out of order or beyond the file's end."""
     if start is not None:
-        if start == part.there and start < to <= part.size:
+        if start == part.received and start < to <= part.size:
             part.blocks.append((start, to, digest))
     elif (part.marks[-1][0] if part.marks else 0) < to <= part.size:
         part.marks.append((to, digest))

@@ -8,16 +8,16 @@ import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from transfers.agent import protocol
-from transfers.agent.committing import Outcome, Staged, first_mode, keep_attributes, keep_mode, keep_time
+from transfers.agent.committing import Outcome, Staged, apply_attributes, first_mode, set_mode, set_time
 from transfers.agent.journal import MARK_BYTES, BegunFilesJournal, Part
-from transfers.agent.protocol import LandingError, MismatchError, RefusedError, UnsafeNameError, problem_of
+from transfers.agent.protocol import MismatchError, ProtocolError, RefusedError, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_at
 
 _CHUNK = 1024 * 1024
 
 
-class Frontier(object):
+class StreamingHash(object):
     """The streaming hash of one partial file. Pieces arrive in any order; each `MARK_BYTES` a mark is noted.
 
     Marks and blocks of an earlier operation are verified first; only then does new data get marks. As that
@@ -32,14 +32,14 @@ class Frontier(object):
         self._marks = dict(part.marks)
         self._blocks = {start: (stop, digest) for start, stop, digest in part.blocks}
         self._begun = begun
-        self._there = self._known = part.there
+        self._received = self._known = part.received
         self._reached = 0  # all bytes before this offset are known to be correct
         self._summed = hashlib.sha256()
         self._position = 0  # offset up to which the hash is computed
         self._busy = False
         self._pieces: Dict[int, int] = {}
         self._changed = threading.Condition()
-        self._given_up = False
+        self._abandoned = False
         self._failure: Optional[Exception] = None
         self._digest: Optional[str] = None
         self._threads = [self._start(self._hash)]
@@ -57,15 +57,20 @@ class Frontier(object):
         If `content` is given and is the next piece, it is hashed without reading it back.
         """
         if content is not None and self._is_next(offset, length):
-            self._take(memoryview(content))
+            self._hash_content(memoryview(content))
         with self._changed:
-            if offset < self._there or length <= 0 or offset + length > self._size or offset in self._pieces:
+            if (
+                offset < self._received
+                or length <= 0
+                or offset + length > self._size
+                or offset in self._pieces
+            ):
                 raise ValueError("a piece that was not asked for")
             self._pieces[offset] = length
-            while self._there in self._pieces:
-                self._there += self._pieces.pop(self._there)
+            while self._received in self._pieces:
+                self._received += self._pieces.pop(self._received)
             self._changed.notify_all()
-            return self._there == self._size
+            return self._received == self._size
 
     def finish(self) -> str:
         """Wait for the sha256 of the whole file, in hexadecimal; raises `MismatchError`, OSError."""
@@ -75,10 +80,10 @@ class Frontier(object):
         assert self._digest is not None
         return self._digest
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """End the threads; safe to call twice, and after `finish`."""
         with self._changed:
-            self._given_up = True
+            self._abandoned = True
             self._changed.notify_all()
         self._end()
 
@@ -95,38 +100,38 @@ class Frontier(object):
         except Exception as problem:  # noqa: BLE001  # raised again by the waiting thread
             with self._changed:
                 self._failure = self._failure or problem
-                self._given_up = True
+                self._abandoned = True
                 self._changed.notify_all()
 
     def _is_next(self, offset: int, length: int) -> bool:
-        """Return whether these bytes are hashed next; if so, no other thread hashes until `_rest`."""
+        """Return whether these bytes are hashed next; if so, no other thread hashes until `_end_hashing`."""
         with self._changed:
-            fits = offset == self._there == self._position and offset + length <= self._size
-            if self._busy or self._given_up or not fits:
+            fits = offset == self._received == self._position and offset + length <= self._size
+            if self._busy or self._abandoned or not fits:
                 return False
             self._busy = True
             return True
 
-    def _rest(self) -> None:
+    def _end_hashing(self) -> None:
         with self._changed:
             self._busy = False
             self._changed.notify_all()
 
-    def _take(self, content: memoryview) -> None:
+    def _hash_content(self, content: memoryview) -> None:
         try:
             while len(content):
                 part = content[: self._next_stop() - self._position]
                 self._add(part)
                 content = content[len(part) :]
         finally:
-            self._rest()
+            self._end_hashing()
 
     def _hash(self) -> None:
         while self._wait_for_more():
             try:
                 self._read_back(self._next_stop())
             finally:
-                self._rest()
+                self._end_hashing()
         self._digest = self._summed.hexdigest()
 
     def _read_back(self, stop: int) -> None:
@@ -162,8 +167,8 @@ class Frontier(object):
     def _wait_for_more(self) -> bool:
         """Wait until the bytes up to the next stop exist and can be hashed; False once all are hashed."""
         with self._changed:
-            while not self._given_up and self._position < self._size:
-                if not self._busy and self._there >= self._next_stop():
+            while not self._abandoned and self._position < self._size:
+                if not self._busy and self._received >= self._next_stop():
                     self._busy = True
                     return True
                 self._changed.wait()
@@ -194,9 +199,9 @@ class Frontier(object):
 
     def _wait_for(self, stop: int) -> bool:
         with self._changed:
-            while self._there < stop and not self._given_up:
+            while self._received < stop and not self._abandoned:
                 self._changed.wait()
-            return not self._given_up
+            return not self._abandoned
 
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -224,26 +229,28 @@ def open_partial(root: Root, partial: bytes, item: Dict[str, Any]) -> int:
 
 
 def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> int:
-    """Return the number of a piece's file; raises `LandingError` if the piece was not planned."""
+    """Return the number of a piece's file; raises `ProtocolError` if the piece was not planned."""
     if data["unit"] != unit["unit"] or data["sizes"] != [len(body)] or len(body) != unit["length"]:
-        raise LandingError("a piece that is not what was planned")
+        raise ProtocolError("a piece that is not what was planned")
     return int(unit["items"][0]["number"])
 
 
 class Large(object):
     """One large file in progress."""
 
-    def __init__(self, item: Dict[str, Any], part: Part, descriptor: int, frontier: Frontier) -> None:
+    def __init__(
+        self, item: Dict[str, Any], part: Part, descriptor: int, streaming_hash: StreamingHash
+    ) -> None:
         self.item = item
         self.part = part
         self.descriptor = descriptor
-        self.frontier = frontier
+        self.streaming_hash = streaming_hash
         self.digest: Optional[str] = None
         self.whole = False
 
 
 class LargeFiles(object):
-    """All large files of one transfer, at the lock's holder. `take` and `place` are for one thread only."""
+    """All large files of one transfer, at the lock's holder. `receive` and `place` are for one thread only."""
 
     def __init__(self, root: Root, seed: bytes, begun: BegunFilesJournal) -> None:
         self._root = root
@@ -253,7 +260,7 @@ class LargeFiles(object):
         self._failed: List[bytes] = []
         self.left = False
 
-    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> Optional[Large]:
+    def receive(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> Optional[Large]:
         """Write a piece; return its file once complete. Pieces of an abandoned file are ignored."""
         number = check_piece(unit, data, body)
         large = self._files.get(number)
@@ -263,7 +270,7 @@ class LargeFiles(object):
         return self.place(number, unit["offset"], len(body), data["digests"][0], body)
 
     def begin(self, item: Dict[str, Any], offset: int) -> None:
-        """Prepare a file with first piece at `offset`. Raises OSError, `UnsafeNameError`, `GoneError`."""
+        """Prepare a file with first piece at `offset`. Raises OSError, `UnsafeNameError`, `PartialMissingError`."""
         part = self._resume(item, offset) if offset else self._start(item)
         try:
             descriptor = open_partial(self._root, part.partial, item)
@@ -272,10 +279,10 @@ class LargeFiles(object):
             if not offset:
                 raise
             self._unlink(part.partial)
-            raise GoneError("what was there of it is not ours any more") from None
+            raise PartialMissingError("what was there of it is not ours any more") from None
         try:
             if offset:
-                os.ftruncate(descriptor, part.there)
+                os.ftruncate(descriptor, part.received)
             if item["sparse"]:
                 # The file may end in a hole, and is read back up to its end.
                 os.ftruncate(descriptor, item["size"])
@@ -284,8 +291,8 @@ class LargeFiles(object):
             self._unlink(part.partial)
             self._begun.end(part)
             raise
-        frontier = Frontier(descriptor, part, self._begun)
-        self._files[item["number"]] = Large(item, part, descriptor, frontier)
+        streaming_hash = StreamingHash(descriptor, part, self._begun)
+        self._files[item["number"]] = Large(item, part, descriptor, streaming_hash)
 
     def _start(self, item: Dict[str, Any]) -> Part:
         part = _part_of(item, partial_path(self._seed, item["path"]))
@@ -298,8 +305,8 @@ class LargeFiles(object):
     def _resume(self, item: Dict[str, Any], offset: int) -> Part:
         """Rename the partial file: a writer that resumes after its lease ended knows only the old name."""
         before = self._begun.parts.get(item["path"])
-        if before is None or before.there != offset or not is_same(before, item):
-            raise GoneError("what was there of it is gone")
+        if before is None or before.received != offset or not is_same(before, item):
+            raise PartialMissingError("what was there of it is gone")
         part = _part_of(item, partial_path(self._seed, item["path"]))
         part.marks, part.blocks = list(before.marks), list(before.blocks)
         self._begun.start(part)
@@ -309,7 +316,7 @@ class LargeFiles(object):
             os.rename(names[0], names[1], src_dir_fd=parent, dst_dir_fd=parent)
         except FileNotFoundError:
             self._begun.end(part)
-            raise GoneError("what was there of it is gone") from None
+            raise PartialMissingError("what was there of it is gone") from None
         self._begun.end(before)
         return part
 
@@ -326,12 +333,12 @@ class LargeFiles(object):
         if large is None:
             return None
         try:
-            large.whole = large.frontier.place(offset, length, content) or large.whole
+            large.whole = large.streaming_hash.place(offset, length, content) or large.whole
         except ValueError as problem:
-            raise LandingError(str(problem)) from None
-        return self.tell(number, digest)
+            raise ProtocolError(str(problem)) from None
+        return self.set_digest(number, digest)
 
-    def tell(self, number: int, digest: Optional[str]) -> Optional[Large]:
+    def set_digest(self, number: int, digest: Optional[str]) -> Optional[Large]:
         """Set the source's digest of a file, None if not known yet; return the file once it is complete."""
         large = self._files.get(number)
         if large is None:
@@ -339,7 +346,7 @@ class LargeFiles(object):
         large.digest = digest if digest is not None else large.digest
         return self._files.pop(number) if large.whole and large.digest is not None else None
 
-    def give_up(self, number: int) -> bool:
+    def abandon(self, number: int) -> bool:
         """Discard everything received of a file; return whether it was in progress."""
         large = self._files.pop(number, None)
         if large is not None:
@@ -350,12 +357,12 @@ class LargeFiles(object):
         """Wait for the digest, compare it, set mode and times; the descriptor stays open for the sync."""
         number = large.item["number"]
         try:
-            found = large.frontier.finish()
+            found = large.streaming_hash.finish()
             if found != large.digest:
                 raise MismatchError("what arrived differs from what was read: sha256 {}".format(found))
-            keep_attributes(large.descriptor, large.item)
-            keep_mode(large.descriptor, large.item)
-            keep_time(large.descriptor, large.item["mtime_ns"])
+            apply_attributes(large.descriptor, large.item)
+            set_mode(large.descriptor, large.item)
+            set_time(large.descriptor, large.item["mtime_ns"])
         except MismatchError as problem:
             if problem.good:
                 self._begun.cut(large.part, problem.good)
@@ -374,7 +381,7 @@ class LargeFiles(object):
         self._begun.end(large.part)
 
     def _discard(self, large: Large) -> None:
-        large.frontier.give_up()
+        large.streaming_hash.abandon()
         os.close(large.descriptor)
         self._failed.append(large.part.partial)
         self._unlink(large.part.partial)
@@ -393,9 +400,9 @@ class LargeFiles(object):
     def close(self) -> None:
         """Keep incomplete files to be resumed; remove abandoned ones and their late pieces."""
         for large in self._files.values():
-            large.frontier.give_up()
+            large.streaming_hash.abandon()
             os.close(large.descriptor)
-            if not large.part.there:
+            if not large.part.received:
                 self._failed.append(large.part.partial)
                 self._begun.end(large.part)
         self._files.clear()
@@ -403,7 +410,7 @@ class LargeFiles(object):
             self._unlink(partial)
 
 
-class GoneError(Exception):
+class PartialMissingError(Exception):
     """The partial file of an earlier operation no longer exists."""
 
 

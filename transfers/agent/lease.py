@@ -96,19 +96,19 @@ class Lease(object):
         }
         record.update(this_process())
         try:
-            self._enter(record)
+            self._acquire(record)
         except BaseException:
             self._root.close()
             raise
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._thread.start()
 
-    def _enter(self, record: Dict[str, Any]) -> None:
+    def _acquire(self, record: Dict[str, Any]) -> None:
         """Take the lock; start again if another holder's release removes `.hibali` meanwhile."""
         for left in reversed(range(_TRIES)):
             try:
                 self._folder = self._open_folder()
-                self._take(record)
+                self._create_lock(record)
                 return
             except FileNotFoundError:
                 if not left:
@@ -130,7 +130,7 @@ class Lease(object):
             raise RefusedError("not-private", "`.hibali` there is another account's, or others can write it")
         return descriptor
 
-    def _take(self, record: Dict[str, Any]) -> None:
+    def _create_lock(self, record: Dict[str, Any]) -> None:
         """Create the lock by link(2), which is atomic on NFS too (open(2), O_EXCL)."""
         name = b"lock." + self.token.encode("ascii")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -177,7 +177,7 @@ class Lease(object):
         if holder is None:
             return False
         age = clock - holder["mtime"]
-        if not (is_gone(holder) or age > seconds_of(holder)):
+        if not (has_ended(holder) or age > seconds_of(holder)):
             raise LockedError(holder, age)
         token = str(holder.get("token")).encode("utf-8", "replace")
         marker = b"broken." + hashlib.sha256(token).hexdigest()[:32].encode("ascii")
@@ -241,7 +241,7 @@ class Lease(object):
         self._root.close()
 
 
-class Borrowed(object):
+class BorrowedLease(object):
     """The lease of another agent of the same client: checked, never renewed or released."""
 
     def __init__(self, root: Root, token: str) -> None:
@@ -273,7 +273,7 @@ def living_holder(folder: int, clock: float) -> Optional[Tuple[Dict[str, Any], f
     if holder is None:
         return None
     age = clock - holder["mtime"]
-    return None if is_gone(holder) or age > seconds_of(holder) else (holder, age)
+    return None if has_ended(holder) or age > seconds_of(holder) else (holder, age)
 
 
 def may_be_held(root: Root, place: bytes) -> bool:
@@ -282,7 +282,7 @@ def may_be_held(root: Root, place: bytes) -> bool:
         holder = read_record(root.folder(place + b"/" + protocol.OWN_FOLDER), _LOCK)
     except OSError:
         return False
-    return holder is not None and not is_gone(holder)
+    return holder is not None and not has_ended(holder)
 
 
 def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:
@@ -316,18 +316,18 @@ def seconds_of(holder: Dict[str, Any]) -> float:
     return float(LEASE_SECONDS)
 
 
-def is_gone(holder: Dict[str, Any]) -> bool:
+def has_ended(holder: Dict[str, Any]) -> bool:
     """Return whether the holder provably ended: same host and boot, and its pid is not that process.
 
     If its processes are not visible (another container, restricted /proc), nothing is proven.
     """
-    if not is_seen_here(holder):
+    if not is_visible_here(holder):
         return False
     pid, start = holder["pid"], holder["start"]
-    return process_start(pid) != start and (bool(process_start(pid)) or not _answers(pid))
+    return process_start(pid) != start and (bool(process_start(pid)) or not _exists(pid))
 
 
-def is_seen_here(holder: Dict[str, Any]) -> bool:
+def is_visible_here(holder: Dict[str, Any]) -> bool:
     """Return whether the process that `this_process` describes would be visible from here."""
     here = this_process()
     for name in ("host", "boot", "namespace"):
@@ -338,7 +338,7 @@ def is_seen_here(holder: Dict[str, Any]) -> bool:
     return isinstance(pid, int) and pid >= 1 and bool(start)
 
 
-def _answers(pid: int) -> bool:
+def _exists(pid: int) -> bool:
     """Return whether a process with this pid exists, visible or not (kill(2), signal 0)."""
     try:
         os.kill(pid, 0)
@@ -349,27 +349,27 @@ def _answers(pid: int) -> bool:
     return True
 
 
-GONE = "gone"
-THERE = "there"  # running, and it cannot be ended
+ENDED = "gone"
+RUNNING = "there"  # running, and it cannot be ended
 ELSEWHERE = "elsewhere"  # on another machine, or where its processes are not visible
 
-_BY_ITSELF_SECONDS = 1.0  # an agent that knows that its client is gone finishes its current work
+_GRACE_SECONDS = 1.0  # an agent that knows that its client is gone finishes its current work
 _ENDED_SECONDS = 10.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
-def end_formers(stale_agents: List[Dict[str, Any]]) -> List[str]:
+def end_stale_agents(stale_agents: List[Dict[str, Any]]) -> List[str]:
     """End these agents, each given by host, boot, namespace, pid and start; return the state of each.
 
     A process with the same pid but another start is not touched.
     """
-    here = [stale_agent for stale_agent in stale_agents if is_seen_here(stale_agent)]
-    _wait(here, _BY_ITSELF_SECONDS)
+    here = [stale_agent for stale_agent in stale_agents if is_visible_here(stale_agent)]
+    _wait(here, _GRACE_SECONDS)
     for stale_agent in here:
         _kill(stale_agent)
     _wait(here, _ENDED_SECONDS)
     return [
-        (THERE if _runs(stale_agent) else GONE) if is_seen_here(stale_agent) else ELSEWHERE
+        (RUNNING if _runs(stale_agent) else ENDED) if is_visible_here(stale_agent) else ELSEWHERE
         for stale_agent in stale_agents
     ]
 
@@ -377,7 +377,7 @@ def end_formers(stale_agents: List[Dict[str, Any]]) -> List[str]:
 def _wait(stale_agents: List[Dict[str, Any]], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while any(_runs(stale_agent) for stale_agent in stale_agents) and time.monotonic() < deadline:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _runs(stale_agent: Dict[str, Any]) -> bool:

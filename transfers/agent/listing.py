@@ -123,7 +123,7 @@ class Walk(object):
                 self.problems.append((folder, problem_of(problem)))
             return
         if protocol.OWN_FOLDER + b"/" in names:
-            self._meet_place(folder)
+            self._note_target_below(folder)
         inside_own = folder.rpartition(b"/")[2] == protocol.OWN_FOLDER
         above = folder + b"/" if folder else b""
         descriptor = None
@@ -139,7 +139,7 @@ class Walk(object):
                 descriptor = self._descriptor(folder, path)
                 if descriptor is None:
                     continue
-            record = self._look(descriptor, bare, path)
+            record = self._examine(descriptor, bare, path)
             if record is None:
                 continue
             if record.kind == IS_FOLDER:
@@ -151,7 +151,7 @@ class Walk(object):
             else:
                 yield record
 
-    def _meet_place(self, folder: bytes) -> None:
+    def _note_target_below(self, folder: bytes) -> None:
         """What a holder at a place below is just writing is nobody's leftover."""
         if folder:
             self.places.append(folder)
@@ -177,7 +177,7 @@ class Walk(object):
         if problem.errno not in _VANISHED:
             self.problems.append((path, problem_of(problem)))
 
-    def _look(self, descriptor: int, name: bytes, path: bytes) -> Optional[Record]:
+    def _examine(self, descriptor: int, name: bytes, path: bytes) -> Optional[Record]:
         try:
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             link = os.fsencode(os.readlink(name, dir_fd=descriptor)) if stat.S_ISLNK(status.st_mode) else b""
@@ -215,7 +215,7 @@ class Pages(object):
 
     def _begin_block(self) -> None:
         self.block = bytearray()
-        self._told: List[List[Any]] = []
+        self._pages: List[List[Any]] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -250,13 +250,13 @@ class Pages(object):
     def _end(self) -> None:
         if self._names:
             digest = hashlib.sha256(b"\0".join(self._parts)).hexdigest() if self._comparable else ""
-            self._told.append([self._names, self._files, self._size, len(self.block) - self._start, digest])
+            self._pages.append([self._names, self._files, self._size, len(self.block) - self._start, digest])
             self._begin()
 
-    def take(self) -> List[List[Any]]:
+    def end_block(self) -> List[List[Any]]:
         """End the page that is open; what is told of each in the block: names, files and links, their bytes, packed length, digest."""
         self._end()
-        return self._told
+        return self._pages
 
     def clear(self) -> None:
         """Begin the next block, because this one was sent."""

@@ -33,8 +33,8 @@ KINDS = (REQUEST, UNIT, FILE, PLACED, DATA, HEARTBEAT, REPLY, END, COMMITTED, ER
 MAXIMUM_HEADER = 8 * 1024 * 1024
 MAXIMUM_BODY = 40 * 1024 * 1024
 
-Room = Union[bytearray, memoryview]
-Body = Union[bytes, Room]
+Buffer = Union[bytearray, memoryview]
+Body = Union[bytes, Buffer]
 
 
 class FrameError(Exception):
@@ -67,8 +67,8 @@ def write_frame(stream: BinaryIO, kind: bytes, header: Dict[str, Any], body: Bod
         _write_all(stream, body)
 
 
-def read_frame(stream: BinaryIO, take: Callable[[int], Room] = bytearray) -> Optional[Frame]:
-    """Return the next message, None at the end; raises `FrameError`. `take` allocates its body."""
+def read_frame(stream: BinaryIO, allocate: Callable[[int], Buffer] = bytearray) -> Optional[Frame]:
+    """Return the next message, None at the end; raises `FrameError`. `allocate` allocates its body."""
     head = _read_exactly(stream, bytearray(_HEAD.size), may_end=True)
     if not head:
         return None
@@ -87,11 +87,11 @@ def read_frame(stream: BinaryIO, take: Callable[[int], Room] = bytearray) -> Opt
         raise FrameError("a message's header is nested too deeply") from None
     if not isinstance(header, dict):
         raise FrameError("a message's header is not an object")
-    return Frame(kind, header, _read_exactly(stream, take(body_length)))
+    return Frame(kind, header, _read_exactly(stream, allocate(body_length)))
 
 
-def _read_exactly(stream: BinaryIO, room: Room, may_end: bool = False) -> Room:  # noqa: FBT001, FBT002  # one caller
-    view = memoryview(room)
+def _read_exactly(stream: BinaryIO, buffer: Buffer, may_end: bool = False) -> Buffer:  # noqa: FBT001, FBT002  # one caller
+    view = memoryview(buffer)
     done = 0
     while done < len(view):
         count = stream.readinto(view[done:])  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ def _read_exactly(stream: BinaryIO, room: Room, may_end: bool = False) -> Room: 
                 return bytearray()
             raise FrameError("the stream ended within a message")
         done += count
-    return room
+    return buffer
 
 
 def _write_all(stream: BinaryIO, content: Body) -> None:
@@ -155,9 +155,9 @@ def pack_record(record: Record) -> bytes:
         record
     )
     lengths = (len(path), len(link), len(attributes))
-    told = (kind, size, mtime_ns, mode, device, inode, links, ctime_ns, offline, allocated)
+    fields = (kind, size, mtime_ns, mode, device, inode, links, ctime_ns, offline, allocated)
     try:
-        head = _RECORD.pack(*lengths, *told)
+        head = _RECORD.pack(*lengths, *fields)
     except struct.error:
         changed, touched = divmod(mtime_ns, _SECOND), divmod(ctime_ns, _SECOND)
         wide = (kind.upper(), size, *changed, mode, device, inode, links, *touched, offline, allocated)
@@ -176,16 +176,29 @@ def unpack_records(packed: bytes) -> Iterator[Record]:
     while position < end:
         if position + size > end:
             raise RecordError("a record is cut short")
-        path_length, link_length, attributes_length, *told = _RECORD.unpack_from(packed, position)
-        kind, length, mtime_ns, mode, device, inode, links, ctime_ns, offline, allocated = told
+        path_length, link_length, attributes_length, *fields = _RECORD.unpack_from(packed, position)
+        kind, length, mtime_ns, mode, device, inode, links, ctime_ns, offline, allocated = fields
         if kind in _WIDE_KINDS:
             if position + _WIDE.size > end:
                 raise RecordError("a record is cut short")
-            _, _, _, _, length, mtime_ns, rest_ns, mode, device, inode, links, ctime_ns, more_ns, *flags = (
-                _WIDE.unpack_from(packed, position)
-            )
+            (
+                _,
+                _,
+                _,
+                _,
+                length,
+                mtime_ns,
+                mtime_more_ns,
+                mode,
+                device,
+                inode,
+                links,
+                ctime_ns,
+                ctime_more_ns,
+                *flags,
+            ) = _WIDE.unpack_from(packed, position)
             kind, (offline, allocated) = kind.lower(), flags
-            mtime_ns, ctime_ns = mtime_ns * _SECOND + rest_ns, ctime_ns * _SECOND + more_ns
+            mtime_ns, ctime_ns = mtime_ns * _SECOND + mtime_more_ns, ctime_ns * _SECOND + ctime_more_ns
             position += _WIDE.size
         else:
             position += size
@@ -277,7 +290,7 @@ class ChangedError(Exception):
     """The source has changed since the listing."""
 
 
-class LandingError(Exception):
+class ProtocolError(Exception):
     """The client broke the protocol: data that was not planned, or inconsistent sizes."""
 
 
@@ -286,7 +299,7 @@ def code_of(number: int) -> str:
     return _CODES.get(number, "errno-{}".format(errno.errorcode.get(number, str(number)).lower()))
 
 
-def words_of(number: int) -> str:
+def message_of(number: int) -> str:
     """Return the system's message for an errno without a code of its own; the client has the others."""
     return "" if number in _CODES else os.strerror(number)
 
@@ -307,7 +320,7 @@ def problem_of(problem: Exception) -> Problem:
     if isinstance(problem, OSError) and problem.errno:
         return [
             code_of(problem.errno),
-            words_of(problem.errno),
+            message_of(problem.errno),
             problem.errno in (errno.ESTALE, errno.EIO),
         ]
     if isinstance(problem, RefusedError):
@@ -368,16 +381,16 @@ class MismatchError(Exception):
 
 BULK_BYTES = 256 * 1024  # below this, new memory is cheaper than reuse
 _ROUND_BYTES = 4 * 1024 * 1024
-_KEPT = 10
+_MOST_FREE = 10
 
 
-class Buffers(object):
+class BufferPool(object):
     """A pool of reusable buffers, shared by threads."""
 
     def __init__(self) -> None:
         self._free: Deque[bytearray] = deque()
 
-    def take(self, length: int) -> Union[bytearray, memoryview]:
+    def allocate(self, length: int) -> Union[bytearray, memoryview]:
         """Return an uninitialised buffer of `length` bytes."""
         if length < BULK_BYTES:
             return bytearray(length)
@@ -391,7 +404,7 @@ class Buffers(object):
 
     def give(self, body: Union[bytes, bytearray, memoryview]) -> None:
         """Return an unused buffer to the pool; a buffer from elsewhere is ignored."""
-        if isinstance(body, memoryview) and isinstance(body.obj, bytearray) and len(self._free) < _KEPT:
+        if isinstance(body, memoryview) and isinstance(body.obj, bytearray) and len(self._free) < _MOST_FREE:
             self._free.append(body.obj)
 
 
@@ -402,7 +415,7 @@ _QUEUE_BYTES = 32 * 1024 * 1024
 class Outlet(object):
     """A destination for the data that was read."""
 
-    buffers: Buffers
+    buffers: BufferPool
 
     def send(self, kind: bytes, header: Dict[str, Any], body: Body = b"") -> None:
         """Send one frame; raises OSError if the receiver is gone."""
@@ -419,13 +432,13 @@ class Channel(Outlet):
         os.dup2(null, 0)
         os.close(null)
         os.dup2(2, 1)
-        self.buffers = Buffers()
+        self.buffers = BufferPool()
         self._lock = threading.Lock()
         self._queue: Deque[Optional[Frame]] = deque()
         self._held = 0
-        self._room = threading.Condition()
+        self._changed = threading.Condition()
         self.failure = ""
-        self.gone = threading.Event()  # the client is gone: long work may stop
+        self.disconnected = threading.Event()  # the client is gone: long work may stop
         thread = threading.Thread(target=self._receive, name="receive", daemon=True)
         thread.start()
 
@@ -442,13 +455,13 @@ class Channel(Outlet):
 
     def next(self) -> Optional[Frame]:
         """Return the next frame that is not a heartbeat, or None when the client is gone."""
-        with self._room:
+        with self._changed:
             while not self._queue:
-                self._room.wait()
+                self._changed.wait()
             frame = self._queue.popleft()
             if frame is not None:
                 self._held -= len(frame.body)
-                self._room.notify_all()
+                self._changed.notify_all()
             return frame
 
     def _receive(self) -> None:
@@ -458,7 +471,7 @@ class Channel(Outlet):
                 if not ready:
                     self.failure = "the client fell silent"
                     break
-                frame = read_frame(self._in, self.buffers.take)
+                frame = read_frame(self._in, self.buffers.allocate)
                 if frame is None:
                     break
                 if frame.kind != HEARTBEAT:
@@ -467,14 +480,14 @@ class Channel(Outlet):
             self.failure = str(problem)
         except Exception as problem:  # noqa: BLE001  # the main thread must wake and end in any case
             sys.stderr.write("hibali agent: {}\n".format(problem))
-        self.gone.set()
+        self.disconnected.set()
         self._put(None)
 
     def _put(self, frame: Optional[Frame]) -> None:
-        with self._room:
+        with self._changed:
             if frame is not None:
                 while self._held and self._held + len(frame.body) > _QUEUE_BYTES:
-                    self._room.wait()
+                    self._changed.wait()
                 self._held += len(frame.body)
             self._queue.append(frame)
-            self._room.notify_all()
+            self._changed.notify_all()

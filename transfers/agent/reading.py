@@ -21,7 +21,7 @@ class ZerosError(ValueError):
     """The runs of zeros that a piece declares are inconsistent."""
 
 
-def leave_out(header: Dict[str, Any], content: protocol.Body) -> Tuple[Dict[str, Any], protocol.Body]:
+def without_zeros(header: Dict[str, Any], content: protocol.Body) -> Tuple[Dict[str, Any], protocol.Body]:
     """Return a piece's message without zero blocks: `runs` has the offsets of the remaining data."""
     view = memoryview(content)
     runs = _runs(view)
@@ -51,8 +51,8 @@ def _is_zero(view: memoryview, start: int, stop: int) -> bool:
     return bytes(view[start:stop]) == _ZEROS[: stop - start]
 
 
-def put_in(
-    header: Dict[str, Any], body: protocol.Body, length: int, take: Callable[[int], protocol.Room]
+def with_zeros(
+    header: Dict[str, Any], body: protocol.Body, length: int, take: Callable[[int], protocol.Buffer]
 ) -> protocol.Body:
     """Return the whole piece of `length` bytes, in memory from `take`. Raises `ZerosError` if invalid.
 
@@ -64,17 +64,17 @@ def put_in(
     if not 0 < length <= protocol.MAXIMUM_BODY or not isinstance(runs, list):
         raise ZerosError("zeros where none can be")
     _check(runs, len(body), length)
-    room = take(length)
-    view, rest, done = memoryview(room), memoryview(body), 0
+    buffer = take(length)
+    view, remaining, done = memoryview(buffer), memoryview(body), 0
     for start, stop in runs:
         view[done:start] = bytes(start - done)
-        view[start:stop] = rest[: stop - start]
-        rest, done = rest[stop - start :], stop
+        view[start:stop] = remaining[: stop - start]
+        remaining, done = remaining[stop - start :], stop
     view[done:] = bytes(length - done)
-    return room
+    return buffer
 
 
-def _check(runs: List[Any], held: int, length: int) -> None:
+def _check(runs: List[Any], data_length: int, length: int) -> None:
     done = 0
     for run in runs:
         if not (isinstance(run, list) and len(run) == 2 and all(type(edge) is int for edge in run)):
@@ -82,8 +82,8 @@ def _check(runs: List[Any], held: int, length: int) -> None:
         start, stop = run
         if not done <= start < stop <= length:
             raise ZerosError("stretches that lie outside of the piece, or over each other")
-        done, held = stop, held - (stop - start)
-    if held:
+        done, data_length = stop, data_length - (stop - start)
+    if data_length:
         raise ZerosError("stretches that do not add up to the bytes that came")
 
 
@@ -104,23 +104,23 @@ class Reader(object):
         self._pieces: OrderedDict[int, _OpenFile] = OrderedDict()
         self._hashers: Any = None
 
-    def take(self, unit: Dict[str, Any]) -> None:
+    def read_unit(self, unit: Dict[str, Any]) -> None:
         """Answer one unit with DATA: a pack, a segment in its order, any piece of a file, or a file's digest alone."""
         if unit.get("digest"):
-            self._hash_aside().submit(self._tell_digest, unit, self._root.clone())
+            self._hash_aside().submit(self._send_digest, unit, self._root.clone())
             return
         length = (
             unit["length"] if unit["segment"] else sum(i["size"] for i in unit["items"] if i["kind"] == "f")
         )
         at = unit.get("at")
         if at is None or self._memory is None:
-            room = memoryview(self._channel.buffers.take(length))
-            header = self._read(unit, room)
-            body: protocol.Body = room[: sum(header["sizes"])]
+            buffer = memoryview(self._channel.buffers.allocate(length))
+            header = self._read(unit, buffer)
+            body: protocol.Body = buffer[: sum(header["sizes"])]
             if unit["segment"]:
-                header, body = leave_out(header, body)
+                header, body = without_zeros(header, body)
             self._channel.send(protocol.DATA, header, body)
-            self._channel.buffers.give(room)
+            self._channel.buffers.give(buffer)
         else:
             header = self._read(unit, memoryview(self._memory)[at : at + length])
             self._channel.send(protocol.DATA, {**header, "at": at})
@@ -133,13 +133,13 @@ class Reader(object):
             self._hashers = ThreadPoolExecutor(_HASHERS)
         return self._hashers
 
-    def _read(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
+    def _read(self, unit: Dict[str, Any], buffer: memoryview) -> Dict[str, Any]:
         """Fill the room; what is told of it: `sizes` and `digests` by position, `problems` as [code, message, again] by its."""
         if unit.get("piece"):
-            return self._read_piece(unit, room)
-        return self._read_segment(unit, room) if unit["segment"] else self._read_pack(unit, room)
+            return self._read_piece(unit, buffer)
+        return self._read_segment(unit, buffer) if unit["segment"] else self._read_pack(unit, buffer)
 
-    def _tell_digest(self, unit: Dict[str, Any], root: Root) -> None:
+    def _send_digest(self, unit: Dict[str, Any], root: Root) -> None:
         item = unit["items"][0]
         header: Dict[str, Any] = {"unit": unit["unit"], "sizes": [0], "digests": [None], "problems": {}}
         try:
@@ -152,7 +152,7 @@ class Reader(object):
         with contextlib.suppress(OSError):  # the client is gone, which the main thread finds, too
             self._channel.send(protocol.DATA, header)
 
-    def _read_piece(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
+    def _read_piece(self, unit: Dict[str, Any], buffer: memoryview) -> Dict[str, Any]:
         """Read a piece at any offset; the digest of its file is a separate request."""
         item = unit["items"][0]
         header: Dict[str, Any] = {"unit": unit["unit"], "sizes": [0], "digests": [None], "problems": {}}
@@ -162,14 +162,14 @@ class Reader(object):
                 file = self._pieces[item["number"]] = _OpenFile(self._root, item)
                 while len(self._pieces) > _OPEN_FILES:
                     self._pieces.popitem(last=False)[1].close()
-            file.read_at(room, unit["offset"])
+            file.read_at(buffer, unit["offset"])
         except (OSError, UnsafeNameError, ChangedError) as problem:
             header["problems"] = {"0": problem_of(problem)}
             return header
-        header["sizes"] = [len(room)]
+        header["sizes"] = [len(buffer)]
         return header
 
-    def _read_pack(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
+    def _read_pack(self, unit: Dict[str, Any], buffer: memoryview) -> Dict[str, Any]:
         done = 0
         sizes: List[int] = []
         digests: List[Any] = []
@@ -179,7 +179,7 @@ class Reader(object):
             digest = None
             if item["kind"] == "f":
                 try:
-                    digest = self._read_whole(item, room[done : done + item["size"]])
+                    digest = self._read_whole(item, buffer[done : done + item["size"]])
                     size = item["size"]
                 except (OSError, UnsafeNameError, ChangedError) as problem:
                     problems[str(position)] = problem_of(problem)
@@ -188,12 +188,12 @@ class Reader(object):
             done += size
         return {"unit": unit["unit"], "sizes": sizes, "digests": digests, "problems": problems}
 
-    def _read_whole(self, item: Dict[str, Any], room: memoryview) -> str:
+    def _read_whole(self, item: Dict[str, Any], buffer: memoryview) -> str:
         with _OpenFile(self._root, item) as file:
-            file.read_into(room)
+            file.read_into(buffer)
             return file.end()
 
-    def _read_segment(self, unit: Dict[str, Any], room: memoryview) -> Dict[str, Any]:
+    def _read_segment(self, unit: Dict[str, Any], buffer: memoryview) -> Dict[str, Any]:
         item = unit["items"][0]
         number = item["number"]
         header: Dict[str, Any] = {"unit": unit["unit"], "sizes": [0], "digests": [None], "problems": {}}
@@ -205,8 +205,8 @@ class Reader(object):
                 file = self._files[number] = _OpenFile(self._root, item)
             if file is None or file.offset != unit["offset"]:
                 raise ChangedError("an earlier segment failed")
-            file.read_into(room)
-            header["sizes"] = [len(room)]
+            file.read_into(buffer)
+            header["sizes"] = [len(buffer)]
             if file.offset >= item["size"]:
                 header["digests"] = [file.end()]
                 self._files.pop(number).close()
@@ -245,28 +245,28 @@ class _OpenFile(object):
         if found.st_size != self._item["size"] or found.st_mtime_ns != self._item["mtime_ns"]:
             raise ChangedError("it changed after it was listed")
 
-    def read_into(self, room: memoryview) -> None:
-        """Fill `room` with the next bytes; fewer bytes mean that the source changed."""
+    def read_into(self, buffer: memoryview) -> None:
+        """Fill `buffer` with the next bytes; fewer bytes mean that the source changed."""
         done = 0
-        while done < len(room):
-            chunk = room[done : done + _CHUNK]  # hashed while a processor still has it at hand
+        while done < len(buffer):
+            chunk = buffer[done : done + _CHUNK]  # hashed while a processor still has it at hand
             count = self._read(chunk)
             self._hash.update(chunk[:count])
             done += count
         self.offset += done
 
-    def _read(self, room: memoryview) -> int:
-        count = os.readv(self._descriptor, [room])
+    def _read(self, buffer: memoryview) -> int:
+        count = os.readv(self._descriptor, [buffer])
         if not count:
             raise ChangedError("it became shorter while it was read")
         return count
 
-    def read_at(self, room: memoryview, offset: int) -> None:
-        """Fill `room` from `offset` on, if the file is unchanged since the listing."""
+    def read_at(self, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` from `offset` on, if the file is unchanged since the listing."""
         os.lseek(self._descriptor, offset, os.SEEK_SET)
         done = 0
-        while done < len(room):
-            done += self._read(room[done:])
+        while done < len(buffer):
+            done += self._read(buffer[done:])
         self._check()
 
     def hash_whole(self) -> str:
@@ -298,7 +298,7 @@ class _OpenFile(object):
 
 
 def digest_file(
-    root: Root, path: bytes, gone: threading.Event, offset: int = 0, length: Optional[int] = None
+    root: Root, path: bytes, disconnected: threading.Event, offset: int = 0, length: Optional[int] = None
 ) -> str:
     """The sha256 in hexadecimal of a regular file as it is now, or of a part of it; raises OSError, `ChangedError`.
 
@@ -311,7 +311,7 @@ def digest_file(
         os.lseek(descriptor, offset, os.SEEK_SET)
         left = length
         while left is None or left:
-            if gone.is_set():
+            if disconnected.is_set():
                 raise BrokenPipeError(errno.EPIPE, "the client is gone")
             chunk = os.read(descriptor, _CHUNK if left is None else min(_CHUNK, left))
             if not chunk:

@@ -11,9 +11,23 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Writer
 from transfers.agent.journal import BegunFilesJournal
-from transfers.agent.large_files import GoneError, Large, LargeFiles, check_piece, open_partial, partial_path
-from transfers.agent.lease import Borrowed, Lease, LostLeaseError
-from transfers.agent.protocol import Channel, LandingError, Problem, RefusedError, UnsafeNameError, problem_of
+from transfers.agent.large_files import (
+    Large,
+    LargeFiles,
+    PartialMissingError,
+    check_piece,
+    open_partial,
+    partial_path,
+)
+from transfers.agent.lease import BorrowedLease, Lease, LostLeaseError
+from transfers.agent.protocol import (
+    Channel,
+    Problem,
+    ProtocolError,
+    RefusedError,
+    UnsafeNameError,
+    problem_of,
+)
 from transfers.agent.safe_path import Root, split_path
 from transfers.agent.writing import purge, sync_files, sync_folders, write_at
 
@@ -21,10 +35,10 @@ _AHEAD = 2  # packs written while an earlier one is synced
 _OPEN_PARTIALS = 16
 
 
-class Packs(object):
+class PackReceiver(object):
     """The packs of one transfer, at any of its agents: the caller writes them, a thread commits them."""
 
-    def __init__(self, channel: Channel, root: Root, lease: Union[Lease, Borrowed], seed: bytes) -> None:
+    def __init__(self, channel: Channel, root: Root, lease: Union[Lease, BorrowedLease], seed: bytes) -> None:
         self._channel = channel
         self._lease = lease
         self._root = root
@@ -33,19 +47,19 @@ class Packs(object):
         self._committer = Committer(self._commit_root, seed)
         self._queue: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_AHEAD)
         self._failure: Optional[Exception] = None
-        self.tells_digests = False  # of existing files, for a client that compares them
+        self.reports_digests = False  # of existing files, for a client that compares them
         self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
         self._thread.start()
 
-    def take_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
+    def receive_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
         """Write a pack under partial names and queue it for the commit."""
         self._raise_failure()
         outcomes = self._writer.write_pack(unit, data, body)
-        self._queue.put(lambda: self._land_pack(unit["unit"], outcomes))
+        self._queue.put(lambda: self._commit_pack(unit["unit"], outcomes))
 
-    def _land_pack(self, number: int, outcomes: List[Outcome]) -> None:
+    def _commit_pack(self, number: int, outcomes: List[Outcome]) -> None:
         try:
-            self._tell(number, self._commit(outcomes))
+            self._report(number, self._commit(outcomes))
         except BaseException:
             self._committer.discard(outcomes)
             raise
@@ -55,15 +69,15 @@ class Packs(object):
         self._lease.check()
         return self._committer.commit(outcomes)
 
-    def _tell(self, unit: Optional[int], answers: List[Dict[str, Any]]) -> None:
-        done = [answer["number"] for answer in answers if answer["problem"] is None]
+    def _report(self, unit: Optional[int], results: List[Dict[str, Any]]) -> None:
+        done = [result["number"] for result in results if result["problem"] is None]
         failed = [
-            [answer["number"], answer["problem"]] for answer in answers if answer["problem"] is not None
+            [result["number"], result["problem"]] for result in results if result["problem"] is not None
         ]
-        told = {"unit": unit, "done": done, "failed": failed}
-        if self.tells_digests:
-            told["digests"] = [answer["digest"] for answer in answers if answer["problem"] is None]
-        self._channel.send(protocol.COMMITTED, told)
+        reply = {"unit": unit, "done": done, "failed": failed}
+        if self.reports_digests:
+            reply["digests"] = [result["digest"] for result in results if result["problem"] is None]
+        self._channel.send(protocol.COMMITTED, reply)
 
     def _run(self) -> None:
         while True:
@@ -102,39 +116,39 @@ class Packs(object):
         self._commit_root.close()
 
 
-class Intake(Packs):
+class MainReceiver(PackReceiver):
     """The receiver at the agent that holds the lock: packs, and large files in pieces from any agent."""
 
-    def __init__(self, channel: Channel, root: Root, lease: Union[Lease, Borrowed], seed: bytes) -> None:
-        super(Intake, self).__init__(channel, root, lease, seed)
+    def __init__(self, channel: Channel, root: Root, lease: Union[Lease, BorrowedLease], seed: bytes) -> None:
+        super(MainReceiver, self).__init__(channel, root, lease, seed)
         self._begun = BegunFilesJournal(root)
         self._large = LargeFiles(root, seed, self._begun)
 
     def begun_parts(self) -> List[Any]:
         """Return an earlier operation's partial large files: path, size, mtime_ns, tag, bytes received."""
         return [
-            [protocol.text_of(part.path), part.size, part.mtime_ns, part.tag, part.there]
+            [protocol.text_of(part.path), part.size, part.mtime_ns, part.tag, part.received]
             for part in self._begun.parts.values()
-            if part.there
+            if part.received
         ]
 
-    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
+    def receive(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
         """Take a pack, or a piece of a large file."""
         if not unit["segment"]:
-            self.take_pack(unit, data, body)
+            self.receive_pack(unit, data, body)
             return
         self._raise_failure()
         number = check_piece(unit, data, body)
         try:
             self._lease.check()
-            self._go_on(self._large.take(unit, data, body))
-        except LandingError as problem:
+            self._commit_when_complete(self._large.receive(unit, data, body))
+        except ProtocolError as problem:
             self._failure = self._failure or problem  # commit nothing more of this client
             raise
         except (OSError, UnsafeNameError) as problem:
             self._fail(unit["unit"], number, problem_of(problem))
         else:
-            self._tell(unit["unit"], [])
+            self._report(unit["unit"], [])
 
     def begin(self, header: Dict[str, Any]) -> None:
         """Prepare a large file, and answer when it is ready."""
@@ -144,47 +158,47 @@ class Intake(Packs):
             self._large.begin(item, header["from"])
         except (OSError, UnsafeNameError) as problem:
             self._fail(header["unit"], item["number"], problem_of(problem), begun=False)
-        except GoneError as problem:
+        except PartialMissingError as problem:
             self._fail(header["unit"], item["number"], ["earlier-segment", str(problem), True], begun=False)
         else:
-            self._tell(header["unit"], [])
+            self._report(header["unit"], [])
 
     def place(self, header: Dict[str, Any]) -> None:
         """Note a piece that another agent wrote. A digest alone or an abandoned file gets no answer."""
         self._raise_failure()
         if header.get("given_up"):
-            self._large.give_up(header["number"])
+            self._large.abandon(header["number"])
         elif "offset" not in header:
-            self._go_on(self._large.tell(header["number"], header["digest"]))
+            self._commit_when_complete(self._large.set_digest(header["number"], header["digest"]))
         else:
-            self._go_on(
+            self._commit_when_complete(
                 self._large.place(header["number"], header["offset"], header["length"], header["digest"])
             )
 
-    def _go_on(self, large: Optional[Large]) -> None:
+    def _commit_when_complete(self, large: Optional[Large]) -> None:
         if large is not None:
             whole = large
-            self._queue.put(lambda: self._land_large(whole))
+            self._queue.put(lambda: self._commit_large(whole))
 
-    def _land_large(self, large: Large) -> None:
+    def _commit_large(self, large: Large) -> None:
         """Commit a large file; after an earlier failure keep it as it is, to be resumed."""
         self._raise_failure()
         outcome = self._large.finish(large)
-        answers = self._commit([outcome])
+        results = self._commit([outcome])
         if outcome.staged is not None:
             self._large.committed(large)
-        self._tell(None, answers)
+        self._report(None, results)
 
     def _fail(self, unit: int, number: int, problem: Problem, begun: bool = True) -> None:  # noqa: FBT001, FBT002  # Python 3.6 style
         """Report a failed file once, however many of its pieces are still in flight."""
-        told = self._large.give_up(number) if begun else True
-        answers = [{"number": number, "problem": problem}] if told else []
-        self._tell(unit, answers)
+        was_open = self._large.abandon(number) if begun else True
+        results = [{"number": number, "problem": problem}] if was_open else []
+        self._report(unit, results)
 
     @property
     def left(self) -> bool:
         """Whether partial files may be left, except the journaled ones that can be resumed."""
-        return super(Intake, self).left or self._large.left
+        return super(MainReceiver, self).left or self._large.left
 
     def finish(self) -> None:
         """Wait for the last commit and leave only what can be resumed."""
@@ -201,28 +215,28 @@ class Intake(Packs):
         self._commit_root.close()
 
 
-class ChannelReceiver(Packs):
+class ChannelReceiver(PackReceiver):
     """The receiver of a further channel: its packs, and pieces of files that the lock's holder commits."""
 
-    def __init__(self, channel: Channel, root: Root, lease: Borrowed, seed: bytes) -> None:
+    def __init__(self, channel: Channel, root: Root, lease: BorrowedLease, seed: bytes) -> None:
         super(ChannelReceiver, self).__init__(channel, root, lease, seed)
         self._seed = seed
         self._open: Dict[int, int] = {}
 
-    def take(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
+    def receive(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> None:
         """Take a pack, or a piece of a large file."""
         if not unit["segment"]:
-            self.take_pack(unit, data, body)
+            self.receive_pack(unit, data, body)
             return
         number = check_piece(unit, data, body)
-        answers: List[Dict[str, Any]] = []
+        results: List[Dict[str, Any]] = []
         try:
             self._lease.check()
             item = unit["items"][0]
             write_at(self._descriptor(item), item, memoryview(body), unit["offset"])
         except (OSError, UnsafeNameError) as problem:
-            answers = [{"number": number, "problem": problem_of(problem)}]
-        self._tell(unit["unit"], answers)
+            results = [{"number": number, "problem": problem_of(problem)}]
+        self._report(unit["unit"], results)
 
     def _descriptor(self, item: Dict[str, Any]) -> int:
         found = self._open.get(item["number"])
@@ -251,7 +265,7 @@ class ChannelReceiver(Packs):
         self._commit_root.close()
 
 
-Answer = Tuple[Dict[str, Any], protocol.Body]
+Reply = Tuple[Dict[str, Any], protocol.Body]
 
 _MOST_OPEN = 500  # some hosts let a process open no more than 1024 files
 _MOST_BYTES = 32 * 1024 * 1024  # in one answer
@@ -265,7 +279,7 @@ def absolute_path(text: str) -> bytes:
     return path
 
 
-def put_all(header: Dict[str, Any]) -> Answer:
+def put_all(header: Dict[str, Any]) -> Reply:
     """Create `folders` (0700, parents first), then write `files`: path, content, executable or not.
 
     Each file is private and appears complete or not at all; all are durable before the answer.
@@ -330,7 +344,7 @@ def sync_folder(path: bytes) -> None:
         os.close(descriptor)
 
 
-def get_all(header: Dict[str, Any]) -> Answer:
+def get_all(header: Dict[str, Any]) -> Reply:
     """Return the first `maximum` bytes of each regular file, concatenated, and each length; -1 for none.
 
     A file that cannot be read or is not regular counts as none, so that the others are still returned.

@@ -64,7 +64,7 @@ def open_backup(root: Root, path: bytes, into: bytes, roots: Roots) -> Root:
     return backup
 
 
-def keep_item(root: Root, backup: Root, item: Dict[str, Any]) -> Optional[Problem]:
+def back_up_item(root: Root, backup: Root, item: Dict[str, Any]) -> Optional[Problem]:
     """Link a file into the backup if it is unchanged since the listing; absent is done.
 
     A later rename replaces the first name, so that it is never missing. Without hard links the file
@@ -79,9 +79,9 @@ def keep_item(root: Root, backup: Root, item: Dict[str, Any]) -> Optional[Proble
             return ["target-changed", "it changed after it was listed and was left alone", False]
         name = path.rpartition(b"/")[2]
         parent, into = root.parent(path), backup.parent(path, make=True)
-        kept = backup.lstat(path)
-        if kept is not None:
-            same = (kept.device, kept.inode) == (found.device, found.inode)
+        existing = backup.lstat(path)
+        if existing is not None:
+            same = (existing.device, existing.inode) == (found.device, found.inode)
             return None if same else ["in-the-way", "another file of this name is kept there already", False]
         try:
             os.link(name, name, src_dir_fd=parent, dst_dir_fd=into, follow_symlinks=False)
@@ -155,19 +155,19 @@ def _changed() -> RefusedError:
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def check_itself(root: Root, where: bytes) -> None:
-    """Raise `RefusedError` if the path `where` is a symlink to the root or no longer leads to it."""
-    if not os.path.samestat(os.stat(where, follow_symlinks=False), os.fstat(root.descriptor)):
+def check_itself(root: Root, path: bytes) -> None:
+    """Raise `RefusedError` if the path `path` is a symlink to the root or no longer leads to it."""
+    if not os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(root.descriptor)):
         raise RefusedError("symlink-in-the-way", "it is a symlink, or was replaced just now")
 
 
-def check_unheld(root: Root, where: bytes, places: List[bytes]) -> None:
+def check_unheld(root: Root, path: bytes, places: List[bytes]) -> None:
     """Raise `LockedError` if a folder above the root, or one of `places` below it, is locked.
 
     Locks of other accounts are ignored: in a folder that all may write, any account could block everyone.
     """
     clock = os.stat(b"lock", dir_fd=root.folder(protocol.OWN_FOLDER), follow_symlinks=False).st_mtime
-    above = os.path.realpath(where)
+    above = os.path.realpath(path)
     while above != b"/":
         above = os.path.dirname(above)
         _check_place(os.path.join(above, protocol.OWN_FOLDER), None, clock)
@@ -244,14 +244,14 @@ def remove_own(root: Root) -> None:
                 os.unlink(name, dir_fd=folder)
 
 
-def remove_root(root: Root, where: bytes) -> Optional[Problem]:
+def remove_root(root: Root, path: bytes) -> Optional[Problem]:
     """Remove the root folder, empty by now, never through a symlink; absent is done."""
     try:
-        above = os.open(os.path.dirname(where), _FOLDER_FLAGS)
+        above = os.open(os.path.dirname(path), _FOLDER_FLAGS)
     except OSError as problem:
         return problem_of(problem)
     try:
-        name = os.path.basename(where)
+        name = os.path.basename(path)
         found = os.stat(name, dir_fd=above, follow_symlinks=False)
         if not os.path.samestat(found, os.fstat(root.descriptor)):
             return ["target-changed", "something else stands there by now, and was left alone", False]

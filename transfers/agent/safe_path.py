@@ -23,7 +23,7 @@ from transfers.agent.protocol import (
 )
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_KEEP_OPEN = 64
+_MOST_OPEN = 64
 
 
 def split_path(path: bytes) -> List[bytes]:
@@ -109,13 +109,13 @@ class Root(object):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o777, dir_fd=above)
             descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=above)
-        self._keep(key, descriptor)
+        self._cache_folder(key, descriptor)
         return descriptor
 
-    def _keep(self, key: bytes, descriptor: int) -> None:
+    def _cache_folder(self, key: bytes, descriptor: int) -> None:
         self._open[key] = descriptor
         # The newest are parents of the folder in use: only older ones may be closed.
-        while len(self._open) > _KEEP_OPEN + key.count(b"/"):
+        while len(self._open) > _MOST_OPEN + key.count(b"/"):
             os.close(self._open.popitem(last=False)[1])
 
     def forget(self, path: bytes) -> None:
@@ -235,14 +235,14 @@ class Roots(object):
                 if problem.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
                     raise
 
-    def check_request(self, word: str, header: Dict[str, Any]) -> None:
+    def check_request(self, request: str, header: Dict[str, Any]) -> None:
         """Raise `RefusedError` if a request's path leads through a symlink of another account."""
-        paths = [protocol.bytes_of(header[key]) for key in _PATHS.get(word, ())]
-        whole = paths if word in _FOLLOWING else []
-        if word == "put_all":
+        paths = [protocol.bytes_of(header[key]) for key in _PATHS.get(request, ())]
+        whole = paths if request in _FOLLOWING else []
+        if request == "put_all":
             named = list(header["folders"]) + [one[0] for one in header["files"]]
             paths += [protocol.bytes_of(text) for text in named]
-        elif word == "get_all":
+        elif request == "get_all":
             paths += [protocol.bytes_of(text) for text in header["paths"]]
         for path in {*whole, *map(os.path.dirname, paths)}:
             if path.startswith(b"/"):
@@ -251,9 +251,9 @@ class Roots(object):
 
 def leaves_root_error(path: bytes) -> RefusedError:
     """Return the error for a path that leads out of the configured root that it names."""
-    words = "symlinks in this path lead out of the configured root"
+    message = "symlinks in this path lead out of the configured root"
     real = os.path.realpath(path).decode("utf-8", "replace") if path else ""
-    return RefusedError("leaves-root", "{}, to {!r}".format(words, real) if real else words)
+    return RefusedError("leaves-root", "{}, to {!r}".format(message, real) if real else message)
 
 
 class _Walk(object):
@@ -341,10 +341,10 @@ class _Walk(object):
 
 
 def _foreign_link(name: bytes, owner: int, target: bytes) -> RefusedError:
-    words = "{!r} is a symlink to {!r} that belongs to another account (uid {})".format(
+    message = "{!r} is a symlink to {!r} that belongs to another account (uid {})".format(
         name.decode("utf-8", "replace"), target.decode("utf-8", "replace"), owner
     )
-    return RefusedError("foreign-symlink", words)
+    return RefusedError("foreign-symlink", message)
 
 
 def _open_start(path: bytes) -> int:

@@ -16,12 +16,12 @@ from transfers.agent.protocol import (
     FAILED,
     ChangedError,
     Channel,
-    LandingError,
+    ProtocolError,
     RefusedError,
     UnsafeNameError,
     code_of,
     failure_of,
-    words_of,
+    message_of,
 )
 from transfers.agent.safe_path import Roots
 from transfers.agent.session import Session
@@ -88,31 +88,31 @@ def _serve(channel: Channel, session: Session) -> None:
         if frame.kind == protocol.REQUEST and frame.header.get("do") == "goodbye":
             channel.send(protocol.END, {})
             return
-        _answer(channel, session, frame)
+        _handle(channel, session, frame)
 
 
 def _request(channel: Channel, session: Session, header: Dict[str, Any]) -> None:
-    word = header.get("do")
-    inside = session.requests.get(word)
+    name = header.get("do")
+    inside = session.requests.get(name)
     if inside is not None:
         inside(header)
         return
-    command = COMMANDS.get(str(word))
+    command = COMMANDS.get(str(name))
     if command is None:
-        raise LandingError("the agent does not know {!r}".format(word))
-    session.roots.check_request(str(word), header)
+        raise ProtocolError("the agent does not know {!r}".format(name))
+    session.roots.check_request(str(name), header)
     channel.send(protocol.END, *command(header))
 
 
-def _do(channel: Channel, session: Session, frame: protocol.Frame) -> None:
+def _dispatch(channel: Channel, session: Session, frame: protocol.Frame) -> None:
     if frame.kind == protocol.UNIT:
-        session.take_unit(frame.header)
+        session.receive_unit(frame.header)
     elif frame.kind == protocol.DATA:
-        session.take_data(frame.header, frame.body)
+        session.receive_data(frame.header, frame.body)
     elif frame.kind == protocol.FILE:
-        session.take_file(frame.header)
+        session.receive_file(frame.header)
     elif frame.kind == protocol.PLACED:
-        session.take_placed(frame.header)
+        session.receive_placed(frame.header)
     elif frame.kind == protocol.REQUEST and frame.header.get("do") == "append":
         session.append(frame.header, frame.body)
     elif frame.kind == protocol.REQUEST and frame.header.get("do") == "store_whole":
@@ -121,10 +121,10 @@ def _do(channel: Channel, session: Session, frame: protocol.Frame) -> None:
         _request(channel, session, frame.header)
 
 
-def _answer(channel: Channel, session: Session, frame: protocol.Frame) -> None:
+def _handle(channel: Channel, session: Session, frame: protocol.Frame) -> None:
     """Handle a frame; every failure becomes an ERROR frame, except a lost channel."""
     try:
-        _do(channel, session, frame)
+        _dispatch(channel, session, frame)
     except BrokenPipeError:
         raise
     except LockedError as problem:
@@ -142,7 +142,7 @@ def _answer(channel: Channel, session: Session, frame: protocol.Frame) -> None:
             protocol.ERROR,
             {
                 "code": code_of(number),
-                "message": words_of(number) if number else str(problem),
+                "message": message_of(number) if number else str(problem),
                 "about": protocol.text_of(about),
             },
         )
@@ -150,11 +150,11 @@ def _answer(channel: Channel, session: Session, frame: protocol.Frame) -> None:
         channel.send(protocol.ERROR, {"code": "unsafe-name", "message": str(problem)})
     except ChangedError as problem:
         channel.send(protocol.ERROR, {"code": "source-changed", "message": str(problem)})
-    except (LandingError, KeyError, TypeError, ValueError) as problem:
+    except (ProtocolError, KeyError, TypeError, ValueError) as problem:
         channel.send(
             protocol.ERROR, {"code": "protocol", "message": "{}: {}".format(type(problem).__name__, problem)}
         )
     except MemoryError:
-        channel.send(protocol.ERROR, {"code": code_of(errno.ENOMEM), "message": words_of(errno.ENOMEM)})
+        channel.send(protocol.ERROR, {"code": code_of(errno.ENOMEM), "message": message_of(errno.ENOMEM)})
     except Exception as problem:  # noqa: BLE001  # reported, so that the client does not see a lost channel
         channel.send(protocol.ERROR, {"code": FAILED, "message": failure_of(problem)})

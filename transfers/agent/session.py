@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
 
 from transfers.agent import journal, protocol
 from transfers.agent.lease import (
-    GONE,
-    Borrowed,
+    ENDED,
+    BorrowedLease,
     Lease,
     LockedError,
     LostLeaseError,
     boot_identifier,
-    end_formers,
+    end_stale_agents,
 )
 from transfers.agent.listing import Pages, Walk
 from transfers.agent.protocol import (
     ChangedError,
     Channel,
-    LandingError,
+    ProtocolError,
     RecordError,
     RefusedError,
     UnsafeNameError,
     pack_record,
     problem_of,
 )
-from transfers.agent.reading import put_in
+from transfers.agent.reading import with_zeros
 from transfers.agent.receiving import absolute_path
 from transfers.agent.removing import check_itself, check_unheld, remove_item, remove_own, remove_root, sweep
 from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
@@ -38,7 +38,7 @@ from transfers.agent.writing import packed_in, purge, remove_tree, sync_folders,
 if TYPE_CHECKING:  # loaded when used, because most agents need few of them
     from transfers.agent.appending import Growths, Tails
     from transfers.agent.reading import Reader
-    from transfers.agent.receiving import ChannelReceiver, Intake
+    from transfers.agent.receiving import ChannelReceiver, MainReceiver
     from transfers.agent.third_party import Relay, ThirdPartyFiles
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
@@ -55,13 +55,13 @@ class Session(object):
         self._place: Optional[OpenedFolder] = None  # how the root's path was opened
         self._lease: Optional[Lease] = None
         self._reader: "Optional[Reader]" = None
-        self._landing: "Union[Intake, ChannelReceiver, None]" = None
+        self._receiver: "Union[MainReceiver, ChannelReceiver, None]" = None
         self._unit: Optional[Dict[str, Any]] = None
         self._backup: Optional[Root] = None
         self._tails: "Optional[Tails]" = None
         self._growths: "Optional[Growths]" = None
         self._relay: "Optional[Relay]" = None
-        self._adopting: "Optional[ThirdPartyFiles]" = None
+        self._third_party: "Optional[ThirdPartyFiles]" = None
         self._left = False
         self._walked = False
         self._call = ""
@@ -77,7 +77,7 @@ class Session(object):
             "list": self._list,
             "lock": self._lock,
             "unlock": self._unlock,
-            "land": self._land,
+            "land": self._start_receiving,
             "join": self._join,
             "landed": self._committed,
             "invite": self._invite,
@@ -89,9 +89,9 @@ class Session(object):
             "remove_whole": self._remove_whole,
             "remove_tree": self._remove_tree,
             "adjust": self._adjust,
-            "keep": self._keep,
+            "keep": self._back_up,
             "tail": self._tail,
-            "end_formers": self._end_formers,
+            "end_formers": self._end_stale_agents,
             "vacant": self._vacant,
             "sweep": self._sweep,
             "vacate": self._vacate,
@@ -107,7 +107,7 @@ class Session(object):
 
     def _opened(self) -> Root:
         if self._root is None:
-            raise LandingError("no root is open")
+            raise ProtocolError("no root is open")
         return self._root
 
     def _open(self, header: Dict[str, Any]) -> None:
@@ -174,14 +174,14 @@ class Session(object):
                 walk.count -= 1
                 walk.problems.append((record.path, problem_of(problem)))
             if len(packed.block) >= _BLOCK:
-                self._channel.send(protocol.REPLY, {"pages": packed.take()}, packed.block)
+                self._channel.send(protocol.REPLY, {"pages": packed.end_block()}, packed.block)
                 packed.clear()
         problems = [[protocol.text_of(path), problem] for path, problem in walk.problems]
         orphans = [protocol.text_of(path) for path in walk.orphans]
         self._walked = not header.get("shallow") and not problems
         self._places, self._partials = walk.places, walk.orphans + walk.under_way
         closing = {"count": walk.count, "problems": problems, "orphans": orphans}
-        self._channel.send(protocol.END, {**closing, "pages": packed.take()}, packed.block)
+        self._channel.send(protocol.END, {**closing, "pages": packed.end_block()}, packed.block)
 
     def _lock(self, header: Dict[str, Any]) -> None:
         """Lock the target; with `back` (lost channel, same call), refuse if others may have written since."""
@@ -213,10 +213,10 @@ class Session(object):
 
         The journal is removed if nothing else can be left.
         """
-        self._end_adopting()
+        self._end_third_party()
         if self._lease is not None:
             walked = self._walked or header.get("fresh")
-            tidy = header.get("clean") and walked and self._landing is None and not self._left
+            tidy = header.get("clean") and walked and self._receiver is None and not self._left
             if tidy and self._lease.is_held() and not journal.read_begun(self._opened()):
                 journal.remove_begun(self._opened())
                 journal.end_journal(self._opened())
@@ -225,82 +225,82 @@ class Session(object):
             self._lease = None
         self._channel.send(protocol.END, {})
 
-    def take_unit(self, header: Dict[str, Any]) -> None:
+    def receive_unit(self, header: Dict[str, Any]) -> None:
         """Take a planned unit: the source reads and answers it; the target expects its data next."""
         if self._relay is not None:
-            self._relay.take(header)
+            self._relay.read_unit(header)
             return
         for item in header["items"]:
             _unpack(item)
-        if self._landing is not None:
+        if self._receiver is not None:
             self._unit = header
             return
         if self._reader is None:
             from transfers.agent.reading import Reader  # start-up: only for this request
 
             self._reader = Reader(self._opened(), self._channel, self._memory)
-        self._reader.take(header)
+        self._reader.read_unit(header)
 
-    def take_data(self, header: Dict[str, Any], body: protocol.Body) -> None:
+    def receive_data(self, header: Dict[str, Any], body: protocol.Body) -> None:
         """Take the bytes of the unit announced last."""
-        if self._landing is None or self._unit is None:
-            raise LandingError("data that nobody planned")
+        if self._receiver is None or self._unit is None:
+            raise ProtocolError("data that nobody planned")
         unit, self._unit = self._unit, None
         if "at" in header and self._memory is not None:
             at = header["at"]
             body = memoryview(self._memory)[at : at + sum(header["sizes"])]
         length = unit["length"] if unit["segment"] else 0
-        whole = put_in(header, body, length, self._channel.buffers.take)
-        self._landing.take(unit, header, whole)
+        whole = with_zeros(header, body, length, self._channel.buffers.allocate)
+        self._receiver.receive(unit, header, whole)
         self._channel.buffers.give(body)
         if whole is not body:
             self._channel.buffers.give(whole)
 
-    def take_file(self, header: Dict[str, Any]) -> None:
+    def receive_file(self, header: Dict[str, Any]) -> None:
         """Prepare for a large file that will arrive in pieces."""
         if self._relay is not None:
             self._relay.pass_on(protocol.FILE, header)
             return
-        from transfers.agent.receiving import Intake  # start-up: only for this request
+        from transfers.agent.receiving import MainReceiver  # start-up: only for this request
 
-        if not isinstance(self._landing, Intake):
-            raise LandingError("a file that nobody planned")
+        if not isinstance(self._receiver, MainReceiver):
+            raise ProtocolError("a file that nobody planned")
         _unpack(header["item"])
-        self._landing.begin(header)
+        self._receiver.begin(header)
 
-    def take_placed(self, header: Dict[str, Any]) -> None:
+    def receive_placed(self, header: Dict[str, Any]) -> None:
         """Note that another agent wrote a piece of a large file, or its digest, or that it is abandoned."""
         if self._relay is not None:
             self._relay.pass_on(protocol.PLACED, header)
             return
-        from transfers.agent.receiving import Intake  # start-up: only for this request
+        from transfers.agent.receiving import MainReceiver  # start-up: only for this request
 
-        if not isinstance(self._landing, Intake):
-            raise LandingError("a piece that nobody planned")
-        self._landing.place(header)
+        if not isinstance(self._receiver, MainReceiver):
+            raise ProtocolError("a piece that nobody planned")
+        self._receiver.place(header)
 
-    def _land(self, header: Dict[str, Any]) -> None:
+    def _start_receiving(self, header: Dict[str, Any]) -> None:
         """Start receiving under our own lease, or by `token` under another agent's of the same client."""
-        from transfers.agent.receiving import Intake  # start-up: only for this request
+        from transfers.agent.receiving import MainReceiver  # start-up: only for this request
 
-        self._end_adopting()  # its open journal is rewritten by the receiver
+        self._end_third_party()  # its open journal is rewritten by the receiver
         # Folders opened for earlier listings or transfers may have been renamed since.
         root = self._opened()
         root.forget_all()
         token = header.get("token")
         self._writable_root()
-        lease = self._lease if token is None else Borrowed(root, str(token))
+        lease = self._lease if token is None else BorrowedLease(root, str(token))
         if lease is None:
             raise LostLeaseError("the target is not locked")
         lease.check()
         seed, after_others = journal.open_seed(root, self._call)
         self._walked = self._walked or not after_others
-        intake = Intake(self._channel, root, lease, seed)
-        intake.tells_digests = bool(header.get("digests"))
-        self._landing = intake
+        intake = MainReceiver(self._channel, root, lease, seed)
+        intake.reports_digests = bool(header.get("digests"))
+        self._receiver = intake
         ticket = {"seed": seed.hex(), "token": lease.token}
-        told = {"begun": intake.begun_parts(), "ticket": ticket, "walked": self._walked}
-        self._channel.send(protocol.REPLY, told)
+        reply = {"begun": intake.begun_parts(), "ticket": ticket, "walked": self._walked}
+        self._channel.send(protocol.REPLY, reply)
 
     def _join(self, header: Dict[str, Any]) -> None:
         """Start receiving beside the agent that holds the lock, with the ticket that it issued."""
@@ -308,59 +308,59 @@ class Session(object):
 
         ticket = header["ticket"]
         seed = binascii.unhexlify(ticket["seed"])
-        lease = Borrowed(self._opened(), str(ticket["token"]))
+        lease = BorrowedLease(self._opened(), str(ticket["token"]))
         lease.check()
-        self._landing = ChannelReceiver(self._channel, self._opened(), lease, seed)
+        self._receiver = ChannelReceiver(self._channel, self._opened(), lease, seed)
         self._channel.send(protocol.END, {"boot": boot_identifier()})
 
-    def _end_formers(self, header: Dict[str, Any]) -> None:
+    def _end_stale_agents(self, header: Dict[str, Any]) -> None:
         """End the agents of lost channels; while receiving, answer as to a `unit`, only if all have ended."""
-        found = end_formers(header["formers"])
+        found = end_stale_agents(header["formers"])
         if "unit" not in header:
             self._channel.send(protocol.END, {"found": found})
             return
-        if any(one != GONE for one in found):
+        if any(one != ENDED for one in found):
             raise OSError(errno.ETIMEDOUT, "the agent of a lost line cannot be ended")
         self._channel.send(protocol.COMMITTED, {"unit": header["unit"], "done": [], "failed": []})
 
     def _committed(self, header: Dict[str, Any]) -> None:
         del header
-        landing, self._landing = self._landing, None
+        receiver, self._receiver = self._receiver, None
         left = False
-        if landing is not None:
+        if receiver is not None:
             try:
-                landing.finish()
+                receiver.finish()
             finally:
-                left = landing.left
+                left = receiver.left
                 self._left = self._left or left
         self._channel.send(protocol.END, {"left": left})
 
     def _invite(self, header: Dict[str, Any]) -> None:
         """Create the partial files that another program will write, and reply with their names."""
-        self._channel.send(protocol.END, self._adopter().invite(_unpacked(header["items"])))
+        self._channel.send(protocol.END, self._third_party_files().invite(_unpacked(header["items"])))
 
     def _adopt(self, header: Dict[str, Any]) -> None:
         """Check the files that another program wrote, and rename those that are correct."""
         items = _unpacked(header["items"])
         for item in items:
             item["partial"] = protocol.bytes_of(item["partial"])
-        self._channel.send(protocol.END, self._adopter().adopt(items))
+        self._channel.send(protocol.END, self._third_party_files().adopt(items))
 
-    def _adopter(self) -> "ThirdPartyFiles":
+    def _third_party_files(self) -> "ThirdPartyFiles":
         from transfers.agent.third_party import ThirdPartyFiles  # start-up: only for this request
 
         self._check_lease()
-        if self._adopting is None:
+        if self._third_party is None:
             seed, after_others = journal.open_seed(self._opened(), self._call)
             self._walked = self._walked or not after_others
-            self._adopting = ThirdPartyFiles(self._opened(), seed, self._channel.gone)
-        return self._adopting
+            self._third_party = ThirdPartyFiles(self._opened(), seed, self._channel.disconnected)
+        return self._third_party
 
-    def _end_adopting(self) -> None:
-        adopting, self._adopting = self._adopting, None
-        if adopting is not None:
-            self._left = self._left or adopting.left
-            adopting.close()
+    def _end_third_party(self) -> None:
+        third_party, self._third_party = self._third_party, None
+        if third_party is not None:
+            self._left = self._left or third_party.left
+            third_party.close()
 
     def _reach(self, header: Dict[str, Any]) -> None:
         """Log in to another site from here and start an agent there, which receives what is read here."""
@@ -379,16 +379,16 @@ class Session(object):
     def _pass(self, header: Dict[str, Any]) -> None:
         """Forward a request to the agent at the other site, which answers it."""
         if self._relay is None:
-            raise LandingError("no agent was reached from here")
+            raise ProtocolError("no agent was reached from here")
         self._relay.pass_on(protocol.REQUEST, header["request"])
 
     def _purge(self, header: Dict[str, Any]) -> None:
         """Remove the partial files that earlier operations left at this target."""
         root = self._opened()
         self._check_lease()
-        kept = {part.partial for part in journal.read_begun(root)}
+        resumable = {part.partial for part in journal.read_begun(root)}
         for path in map(protocol.bytes_of, header["paths"]):
-            if path not in kept:
+            if path not in resumable:
                 purge(root, path)
         self._channel.send(protocol.END, {})
 
@@ -408,7 +408,7 @@ class Session(object):
         def hash_one(path: bytes, part: List[Any]) -> Dict[str, Any]:
             own = roots.get()
             try:
-                return {"digest": digest_file(own, path, self._channel.gone, *part)}
+                return {"digest": digest_file(own, path, self._channel.disconnected, *part)}
             except BrokenPipeError:
                 raise
             except (OSError, UnsafeNameError, ChangedError) as problem:
@@ -417,8 +417,8 @@ class Session(object):
                 roots.put(own)
 
         with ThreadPoolExecutor(_HASHERS) as pool:
-            for answer in pool.map(hash_one, paths, ranges):
-                self._channel.send(protocol.REPLY, answer)
+            for reply in pool.map(hash_one, paths, ranges):
+                self._channel.send(protocol.REPLY, reply)
         while not roots.empty():
             roots.get().close()
         self._channel.send(protocol.END, {})
@@ -456,11 +456,11 @@ class Session(object):
 
     def _vacant(self, header: Dict[str, Any]) -> None:
         """Check that no other client works above the root or, as far as the last listing showed, below it."""
-        where = protocol.bytes_of(header["where"])
+        path = protocol.bytes_of(header["where"])
         self._check_lease()
         if header["itself"]:
-            check_itself(self._opened(), where)
-        check_unheld(self._opened(), where, self._places)
+            check_itself(self._opened(), path)
+        check_unheld(self._opened(), path, self._places)
         self._channel.send(protocol.END, {})
 
     def _sweep(self, header: Dict[str, Any]) -> None:
@@ -491,12 +491,12 @@ class Session(object):
             item["path"] = protocol.bytes_of(item["path"])
             item["attributes"] = packed_in(item)
         problems = adjust_items(root, header["items"])
-        told = {str(position): problem for position, problem in problems.items()}
-        self._channel.send(protocol.END, {"problems": told})
+        reply = {str(position): problem for position, problem in problems.items()}
+        self._channel.send(protocol.END, {"problems": reply})
 
-    def _keep(self, header: Dict[str, Any]) -> None:
+    def _back_up(self, header: Dict[str, Any]) -> None:
         """Link files that will be replaced or deleted below `into`; a reported backup is on disk."""
-        from transfers.agent.removing import keep_item, open_backup  # start-up: only for this request
+        from transfers.agent.removing import back_up_item, open_backup  # start-up: only for this request
 
         root = self._opened()
         self._check_lease()
@@ -507,7 +507,7 @@ class Session(object):
         folders = set()
         for position, item in enumerate(header["items"]):
             item["path"] = protocol.bytes_of(item["path"])
-            problem = keep_item(root, self._backup, item)
+            problem = back_up_item(root, self._backup, item)
             if problem is not None:
                 problems[str(position)] = problem
             else:
@@ -557,7 +557,7 @@ class Session(object):
     def _remove_whole(self, header: Dict[str, Any]) -> None:
         """Remove one file if it is unchanged since the listing; unlink(2) is atomic and needs no lock."""
         if header["kind"] != "f":
-            raise LandingError("only files are removed without a lock")
+            raise ProtocolError("only files are removed without a lock")
         self._check_place()
         self._opened().forget_all()  # another process may have replaced a folder since
         header["path"] = protocol.bytes_of(header["path"])
@@ -565,7 +565,7 @@ class Session(object):
 
     def _check_client(self) -> None:
         """Stop long work, such as hashing a terabyte, once the client is gone."""
-        if self._channel.gone.is_set():
+        if self._channel.disconnected.is_set():
             raise BrokenPipeError(errno.EPIPE, "the client is gone")
 
     def _check_lease(self) -> None:
@@ -575,11 +575,11 @@ class Session(object):
 
     def close(self) -> None:
         """Close everything, and leave nothing that the journal does not name."""
-        self._end_adopting()
+        self._end_third_party()
         if self._relay is not None:
             self._relay.close()
-        if self._landing is not None:
-            self._landing.abandon()
+        if self._receiver is not None:
+            self._receiver.abandon()
         if self._reader is not None:
             self._reader.close()
         if self._lease is not None:

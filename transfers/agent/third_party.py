@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple, Union, cast
 
 from transfers.agent import protocol
-from transfers.agent.committing import Committer, Outcome, Staged, keep_attributes, keep_mode, keep_time
+from transfers.agent.committing import Committer, Outcome, Staged, apply_attributes, set_mode, set_time
 from transfers.agent.journal import BegunFilesJournal, Part
 from transfers.agent.large_files import open_partial, partial_path
 from transfers.agent.protocol import (
     SILENCE_SECONDS,
-    Buffers,
+    BufferPool,
     Channel,
     Outlet,
     Problem,
@@ -39,10 +39,10 @@ _HASHERS = 4
 class ThirdPartyFiles(object):
     """The partial files that others write for one session; journaled, so that no purge removes them."""
 
-    def __init__(self, root: Root, seed: bytes, gone: threading.Event) -> None:
+    def __init__(self, root: Root, seed: bytes, disconnected: threading.Event) -> None:
         self._root = root
         self._seed = seed
-        self._gone = gone
+        self._disconnected = disconnected
         self._begun = BegunFilesJournal(root)
         self.left = False
 
@@ -78,7 +78,7 @@ class ThirdPartyFiles(object):
             except BrokenPipeError:
                 raise
             except (OSError, UnsafeNameError, RefusedError) as problem:
-                return Outcome(item["number"], None, _in_words(problem))
+                return Outcome(item["number"], None, _retryable_problem(problem))
             finally:
                 roots.put(own)
 
@@ -89,12 +89,12 @@ class ThirdPartyFiles(object):
             while not roots.empty():
                 roots.get().close()
         committer = Committer(self._root, self._seed)
-        answers = committer.commit(outcomes)
+        results = committer.commit(outcomes)
         self.left = self.left or committer.left
         problems: Dict[str, Problem] = {}
-        for position, (item, answer) in enumerate(zip(items, answers)):
-            if answer["problem"] is not None:
-                problems[str(position)] = answer["problem"]
+        for position, (item, result) in enumerate(zip(items, results)):
+            if result["problem"] is not None:
+                problems[str(position)] = result["problem"]
             self._forget(item)
         return {"problems": problems}
 
@@ -116,9 +116,9 @@ class ThirdPartyFiles(object):
                         found.st_size, digest
                     ),
                 )
-            keep_attributes(descriptor, item)
-            keep_mode(descriptor, item)
-            keep_time(descriptor, item["mtime_ns"])
+            apply_attributes(descriptor, item)
+            set_mode(descriptor, item)
+            set_time(descriptor, item["mtime_ns"])
         except BaseException:
             os.close(descriptor)
             raise
@@ -127,7 +127,7 @@ class ThirdPartyFiles(object):
     def _digest(self, descriptor: int) -> str:
         summed = hashlib.sha256()
         while True:
-            if self._gone.is_set():
+            if self._disconnected.is_set():
                 raise BrokenPipeError(32, "the client is gone")
             chunk = os.read(descriptor, _CHUNK)
             if not chunk:
@@ -150,7 +150,7 @@ class ThirdPartyFiles(object):
         self._begun.close()
 
 
-def _in_words(problem: Exception) -> Problem:
+def _retryable_problem(problem: Exception) -> Problem:
     """Return the problem of an error; a file that is missing or wrong may succeed when it is sent again."""
     found = problem_of(problem)
     return [found[0], found[1], found[2] or found[0] in ("corrupt", "never-arrived", "vanished")]
@@ -159,7 +159,7 @@ def _in_words(problem: Exception) -> Problem:
 _AHEAD = 2  # units read while an earlier one is sent
 _CHATTER = 1024 * 1024
 _START_SECONDS = 150.0
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _ERRORS = 64 * 1024
 _END_SECONDS = 3.0
 
@@ -178,19 +178,19 @@ class UnreachedError(Exception):
 class Relay(Outlet):
     """A login to another site and the agent there. The client sends the requests; bytes go from here."""
 
-    def __init__(self, channel: Channel, root: Root, words: List[str]) -> None:
+    def __init__(self, channel: Channel, root: Root, argv: List[str]) -> None:
         """Start ssh with these arguments. Raises `UnreachedError` if there is no ssh."""
         self._channel = channel
-        self.buffers = self._lent = _Lent()
+        self.buffers = self._sent_buffers = _SentBuffers()
         self._reader = Reader(root, self)
         self._planned: Dict[int, Dict[str, Any]] = {}
         self._waiting: queue.Queue[_Waiting] = queue.Queue(_AHEAD)
-        self._said = bytearray()
+        self._errors_output = bytearray()
         self._closing = False
         try:
             # In its own session, so that it has no terminal for prompts.
             self._process = subprocess.Popen(
-                words,
+                argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -201,8 +201,8 @@ class Relay(Outlet):
             raise UnreachedError(None, str(problem.strerror)) from None
         self._in = cast("BinaryIO", self._process.stdout)
         self._out = cast("BinaryIO", self._process.stdin)
-        self._hearing = threading.Thread(target=self._hear, name="words of ssh", daemon=True)
-        self._hearing.start()
+        self._errors_reader = threading.Thread(target=self._read_errors, name="words of ssh", daemon=True)
+        self._errors_reader.start()
         threading.Thread(target=self._watch, name="client", daemon=True).start()
 
     def start(self, opening: bytes, nonce: str) -> Dict[str, Any]:
@@ -226,7 +226,7 @@ class Relay(Outlet):
         seen = bytearray()
         deadline = time.monotonic() + _START_SECONDS
         while not seen.endswith(nonce):
-            ready, _, _ = select.select([self._in], [], [], _LOOK_SECONDS)
+            ready, _, _ = select.select([self._in], [], [], _POLL_SECONDS)
             if not ready and self._process.poll() is None and time.monotonic() < deadline:
                 continue
             byte = os.read(self._in.fileno(), 1) if ready else b""
@@ -236,21 +236,21 @@ class Relay(Outlet):
 
     def _unreached(self, reason: str) -> UnreachedError:
         status = self._end()
-        said = bytes(self._said).decode("utf-8", "replace").strip()
+        said = bytes(self._errors_output).decode("utf-8", "replace").strip()
         return UnreachedError(status, said or reason)
 
-    def take(self, unit: Dict[str, Any]) -> None:
+    def read_unit(self, unit: Dict[str, Any]) -> None:
         """Read a unit; send its header to the client and its bytes to the other site."""
         if not unit.get("digest"):
             self._planned[unit["unit"]] = unit
-        self._reader.take(dict(unit, items=[_to_read(item) for item in unit["items"]]))
+        self._reader.read_unit(dict(unit, items=[_to_read(item) for item in unit["items"]]))
 
     def send(self, kind: bytes, header: Dict[str, Any], body: protocol.Body = b"") -> None:
         """Send what the reader read: the header to the client, everything to the other agent."""
         unit = self._planned.pop(header["unit"], None)
         self._channel.send(kind, header)
         if unit is None or (unit["segment"] and header["problems"]):
-            self._lent.give_back(body)
+            self._sent_buffers.give_back(body)
             return
         self.pass_on(protocol.UNIT, unit)
         self.pass_on(kind, header, body)
@@ -261,18 +261,18 @@ class Relay(Outlet):
 
     def _send_all(self) -> None:
         """Send the queue in its own thread, so that reading continues; a lost channel blocks no thread."""
-        gone = False
+        disconnected = False
         while True:
             try:
                 work = self._waiting.get(timeout=SILENCE_SECONDS / 4)
             except queue.Empty:
                 work = (protocol.HEARTBEAT, {}, b"")
             try:
-                if not gone:
+                if not disconnected:
                     protocol.write_frame(self._out, *work)
             except (OSError, ValueError):
-                gone = True  # the listening thread reports it
-            self._lent.give_back(work[2])
+                disconnected = True  # the listening thread reports it
+            self._sent_buffers.give_back(work[2])
 
     def _listen(self) -> None:
         """Forward all answers of the other agent to the client; runs in its own thread."""
@@ -290,18 +290,18 @@ class Relay(Outlet):
                 message = self._unreached(reason).errors or "the line to the other site was lost"
                 self._channel.send(protocol.ERROR, {"code": "peer-lost", "message": message})
 
-    def _hear(self) -> None:
+    def _read_errors(self) -> None:
         stream = cast("BinaryIO", self._process.stderr)
         while True:
             chunk = stream.read(4096)
             if not chunk:
                 return
-            self._said += chunk
-            del self._said[:-_ERRORS]
+            self._errors_output += chunk
+            del self._errors_output[:-_ERRORS]
 
     def _watch(self) -> None:
         """End ssh when the client is gone, so that no thread waits for it."""
-        self._channel.gone.wait()
+        self._channel.disconnected.wait()
         self._kill()
 
     def _kill(self) -> None:
@@ -317,7 +317,7 @@ class Relay(Outlet):
         except subprocess.TimeoutExpired:
             self._kill()
         self._process.wait()
-        self._hearing.join(1.0)
+        self._errors_reader.join(1.0)
         return self._process.returncode
 
     def close(self) -> None:
@@ -331,7 +331,7 @@ class Relay(Outlet):
         self._end()
 
 
-class _Lent(Buffers):
+class _SentBuffers(BufferPool):
     """Buffers that stay in use until they were sent, which may be long after the reading."""
 
     def give(self, body: Union[bytes, bytearray, memoryview]) -> None:
@@ -339,7 +339,7 @@ class _Lent(Buffers):
 
     def give_back(self, body: Union[bytes, bytearray, memoryview]) -> None:
         """Free a buffer that was sent."""
-        super(_Lent, self).give(body)
+        super(_SentBuffers, self).give(body)
 
 
 def _to_read(item: Dict[str, Any]) -> Dict[str, Any]:

@@ -50,7 +50,7 @@ _NONE = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 Open = Union[int, bytes]  # a descriptor, or a path whose last component is not followed
 
 
-def are_kept(folder: bytes) -> bool:
+def supports_attributes(folder: bytes) -> bool:
     """Return whether the filesystem of a folder stores such attributes."""
     if not hasattr(os, "getxattr"):
         return False
@@ -73,25 +73,25 @@ def with_attributes(descriptor: int, name: bytes, record: Record) -> Record:
     return record._replace(attributes=read_attributes(descriptor, name))
 
 
-def _read(what: Open) -> Dict[bytes, bytes]:
+def _read(target: Open) -> Dict[bytes, bytes]:
     try:
-        names = _names(what)
-        return {name: _value(what, name) for name in names}
+        names = _names(target)
+        return {name: _value(target, name) for name in names}
     except OSError as problem:
         if problem.errno in _NONE:
             return {}
         raise
 
 
-def _names(what: Open) -> List[bytes]:
-    names = os.listxattr(what) if isinstance(what, int) else os.listxattr(what, follow_symlinks=False)
+def _names(target: Open) -> List[bytes]:
+    names = os.listxattr(target) if isinstance(target, int) else os.listxattr(target, follow_symlinks=False)
     return [name for name in map(os.fsencode, names) if name.startswith(_PREFIX)]
 
 
-def _value(what: Open, name: bytes) -> bytes:
-    if isinstance(what, int):
-        return os.getxattr(what, name)
-    return os.getxattr(what, name, follow_symlinks=False)
+def _value(target: Open, name: bytes) -> bytes:
+    if isinstance(target, int):
+        return os.getxattr(target, name)
+    return os.getxattr(target, name, follow_symlinks=False)
 
 
 def _pack(found: Dict[bytes, bytes]) -> bytes:
@@ -103,8 +103,8 @@ def _pack(found: Dict[bytes, bytes]) -> bytes:
 
 def packed_in(item: Dict[str, Any]) -> Optional[bytes]:
     """Return the attributes that a received item requests; None if it requests nothing."""
-    told = item.get("attributes")
-    return None if told is None else base64.b64decode(told, validate=True)
+    encoded = item.get("attributes")
+    return None if encoded is None else base64.b64decode(encoded, validate=True)
 
 
 def _unpack(packed: bytes) -> Dict[bytes, bytes]:
@@ -136,8 +136,8 @@ def set_attributes(descriptor: int, packed: bytes) -> None:
                 os.setxattr(descriptor, name, value)
     except OSError as problem:
         # A file of a full disk may well be too long for its attributes alone: that is not the disk's room.
-        words = "its attributes cannot be kept there: {}".format(os.strerror(problem.errno or errno.EIO))
-        raise RefusedError("attributes-not-kept", words) from None
+        message = "its attributes cannot be kept there: {}".format(os.strerror(problem.errno or errno.EIO))
+        raise RefusedError("attributes-not-kept", message) from None
 
 
 _THREADS = 8

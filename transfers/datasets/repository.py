@@ -18,7 +18,7 @@ from hibali.annex_key import digest_of, size_of
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.events import Listener, Noted, ignore
 from hibali.files import account_names
-from hibali.subprocesses import Finished, run
+from hibali.subprocesses import CommandResult, run
 from hibali.text import counted, printable
 
 POINTER_BYTES = 32 * 1024  # the largest pointer file that git-annex accepts
@@ -192,7 +192,7 @@ _ELSEWHERE = frozenset(
 
 def run_git(
     repository: Repository, *words: str | bytes, stdin: bytes = b"", more: Mapping[str, str] | None = None
-) -> Finished:
+) -> CommandResult:
     """Run a git command without hooks and without the repository's file system monitor (S13)."""
     quiet = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]
     argv: list[str | bytes] = ["git", "-C", repository.root, *quiet, *words]
@@ -211,13 +211,13 @@ def ask_git(
 
 def ask_annex(
     repository: Repository, *words: str, stdin: bytes = b""
-) -> tuple[Finished, Iterator[dict[str, Any]]]:
+) -> tuple[CommandResult, Iterator[dict[str, Any]]]:
     """Return the result and records of `git annex WORDS --json`. Raises `NotFoundError` without git-annex."""
     finished = run_annex(repository, *words, "--json", "--json-error-messages", stdin=stdin)
     return finished, _records(finished.stdout)
 
 
-def run_annex(repository: Repository, *words: str, stdin: bytes = b"") -> Finished:
+def run_annex(repository: Repository, *words: str, stdin: bytes = b"") -> CommandResult:
     """Run a git-annex command; return its result, or that of a failed `init`.
 
     Raises `NotFoundError` without git-annex. In a clone without `init`, git-annex would initialise itself,
@@ -271,7 +271,7 @@ def identity(repository: Repository) -> dict[str, str]:
     return {f"GIT_{role}_{what}": word for role in roles for what, word in (("NAME", name), ("EMAIL", email))}
 
 
-def told_by(program: str, finished: Finished) -> str:
+def told_by(program: str, finished: CommandResult) -> str:
     """Return the exit code and the end of a program's output, in one line."""
     said = printable(b" ".join((finished.stderr.strip() or finished.stdout.strip())[-500:].split()))
     return f"{program} ended with {finished.exit_code}: {said}"

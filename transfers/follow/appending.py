@@ -49,7 +49,7 @@ class AgentAppender(Appender):
     def read(self, name: bytes, start: int, stop: int) -> protocol.Frame:
         """See Appender."""
         path = protocol.text_of(name)
-        frame = self._connection.ask("tail", path=path, **{"from": start, "to": stop})
+        frame = self._connection.request("tail", path=path, **{"from": start, "to": stop})
         with self._connection.understanding():
             if frame.header["problem"] is not None:
                 return frame

@@ -13,7 +13,7 @@ class Mover(Protocol):
     """A way of transferring: through this machine, a copy by the server, or a third party."""
 
     @property
-    def word(self) -> str:
+    def name(self) -> str:
         """The mover's name in receipts, such as `stream`, `server` or `direct`."""
 
     def carry(

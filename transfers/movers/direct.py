@@ -28,30 +28,30 @@ from transfers.stores.single_file import SingleSource
 class DirectMover(StreamMover):
     """A Mover (transfers.movers.base.Mover) with the retries and rate limit of StreamMover."""
 
-    word = "direct"
+    name = "direct"
 
     def __init__(
-        self, line: Connection, landing: PosixStore, rate: int = 0, on_event: Listener = ignore
+        self, connection: Connection, landing: PosixStore, rate: int = 0, on_event: Listener = ignore
     ) -> None:
-        """`line` is the connection to the source's agent, which reached the target's agent (see `Way`)."""
+        """`connection` is the connection to the source's agent, which reached the target's agent (see `DirectRoute`)."""
         super().__init__(rate, on_event)
-        self._line = line
-        self._landing = landing
+        self._connection = connection
+        self._target = landing
 
-    def _once(
+    def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         piece = max(source.facts.segment_bytes, target.facts.segment_bytes)
-        told = ProgressReport(self._on_event)
+        progress = ProgressReport(self._on_event)
         units = self._paced(
-            group_units(self._while_room(items), lambda: piece, target.begun, together=self._together)
+            group_units(self._until_full(items), lambda: piece, target.begun, together=self._together)
         )
         read_as = source.name if isinstance(source, SingleSource) else None
 
         def passed(unit: Unit) -> None:
-            told.report_progress(unit, unit_bytes(unit))
+            progress.report_progress(unit, unit_bytes(unit))
 
-        with closing(self._landing.write_direct(self._line, units, read_as, passed)) as landing:
+        with closing(self._target.write_direct(self._connection, units, read_as, passed)) as landing:
             for committed in landing:
                 self._note_full(committed)
                 yield committed
@@ -65,16 +65,16 @@ class DirectMover(StreamMover):
 _WITHOUT = "leave out --direct: the bytes then pass through this machine"
 
 
-class Way:
+class DirectRoute:
     """A connection to an agent at the source's site, and through it to one at the target's."""
 
-    def __init__(self, line: Connection, logins: int) -> None:
-        self.line = line
+    def __init__(self, connection: Connection, logins: int) -> None:
+        self.connection = connection
         self.logins = logins
 
     def close(self) -> None:
         """End both agents; safe to call twice."""
-        self.line.close()
+        self.connection.close()
 
 
 def check_direct(source: Location, target: Location) -> None:
@@ -108,9 +108,9 @@ def agent_store(store: object, location: Location) -> PosixStore:
     )
 
 
-def open_way(
+def open_direct_route(
     source: Location, target: Location, reading: PosixStore, landing: PosixStore, on_event: Listener = ignore
-) -> Way:
+) -> DirectRoute:
     """Connect the source's site to the target's, without changes at either.
 
     Raises `AccessError` for a refused login, `TryLaterError` if the target is unreachable.
@@ -120,42 +120,42 @@ def open_way(
     reached = there.reached_from.get(here.name) or Reached()
     host = reached.host or there.ssh.data_host or there.ssh.host
     subject = f"{here.name} -> {there.name}"
-    line, logins = ssh.connect(here, bulk=True, on_event=on_event)
+    connection, logins = ssh.connect(here, bulk=True, on_event=on_event)
     try:
-        line.where = subject
-        line.ask("open", path=protocol.text_of(reading.where), make=False)
+        connection.subject = subject
+        connection.request("open", path=protocol.text_of(reading.where), make=False)
         on_event(Noted(f"{here.name} logs in to {host}; the bytes do not pass this machine."))
         nonce = secrets.token_hex(16)
-        answer = line.ask(
+        answer = connection.request(
             "reach",
-            words=[*_words(reached, host), remote_command(there.ssh.python)],
+            words=[*_ssh_argv(reached, host), remote_command(there.ssh.python)],
             opening=b64encode(opening(nonce, guarded_roots(there))).decode("ascii"),
             nonce=nonce,
         ).header
-        with line.understanding():
+        with connection.understanding():
             if answer["reached"] is not True:
                 raise _unreached(answer, reached, host, here, there)
-            _check_agent(answer["greeting"], landing, line, host)
+            _check_agent(answer["greeting"], landing, connection, host)
     except BaseException:
-        line.close()
+        connection.close()
         raise
-    return Way(line, logins + 1)
+    return DirectRoute(connection, logins + 1)
 
 
-def _words(reached: Reached, host: str) -> list[str]:
+def _ssh_argv(reached: Reached, host: str) -> list[str]:
     port = ["-p", str(reached.port)] if reached.port else []
     return [*reached.command, *unattended_options(), *port, "--", host]
 
 
-def _check_agent(greeting: dict[str, Any], landing: PosixStore, line: Connection, host: str) -> None:
+def _check_agent(greeting: dict[str, Any], landing: PosixStore, connection: Connection, host: str) -> None:
     """Check the account at the target: files written as another account would not belong to the user."""
     if greeting["protocol"] != protocol.PROTOCOL:
-        raise line.broken("uses another protocol version")
+        raise connection.broken("uses another protocol version")
     if greeting["user"] != landing.account:
         raise AccessError(
             "another-account",
             f"the login to {host} is one of another account (uid {int(greeting['user'])}) than ours there",
-            subject=line.where,
+            subject=connection.subject,
             hint=f'Name the account in `reached_from` (host = "USER@HOST"), or {_WITHOUT}.',
         )
 
@@ -166,18 +166,18 @@ def _unreached(answer: dict[str, Any], reached: Reached, host: str, here: Site, 
     setting = f"[sites.{there.name}.reached_from.{here.name}]"
     by_hand = shlex.join([*reached.command, *(["-p", str(reached.port)] if reached.port else []), host])
     hint = f"At {here.name}, log in once yourself: {by_hand} (another way: {setting}); or {_WITHOUT}."
-    status, said = answer["status"], str(answer["errors"])
+    status, output = answer["status"], str(answer["errors"])
     if status is None:
         return AccessError(
-            "no-ssh", f"{reached.command[0]} cannot be run there: {said}", subject=subject, hint=hint
+            "no-ssh", f"{reached.command[0]} cannot be run there: {output}", subject=subject, hint=hint
         )
     if status == 255:  # ssh's exit code
-        found = explain_ssh(said.encode("utf-8", "replace"), reached.command, host)
+        found = explain_ssh(output.encode("utf-8", "replace"), reached.command, host)
         kind = type(found)
         return kind(
             found.code, f"{here.name} cannot reach {host}: {found.message}", subject=subject, hint=hint
         )
     if status == 127:  # the shell's exit codes
         return NotFoundError("no-python", f"python3 cannot be started at {host}", subject=subject, hint=hint)
-    words = said.splitlines()[-1][-300:] if said else f"status {status}"
+    words = output.splitlines()[-1][-300:] if output else f"status {status}"
     return TryLaterError("no-agent", f"the agent cannot start at {host}: {words}", subject=subject, hint=hint)

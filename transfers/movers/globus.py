@@ -15,7 +15,7 @@ from hibali.events import Event, Listener
 from hibali.locations import Location
 from transfers.entry import Entry, Kind, Proof
 from transfers.movers.base import Mover
-from transfers.movers.stream import FULL, ROUNDS, is_again, retried
+from transfers.movers.stream import FULL, MAX_ATTEMPTS, is_retryable, retried
 from transfers.recorded_digests import DigestBook
 from transfers.request import Request
 from transfers.stores.base import Committed, Item, Problem, Source, Store, Written
@@ -26,7 +26,7 @@ from transfers.stores.single_file import SingleSource
 
 NEVER_ARRIVED = Problem("never-arrived", "Globus has not written it", again=True)
 _CORRUPT = Problem("corrupt", "what Globus wrote differs from what is read at the source", again=True)
-_AT_ONCE = 256
+_HASH_BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class Hashing:
 
     def _run(self, source: Source, items: Sequence[Item]) -> None:
         try:
-            for start in range(0, len(items), _AT_ONCE):
+            for start in range(0, len(items), _HASH_BATCH):
                 if self._stopped.is_set():
                     return
-                self._found |= digests_of(source, items[start : start + _AT_ONCE])
+                self._found |= digests_of(source, items[start : start + _HASH_BATCH])
         except BaseException as problem:  # noqa: BLE001  # raised again by whoever asks for the digests
             self._failure = problem
 
@@ -85,11 +85,11 @@ def digests_of(side: Source, items: Sequence[Item]) -> Hashed:
     return {item.number: (digest, problem) for item, (_, digest, problem) in zip(items, answers, strict=True)}
 
 
-def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Iterator[Committed]:
+def verify_by_digest(target: Store, pairs: Iterable[Pair], source_digests: Hashed) -> Iterator[Committed]:
     """Compare digests; rename correct files and remove others, if the target supports that."""
     known: list[tuple[Pair, str]] = []
     for pair in pairs:
-        digest, problem = ours.get(pair.item.number, (None, None))
+        digest, problem = source_digests.get(pair.item.number, (None, None))
         if digest is None:
             wrong = problem or Problem("vanished", "the source has it no more")
             yield Committed(pair.item, None, Proof.NONE, problem=wrong)
@@ -100,8 +100,8 @@ def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Itera
             Written(pair.item, pair.sent.written, digest) for pair, digest in known
         )
         return
-    theirs = target.digest([pair.item.entry for pair, _ in known])
-    for (pair, digest), (_, found, _) in zip(known, theirs, strict=True):
+    target_digests = target.digest([pair.item.entry for pair, _ in known])
+    for (pair, digest), (_, found, _) in zip(known, target_digests, strict=True):
         if found == digest:
             yield Committed(pair.item, digest, Proof.DIGEST)
         else:
@@ -109,7 +109,7 @@ def prove_by_digest(target: Store, pairs: Iterable[Pair], ours: Hashed) -> Itera
             yield Committed(pair.item, None, Proof.NONE, problem=problem)
 
 
-def name_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Committed, None, None]:
+def commit_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Committed, None, None]:
     """Rename partial files to their final names, with Globus's own verification as proof."""
     if not target.facts.external_writes:
         for pair in pairs:
@@ -131,21 +131,21 @@ _CHECKERS = ("hibali", "https", "globus")  # best first
 
 
 class GlobusMover:
-    """A Mover (transfers.movers.base.Mover); `otherwise` moves the items that Globus cannot."""
+    """A Mover (transfers.movers.base.Mover); `fallback` moves the items that Globus cannot."""
 
-    word = "globus"
+    name = "globus"
 
     def __init__(
-        self, tasks: Tasks, ends: CollectionPair, otherwise: Mover, recorded: Callable[[Entry], str | None]
+        self, tasks: Tasks, ends: CollectionPair, fallback: Mover, recorded: Callable[[Entry], str | None]
     ) -> None:
         """`recorded` returns the recorded sha256 of a source file, if the file is unchanged."""
         self._tasks = tasks
         self._ends = ends
-        self._otherwise = otherwise
+        self._fallback = fallback
         self._recorded = recorded
         self._earlier: dict[bytes, Sent] = {}
-        self._over: dict[str, BegunTask] = {}
-        self._asked: set[bytes] = set()
+        self._ended_tasks: dict[str, BegunTask] = {}
+        self._requested: set[bytes] = set()
         self._full = False
         self.checked_by = "hibali"
 
@@ -156,8 +156,8 @@ class GlobusMover:
 
     def resume(self) -> None:
         """Follow tasks of earlier calls to their end; `carry` verifies their files."""
-        for task in self._tasks.earlier(self._over):
-            self._over[task.submission] = task
+        for task in self._tasks.earlier(self._ended_tasks):
+            self._ended_tasks[task.submission] = task
             self._earlier |= {file.path: file for file in task.files}
 
     def unproven(self) -> frozenset[bytes]:
@@ -171,12 +171,12 @@ class GlobusMover:
         self.resume()
         coming = iter(items)
         while some := list(islice(coming, TASK_FILES)):
-            files = [item for item in some if _goes(item)]
-            self._asked.update(item.entry.path for item in files)
+            files = [item for item in some if _fits_globus(item)]
+            self._requested.update(item.entry.path for item in files)
             numbers = {item.number for item in files}
             others = [item for item in some if item.number not in numbers]
             if others:
-                with closing(self._otherwise.carry(source, target, others)) as events:
+                with closing(self._fallback.carry(source, target, others)) as events:
                     yield from events
             if files:
                 yield from self._files(source, target, files)
@@ -187,32 +187,32 @@ class GlobusMover:
         """Remove files of earlier tasks that the completed plan did not need, and forget these tasks."""
         if self._full:
             return
-        left = [file for file in self._earlier.values() if file.path not in self._asked]
+        left = [file for file in self._earlier.values() if file.path not in self._requested]
         if left and target.facts.external_writes:
             for _ in target.commit_external(_unwanted(number, file) for number, file in enumerate(left)):
                 pass
-        for task in self._over.values():
+        for task in self._ended_tasks.values():
             task.forget()
 
     def _files(
         self, source: Source, target: Store, items: Sequence[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """Verify files of earlier tasks; send other and incorrect files, with at most `ROUNDS` tries."""
+        """Verify files of earlier tasks; send other and incorrect files, with at most `MAX_ATTEMPTS` tries."""
         left = list(items)
         known = [Pair(item, sent) for item in left if (sent := self._earlier_of(item)) is not None]
-        again: list[Item] = [item for item in left if self._earlier_of(item) is None]
-        for committed in self._prove(source, target, known):
+        retries: list[Item] = [item for item in left if self._earlier_of(item) is None]
+        for committed in self._verify(source, target, known):
             if committed.problem is not None and committed.problem.again:
-                again.append(committed.item)
+                retries.append(committed.item)
             else:
                 yield committed
-        for attempt in range(1, ROUNDS + 1):
-            left, again = again, []
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            left, retries = retries, []
             if not left:
                 return
             for event in self._send(source, target, left):
-                if attempt < ROUNDS and is_again(event):
-                    again.append(event.item)
+                if attempt < MAX_ATTEMPTS and is_retryable(event):
+                    retries.append(event.item)
                     yield retried(event, attempt)
                 else:
                     yield event
@@ -227,7 +227,7 @@ class GlobusMover:
     ) -> Generator[Event | Committed, None, None]:
         """Submit one task, follow it, and verify its files; then raise the task's error."""
         pairs: list[Pair] = []
-        for item, written, problem in _rooms(target, items):
+        for item, written, problem in _paths_to_write(target, items):
             if problem is not None:
                 yield Committed(item, None, Proof.NONE, problem=problem)
             else:
@@ -262,11 +262,11 @@ class GlobusMover:
         if end.code and hashing is None:
             written = self._tasks.written(task)
             there = [pair for pair in there if pair.sent.path in written]
-        for committed in self._prove(source, target, there, hashing):
+        for committed in self._verify(source, target, there, hashing):
             yield self._explained(committed, end)
-        proven = {pair.item.number for pair in there}
+        verified = {pair.item.number for pair in there}
         for pair in pairs:
-            if pair.item.number not in proven:
+            if pair.item.number not in verified:
                 code, details = skipped.get(pair.sent.path, (end.code, end.details))
                 yield Committed(pair.item, None, Proof.NONE, problem=_problem(code, details))
         if end.code and fault_of(end.code).code in FULL:
@@ -279,7 +279,7 @@ class GlobusMover:
             return committed
         return Committed(committed.item, None, Proof.NONE, problem=_problem(end.code, end.details))
 
-    def _prove(
+    def _verify(
         self, source: Source, target: Store, pairs: Sequence[Pair], hashing: Hashing | None = None
     ) -> Iterator[Committed]:
         if not pairs:
@@ -288,8 +288,8 @@ class GlobusMover:
         self.checked_by = max(self.checked_by, checker, key=_CHECKERS.index)
         if checker != "globus":
             items = [pair.item for pair in pairs]
-            ours = hashing.result() if hashing is not None else digests_of(source, items)
-            yield from prove_by_digest(target, pairs, ours)
+            source_digests = hashing.result() if hashing is not None else digests_of(source, items)
+            yield from verify_by_digest(target, pairs, source_digests)
             return
         if hashing is not None:
             hashing.stop()
@@ -299,7 +299,7 @@ class GlobusMover:
         for pair in pairs:
             if pair.sent.path in moved:
                 yield Committed(pair.item, None, Proof.NONE, problem=NEVER_ARRIVED)
-        yield from name_as_claimed(target, [pair for pair in pairs if pair.sent.path not in moved])
+        yield from commit_as_claimed(target, [pair for pair in pairs if pair.sent.path not in moved])
 
     @property
     def _subject(self) -> str:
@@ -313,12 +313,12 @@ class GlobusMover:
         return Sent(entry.path, entry.size, entry.mtime_ns, written, path, known)
 
 
-def _goes(item: Item) -> bool:
+def _fits_globus(item: Item) -> bool:
     """Return whether to use Globus: a file with contents and a supported name, without attributes."""
     return item.carries and not item.clear and item.attributes is None and can_be_told(item.entry.path)
 
 
-def _rooms(target: Store, items: Sequence[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
+def _paths_to_write(target: Store, items: Sequence[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
     """Yield the path to write for each: a partial name if the target can rename it, else the final name."""
     if target.facts.external_writes:
         yield from target.prepare_external(items)
@@ -346,7 +346,7 @@ class RouteRequest:
     """Options that decide the mover: `via` (`auto`, `globus` or another), and options that Globus lacks."""
 
     via: str = "auto"
-    against: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,17 +357,19 @@ class CollectionRoot:
     where: bytes
 
 
-def find_ends(wanted: RouteRequest, source: CollectionRoot, target: CollectionRoot) -> CollectionPair | None:
+def find_collections(
+    wanted: RouteRequest, source: CollectionRoot, target: CollectionRoot
+) -> CollectionPair | None:
     """Return both collections, or None to use another mover; pure.
 
     Raises `UsageError` if Globus was requested, or is the only possible mover, and cannot be used.
     """
     if wanted.via not in {"auto", "globus"}:
         return None
-    insists = wanted.via == "globus" or target.site.kind == "globus"
-    reason, subject = _why_not(source, target)
-    if reason is None and wanted.against:
-        reason, subject = f"Globus cannot do what {wanted.against[0]} asks for", wanted.against[0]
+    is_required = wanted.via == "globus" or target.site.kind == "globus"
+    reason, subject = _missing_collection(source, target)
+    if reason is None and wanted.unsupported:
+        reason, subject = f"Globus cannot do what {wanted.unsupported[0]} asks for", wanted.unsupported[0]
     paths = _path(source), _path(target)
     if reason is None and paths[0] is not None and paths[1] is not None:
         assert source.site.globus is not None
@@ -379,7 +381,7 @@ def find_ends(wanted: RouteRequest, source: CollectionRoot, target: CollectionRo
             paths[1],
             max(source.site.globus.deadline_seconds, target.site.globus.deadline_seconds),
         )
-    if not insists:
+    if not is_required:
         return None
     raise UsageError(
         "not-by-globus",
@@ -389,7 +391,7 @@ def find_ends(wanted: RouteRequest, source: CollectionRoot, target: CollectionRo
     )
 
 
-def _why_not(source: CollectionRoot, target: CollectionRoot) -> tuple[str | None, str]:
+def _missing_collection(source: CollectionRoot, target: CollectionRoot) -> tuple[str | None, str]:
     for place in (source, target):
         name = place.site.name
         if place.site.kind not in _KINDS or place.site.globus is None:
@@ -427,32 +429,32 @@ def globus_between(
 ) -> CollectionPair | None:
     """Return both collections, or None to use another mover. `more` lists further options that Globus lacks.
 
-    Raises `UsageError` as `find_ends`.
+    Raises `UsageError` as `find_collections`.
     """
-    wanted = RouteRequest(request.via, (*_against(request), *more))
+    wanted = RouteRequest(request.via, (*_unsupported_options(request), *more))
     ends = (
         CollectionRoot(request.source.site, source.where),
         CollectionRoot(request.target.site, target.where),
     )
-    return find_ends(wanted, *ends)
+    return find_collections(wanted, *ends)
 
 
-def _against(request: Request) -> list[str]:
+def _unsupported_options(request: Request) -> list[str]:
     """Return the request's options that Globus does not support."""
-    asked = {
+    options = {
         "--pack": bool(request.pack_bytes),
         "--direct": request.direct,
         "--xattrs": request.rules.xattrs,
         f"--{request.lowest_setting}": bool(request.lowest_rate),
     }
-    return [word for word, given in asked.items() if given]
+    return [name for name, is_set in options.items() if is_set]
 
 
 def open_globus(
     request: Request,
     ends: CollectionPair,
     source: Store,
-    otherwise: Mover,
+    fallback: Mover,
     on_event: Listener,
     stack: ExitStack,
 ) -> GlobusMover:
@@ -466,7 +468,7 @@ def open_globus(
     access = stack.enter_context(open_access(sites))
     globus = Globus(access.transfer(), sites[0], others=sites[1:], on_event=on_event)
     tasks = Tasks(globus, ends, request.operation, request.task_timeouts, on_event)
-    return GlobusMover(tasks, ends, otherwise, _recorded(request.source, source, stack))
+    return GlobusMover(tasks, ends, fallback, _recorded(request.source, source, stack))
 
 
 def _named(site: Site) -> Site:
@@ -478,15 +480,15 @@ def _named(site: Site) -> Site:
 class _Recorded:
     """The recorded digests of the source's files."""
 
-    def __init__(self, book: DigestBook) -> None:
-        self._book = book
+    def __init__(self, digests: DigestBook) -> None:
+        self._digests = digests
 
     def __call__(self, entry: Entry) -> str | None:
-        return self._book.find([entry])
+        return self._digests.find([entry])
 
 
 def _recorded(location: Location, store: Store, stack: ExitStack) -> _Recorded:
     where = store.where.decode("utf-8", "surrogateescape")
-    book = DigestBook("digests", [location.site.name, location.bucket, where], keep=True)
-    stack.callback(book.close)
-    return _Recorded(book)
+    digests = DigestBook("digests", [location.site.name, location.bucket, where], keep=True)
+    stack.callback(digests.close)
+    return _Recorded(digests)

@@ -21,20 +21,20 @@ _MOST_LEFT = 10_000  # and after some copies succeeded
 class ServerMover:
     """The Mover protocol (transfers.movers.base.Mover) over a target that can copy from the source."""
 
-    def __init__(self, copier: Store, origin: Origin, otherwise: Mover, wanted: Proof) -> None:
-        """`otherwise` moves items that are not copied. Copies with a proof below `wanted` are read back."""
+    def __init__(self, copier: Store, origin: Origin, fallback: Mover, wanted: Proof) -> None:
+        """`fallback` moves items that are not copied. Copies with a proof below `wanted` are read back."""
         self._copier = copier
         self._origin = origin
-        self._otherwise = otherwise
+        self._fallback = fallback
         self._wanted = wanted
-        self._left: list[Item] = []
+        self._not_copied: list[Item] = []
         self._copied = 0
         self._refused = 0
 
     @property
-    def word(self) -> str:
+    def name(self) -> str:
         """See Mover: `server` after the first copy."""
-        return "server" if self._copied else self._otherwise.word
+        return "server" if self._copied else self._fallback.name
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
@@ -43,14 +43,14 @@ class ServerMover:
         coming = iter(items)
         with closing(self._copies(source, target, coming)) as events:
             yield from events
-        yield from self._otherwise.carry(source, target, chain(self._left, coming))
+        yield from self._fallback.carry(source, target, chain(self._not_copied, coming))
 
     def _copies(
         self, source: Source, target: Store, coming: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         weak: list[Committed] = []
-        with closing(self._copier.copy(self._origin, self._files(coming))) as landing:
-            for committed in landing:
+        with closing(self._copier.copy(self._origin, self._files(coming))) as results:
+            for committed in results:
                 if committed.problem is not None and committed.problem.code == NOT_COPIED:
                     yield from self._leave(committed)
                     continue
@@ -74,13 +74,13 @@ class ServerMover:
             if item.entry.kind is Kind.FILE:
                 yield item
             else:
-                self._left.append(item)
+                self._not_copied.append(item)
             if self._refused >= (_MOST_LEFT if self._copied else _REFUSALS):
                 return
 
     def _leave(self, committed: Committed) -> Generator[Event, None, None]:
         """Leave a refused file to the other mover; report the first one."""
-        self._left.append(committed.item)
+        self._not_copied.append(committed.item)
         self._refused += 1
         if self._refused == 1 and committed.problem is not None:
             name = printable(committed.item.entry.path)
@@ -98,13 +98,13 @@ class ServerMover:
         hashed = [
             one.item.entry for one in copies if one.item.entry.digest is None or self._wanted is Proof.DIGEST
         ]
-        mine = {entry.path: digest for entry, digest, _ in source.digest(hashed)}
-        theirs = target.digest([one.item.entry for one in copies])
-        for one, (_, existing, _) in zip(copies, theirs, strict=True):
+        source_digests = {entry.path: digest for entry, digest, _ in source.digest(hashed)}
+        target_digests = target.digest([one.item.entry for one in copies])
+        for one, (_, existing, _) in zip(copies, target_digests, strict=True):
             entry = one.item.entry
-            known = mine.get(entry.path, entry.digest)
+            known = source_digests.get(entry.path, entry.digest)
             if known is None or known != existing:
-                self._left.append(one.item)
+                self._not_copied.append(one.item)
                 continue
-            proof = Proof.DIGEST if entry.path in mine else Proof.RECORDED
+            proof = Proof.DIGEST if entry.path in source_digests else Proof.RECORDED
             yield replace(one, digest=known, proof=proof)

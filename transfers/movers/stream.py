@@ -15,14 +15,14 @@ from transfers.entry import Kind, Proof, weakest
 from transfers.pipeline.batches import group_units, packed_together
 from transfers.stores.base import SEGMENT_BYTES, Committed, Item, Payload, Source, Store, Unit
 
-ROUNDS = 3  # attempts for an item that may succeed when it is sent again
+MAX_ATTEMPTS = 3  # attempts for an item that may succeed when it is sent again
 FULL = frozenset({"no-space", "no-quota", "read-only"})
 
 
 class StreamMover:
     """The Mover protocol (transfers.movers.base.Mover)."""
 
-    word = "stream"
+    name = "stream"
 
     def __init__(self, rate: int = 0, on_event: Listener = ignore) -> None:
         """`rate` is in bytes per second, 0: no limit; the sending thread reports progress to `on_event`."""
@@ -41,33 +41,33 @@ class StreamMover:
     ) -> Generator[Event | Committed, None, None]:
         """See Mover. Corrupt files are sent again a bounded number of times, then reported."""
         coming = items
-        for round_number in range(1, ROUNDS + 1):
-            again: list[Item] = []
-            with closing(self._once(source, target, coming)) as events:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            retries: list[Item] = []
+            with closing(self._transfer(source, target, coming)) as events:
                 for event in events:
-                    if is_again(event) and round_number < ROUNDS:
-                        again.append(event.item)
-                        yield retried(event, round_number)
+                    if is_retryable(event) and attempt < MAX_ATTEMPTS:
+                        retries.append(event.item)
+                        yield retried(event, attempt)
                     else:
                         yield event
-            if not again:
+            if not retries:
                 return
-            coming = again
+            coming = retries
 
-    def _once(
+    def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        watched = Watched(self._pace, self._on_event)
+        payloads = PacedPayloads(self._pace, self._on_event)
         units = group_units(
-            self._while_room(items),
+            self._until_full(items),
             lambda: _piece_bytes(source, target),
             target.begun,
             together=self._together,
         )
-        with closing(target.write(watched.watch(source.read(units)))) as landing:
-            for committed in landing:
+        with closing(target.write(payloads.watch(source.read(units)))) as results:
+            for committed in results:
                 self._note_full(committed)
-                proof = watched.proofs.pop(committed.item.number, Proof.DIGEST)
+                proof = payloads.proofs.pop(committed.item.number, Proof.DIGEST)
                 yield (
                     committed
                     if committed.problem
@@ -78,7 +78,7 @@ class StreamMover:
         if committed.problem is not None and committed.problem.code in FULL:
             self._full.set()
 
-    def _while_room(self, items: Iterable[Item]) -> Iterator[Item]:
+    def _until_full(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield items until the target is full, so that not every remaining file is tried."""
         for item in items:
             if self._full.is_set():
@@ -89,20 +89,20 @@ class StreamMover:
 def _piece_bytes(source: Source, target: Store) -> int:
     """Return the segment size for large files: small ones distribute better over several channels."""
     facts = (source.facts, target.facts)
-    if source.several_lines or target.several_lines:
+    if source.several_channels or target.several_channels:
         return max(one.least_segment_bytes for one in facts)
     return min(SEGMENT_BYTES, max(one.segment_bytes for one in facts))
 
 
-def is_again(event: Event | Committed) -> TypeGuard[Committed]:
+def is_retryable(event: Event | Committed) -> TypeGuard[Committed]:
     """Return whether this item may succeed when it is sent again."""
     return isinstance(event, Committed) and event.problem is not None and event.problem.again
 
 
-def retried(committed: Committed, round_number: int) -> Retried:
+def retried(committed: Committed, attempt: int) -> Retried:
     """Return the event for a retry."""
     reason = committed.problem.message if committed.problem is not None else ""
-    return Retried(printable(committed.item.entry.path), round_number, 0.0, reason)
+    return Retried(printable(committed.item.entry.path), attempt, 0.0, reason)
 
 
 class ProgressReport:
@@ -123,7 +123,7 @@ class ProgressReport:
             self._on_event(Carried(size))
 
 
-class Watched(ProgressReport):
+class PacedPayloads(ProgressReport):
     """The source's proofs until the target replies; the sending thread fills it."""
 
     def __init__(self, pace: Pace, on_event: Listener) -> None:

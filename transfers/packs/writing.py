@@ -15,7 +15,7 @@ from hibali.events import Event, Listener, Packed, Retried, ignore
 from hibali.retry import Pace
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Proof, weakest
-from transfers.movers.stream import FULL, ROUNDS, Watched
+from transfers.movers.stream import FULL, MAX_ATTEMPTS, PacedPayloads
 from transfers.packs.format import (
     Layout,
     Member,
@@ -317,7 +317,7 @@ _NOT_LANDED = Problem("not-answered", "the store did not say what became of its 
 class PackMover:
     """A mover (transfers.movers.base.Mover) that writes to a packed root."""
 
-    word = "stream"
+    name = "stream"
 
     def __init__(self, pack_bytes: int, rate: int = 0, on_event: Listener = ignore) -> None:
         """Limit packs to `pack_bytes`, except a pack of one larger file; the others as in StreamMover."""
@@ -337,12 +337,17 @@ class PackMover:
         """See Mover. Files that arrive corrupt are packed again up to ROUNDS times, then they fail."""
         assert isinstance(target, PackedTarget)
         coming = items
-        for round_number in range(1, ROUNDS + 1):
+        for round_number in range(1, MAX_ATTEMPTS + 1):
             again: list[Item] = []
             for some in gather(self._while_room(coming), self._pack_bytes):
                 for event in self._make(source, target, some):
                     problem = event.problem if isinstance(event, Committed) else None
-                    if isinstance(event, Committed) and problem and problem.again and round_number < ROUNDS:
+                    if (
+                        isinstance(event, Committed)
+                        and problem
+                        and problem.again
+                        and round_number < MAX_ATTEMPTS
+                    ):
                         again.append(event.item)
                         path = printable(event.item.entry.path)
                         yield Retried(path, round_number, 0.0, problem.message)
@@ -370,7 +375,7 @@ class PackMover:
         writing = PackWriting(layout, source)
         existing = next((one for one in target.place.leftovers() if one.path == layout.tar.path), None)
         tar = Item(generation, layout.tar, existing)
-        watched = Watched(self._pace, self._on_event)
+        watched = PacedPayloads(self._pace, self._on_event)
         units = group_units([tar], lambda: piece, store.begun)
         committed = land(store, watched.watch(writing.payloads(units)))
         for item, problem in writing.failed:

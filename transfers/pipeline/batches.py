@@ -41,7 +41,7 @@ class Window:
         self._open: dict[int, _Open] = {}
         self._changed = threading.Condition()
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Check again for room, because the limit has changed."""
         with self._changed:
             self._changed.notify_all()
@@ -49,7 +49,7 @@ class Window:
     def open(self, number: int, size: int, *, of: int | None = None, offset: int = 0) -> bool:
         """Wait for room for a unit, possibly a piece `of` a file at `offset`; return False once stopped."""
         with self._changed:
-            while not self.stopped and not self.has_room(size, of, offset):
+            while not self.stopped and not self.fits(size, of, offset):
                 self._changed.wait()
             if self.stopped:
                 return False
@@ -57,7 +57,7 @@ class Window:
             self._open[number] = _Open(size, of, offset)
             return True
 
-    def has_room(self, size: int, of: int | None, offset: int) -> bool:
+    def fits(self, size: int, of: int | None, offset: int) -> bool:
         """Return whether such a unit fits now."""
         limit = self._limit()
         if self._held and self._held + size > limit:
@@ -103,25 +103,25 @@ class Flow:
         self.rate = 0.0  # bytes a second; 0 until it is known
         self._clock = clock
         self._since = 0.0
-        self._answered = 0
+        self._acknowledged = 0
 
-    def take(self, size: int) -> None:
+    def add_in_flight(self, size: int) -> None:
         """Add `size` bytes in flight."""
         if not self.held:
-            self._since, self._answered = self._clock(), 0
+            self._since, self._acknowledged = self._clock(), 0
         self.held += size
 
-    def give_back(self, size: int) -> None:
+    def subtract_answered(self, size: int) -> None:
         """Subtract `size` answered bytes."""
         self.held -= size
-        self._answered += size
+        self._acknowledged += size
         passed = self._clock() - self._since
-        if passed < _LEAST_SECONDS or not self._answered:
+        if passed < _LEAST_SECONDS or not self._acknowledged:
             return
-        seen = self._answered / passed
+        seen = self._acknowledged / passed
         weight = 1.0 - math.exp(-passed / _MEMORY_SECONDS) if self.rate else 1.0
         self.rate += weight * (seen - self.rate)
-        self._since, self._answered = self._since + passed, 0
+        self._since, self._acknowledged = self._since + passed, 0
 
 
 class Flowing(Protocol):
@@ -132,49 +132,49 @@ class Flowing(Protocol):
         """The bytes in flight and the rate."""
 
 
-_Line = TypeVar("_Line", bound=Flowing)
+_Channel = TypeVar("_Channel", bound=Flowing)
 
 
-def first_through(lines: Iterable[_Line], size: int) -> _Line:
+def first_through(channels: Iterable[_Channel], size: int) -> _Channel:
     """Return the channel that would finish `size` more bytes first; a new one counts as fast as the fastest.
 
     Connections share a link unevenly, and a file is complete only when the slowest has sent its last piece.
     """
-    choices = list(lines)
-    fastest = max(line.flow.rate for line in choices) or 1.0
-    return min(choices, key=lambda line: (line.flow.held + size) / (line.flow.rate or fastest))
+    choices = list(channels)
+    fastest = max(channel.flow.rate for channel in choices) or 1.0
+    return min(choices, key=lambda channel: (channel.flow.held + size) / (channel.flow.rate or fastest))
 
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
-class Jobs(Generic[_Answer]):
+class Jobs(Generic[_Result]):
     """One run: `feed` submits in its own thread, jobs `report`, `run` yields the answers. Used once."""
 
-    def __init__(self, pool: Executor, *, at_once: int, most_bytes: int) -> None:
-        """Limit the jobs to `at_once`, and the bytes that they hold to `most_bytes` or to one job's."""
+    def __init__(self, pool: Executor, *, most_jobs: int, most_bytes: int) -> None:
+        """Limit the jobs to `most_jobs`, and the bytes that they hold to `most_bytes` or to one job's."""
         self._pool = pool
-        self._at_once = at_once
+        self._most_jobs = most_jobs
         self._most_bytes = most_bytes
-        self._answers: queue.SimpleQueue[_Answer | BaseException | None] = queue.SimpleQueue()
-        self._room = threading.Condition()
+        self._results: queue.SimpleQueue[_Result | BaseException | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
         self._bytes_held = 0
         self._under_way = 0
         self.stopped = False
 
-    def run(self, feed: Callable[[], None]) -> Generator[_Answer, None, None]:
+    def run(self, feed: Callable[[], None]) -> Generator[_Result, None, None]:
         """Yield the answers until all jobs end. Closing it stops the feeding and waits for running jobs."""
         feeder = threading.Thread(target=self._feed, args=(feed,), name="feed", daemon=True)
         feeder.start()
         try:
-            while (answer := self._answers.get()) is not None:
-                if isinstance(answer, BaseException):
-                    raise answer
-                yield answer
+            while (result := self._results.get()) is not None:
+                if isinstance(result, BaseException):
+                    raise result
+                yield result
         finally:
-            with self._room:
+            with self._changed:
                 self.stopped = True
-                self._room.notify_all()
+                self._changed.notify_all()
             feeder.join()
             self._wait()
 
@@ -183,44 +183,44 @@ class Jobs(Generic[_Answer]):
             feed()
             if not self.stopped:
                 self._wait()
-                self._answers.put(None)
+                self._results.put(None)
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
-            self._answers.put(problem)
+            self._results.put(problem)
 
-    def report(self, answer: _Answer) -> None:
+    def report(self, result: _Result) -> None:
         """Report an answer; any thread may call this."""
-        self._answers.put(answer)
+        self._results.put(result)
 
-    def submit(self, size: int, job: Callable[..., None], *words: Any) -> Future[None] | None:
+    def submit(self, size: int, job: Callable[..., None], *args: Any) -> Future[None] | None:
         """Start a job that holds `size` bytes once there is room; return None when all must stop."""
-        with self._room:
+        with self._changed:
             while not self.stopped and (
-                self._under_way >= self._at_once
+                self._under_way >= self._most_jobs
                 or (self._bytes_held and self._bytes_held + size > self._most_bytes)
             ):
-                self._room.wait()
+                self._changed.wait()
             if self.stopped:
                 return None
             self._under_way += 1
             self._bytes_held += size
-        return self._pool.submit(self._guarded, size, job, *words)
+        return self._pool.submit(self._guarded, size, job, *args)
 
-    def _guarded(self, size: int, job: Callable[..., None], *words: Any) -> None:
+    def _guarded(self, size: int, job: Callable[..., None], *args: Any) -> None:
         try:
             if not self.stopped:
-                job(*words)
+                job(*args)
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
-            self._answers.put(problem)
+            self._results.put(problem)
         finally:
-            with self._room:
+            with self._changed:
                 self._under_way -= 1
                 self._bytes_held -= size
-                self._room.notify_all()
+                self._changed.notify_all()
 
     def _wait(self) -> None:
-        with self._room:
+        with self._changed:
             while self._under_way:
-                self._room.wait()
+                self._changed.wait()
 
 
 def group_units(
@@ -359,14 +359,16 @@ def payload_of(unit: Unit, frame: protocol.Frame, connection: Connection) -> Pay
 
 
 def _payload(unit: Unit, frame: protocol.Frame, connection: Connection) -> Payload:
-    told = told_of(unit, frame.header, connection)
-    if sum(told.sizes) != len(frame.body):
+    payload = payload_from_header(unit, frame.header, connection)
+    if sum(payload.sizes) != len(frame.body):
         raise connection.broken("sent data that does not add up")
-    told.data = frame.body
-    return told
+    payload.data = frame.body
+    return payload
 
 
-def told_of(unit: Unit, header: dict[str, Any], connection: Connection, *, digested: bool = True) -> Payload:
+def payload_from_header(
+    unit: Unit, header: dict[str, Any], connection: Connection, *, digested: bool = True
+) -> Payload:
     """Return the payload without its bytes; a large file's digest may come separately (not `digested`)."""
     sizes, digests, found = (header.get(key) for key in ("sizes", "digests", "problems"))
     count = len(unit.items)
@@ -399,7 +401,7 @@ def data_header(payload: Payload, number: int) -> dict[str, Any]:
     }
 
 
-class Answered:
+class NumberSet:
     """A set of the small integers that plans use as item numbers."""
 
     def __init__(self) -> None:

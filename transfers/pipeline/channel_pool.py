@@ -12,24 +12,24 @@ from hibali.events import Connected, Listener, Noted, ignore
 from transfers.remote.connection import Connection
 from transfers.stores.base import FIRST_BYTES, LINE_BYTES, MOST_BYTES, WINDOW_BYTES
 
-_LINE_RATE_BYTES = (
+_CHANNEL_RATE_BYTES = (
     2 * 1024 * 1024
 )  # what one OpenSSH channel carries in a round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
 _RATE = 1_250_000_000  # bytes a second that a site's own line may have (10 Gbit/s)
 _LONG_SECONDS = 0.01
-_WORTH_BYTES = 8 * 1024 * 1024  # opening a channel is worthwhile for this many bytes
+_MIN_BYTES_PER_CHANNEL = 8 * 1024 * 1024  # opening a channel is worthwhile for this many bytes
 _MOST_LOST = 8  # no more lost channels than this are replaced
 _REPLACED_AFTER_SECONDS = 3.0  # by then it is known whether the first channel is lost, too
 
 
-def count_lines(round_trip: float, size: int, most: int, rate: int = 0) -> int:
+def count_channels(round_trip: float, size: int, most: int, rate: int = 0) -> int:
     """Return how many channels fill a link: `round_trip` in seconds, `size` bytes to carry, `rate` in bytes a second (0: unknown).
 
     One, if the round trip is short: a further channel would cost more than it gains.
     """
     window = round_trip * (rate or _RATE)
-    needed = -(-int(window) // _LINE_RATE_BYTES)
-    return max(1, min(needed, most, -(-size // _WORTH_BYTES)))
+    needed = -(-int(window) // _CHANNEL_RATE_BYTES)
+    return max(1, min(needed, most, -(-size // _MIN_BYTES_PER_CHANNEL)))
 
 
 class ChannelPool:
@@ -37,7 +37,7 @@ class ChannelPool:
 
     def __init__(
         self,
-        open_line: Callable[[int], Connection] | None,
+        open_channel: Callable[[int], Connection] | None,
         most: int,
         *,
         on_event: Listener = ignore,
@@ -46,7 +46,7 @@ class ChannelPool:
         rate: int = 0,
         early: bool = False,
     ) -> None:
-        """`open_line` gets the channel's number from 1, and raises as a login does; None: there are no further channels.
+        """`open_channel` gets the channel's number from 1, and raises as a login does; None: there are no further channels.
 
         `logins` tells how often somebody logged in so far; `rate` is the most bytes a second that may go, 0 for no limit;
         `early` says that they cost no login of their own by now, and are opened before it is known how much there is to carry.
@@ -55,13 +55,13 @@ class ChannelPool:
         self._early = early
         self._logins = logins
         self._most_logins = most_logins
-        self._open_line = open_line
-        self._most = most if open_line is not None else 0
+        self._open_line = open_channel
+        self._most = most if open_channel is not None else 0
         self._on_event = on_event
         self._guard = threading.Lock()
         self._settled = threading.Condition(self._guard)
         self._started = 0
-        self._answered = 0
+        self._resolved = 0
         self._wanted = 0
         self._watcher: Callable[[Connection], None] | None = None
         self._all: list[Connection] = []
@@ -82,13 +82,13 @@ class ChannelPool:
         """Open as many channels as `size` bytes need; returns at once."""
         if not self._most:
             return
-        self._wanted = count_lines(round_trip, size, size, self._rate)
+        self._wanted = count_channels(round_trip, size, size, self._rate)
         self._open_up_to(min(self._wanted, self._most))
 
     def start_early(self, round_trip: float) -> None:
         """Open as many channels as the link can use, where that is allowed before the plan is known."""
         if self._early:
-            self._open_up_to(count_lines(round_trip, sys.maxsize, self._most, self._rate))
+            self._open_up_to(count_channels(round_trip, sys.maxsize, self._most, self._rate))
 
     def _open_up_to(self, count: int) -> None:
         while self._started < count and count > 1:
@@ -103,24 +103,24 @@ class ChannelPool:
         except HibaliError as problem:
             with self._guard:
                 first, self._failed = not self._failed, True
-                self._answered += 1
+                self._resolved += 1
                 self._settled.notify_all()
             if first:
                 self._on_event(Noted(f"{problem.subject}: fewer lines than asked for: {problem.message}"))
             return
         with self._guard:
-            kept = not self._closed
-            self._answered += 1
+            accepted = not self._closed
+            self._resolved += 1
             self._settled.notify_all()
-            if kept:
+            if accepted:
                 self._all.append(connection)
                 self._numbers[connection] = number
                 self.processes.append(connection.process)
                 if self._watcher is not None:
                     self._watcher(connection)
-            lines = 1 + len(self._all)
-        if kept:
-            self._on_event(Connected(connection.where, lines, self._logins()))
+            channels = 1 + len(self._all)
+        if accepted:
+            self._on_event(Connected(connection.subject, channels, self._logins()))
         else:
             connection.close()
 
@@ -132,12 +132,12 @@ class ChannelPool:
             self._all.remove(lost)
             self._lost_bytes += lost.data_bytes
             self.lost += 1
-            again = self.lost <= _MOST_LOST
-            self._started += again
-            self.lately_lost += again
+            is_replaced = self.lost <= _MOST_LOST
+            self._started += is_replaced
+            self.lately_lost += is_replaced
             number = self._numbers.pop(lost)  # over the same login
         lost.close(0.1)
-        if again:
+        if is_replaced:
             threading.Thread(
                 target=self._run_later, args=(number,), name=f"line {number}", daemon=True
             ).start()
@@ -152,15 +152,15 @@ class ChannelPool:
     def wait(self, seconds: float) -> int:
         """Wait until all started channels are open or failed; return their number, including the first."""
         with self._guard:
-            self._settled.wait_for(lambda: self._answered >= self._started, seconds)
+            self._settled.wait_for(lambda: self._resolved >= self._started, seconds)
             return 1 + len(self._all)
 
-    def watch(self, take: Callable[[Connection], None]) -> None:
-        """Pass every open channel, and each later one, to `take`, which is called from any thread and returns at once."""
+    def watch(self, on_channel: Callable[[Connection], None]) -> None:
+        """Pass every open channel, and each later one, to `on_channel`, which is called from any thread and returns at once."""
         with self._guard:
-            self._watcher = take
+            self._watcher = on_channel
             for connection in self._all:
-                take(connection)
+                on_channel(connection)
 
     def unwatch(self) -> None:
         """Pass no more channels."""
@@ -200,16 +200,16 @@ class ChannelPool:
             thread.join()
 
 
-def window_bytes(ready: int, lines: ChannelPool) -> int:
+def window_bytes(ready: int, channels: ChannelPool) -> int:
     """Return how many bytes may be in flight over the first channel and the open others.
 
     Data given to the first channel while others open would still be in flight when those are long idle.
     """
     if not ready:
-        return FIRST_BYTES if lines.expected else WINDOW_BYTES
+        return FIRST_BYTES if channels.expected else WINDOW_BYTES
     return min(MOST_BYTES, WINDOW_BYTES + ready * LINE_BYTES)
 
 
-def no_lines() -> ChannelPool:
+def no_channels() -> ChannelPool:
     """Return a pool without further channels."""
     return ChannelPool(None, 0)

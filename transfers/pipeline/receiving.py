@@ -11,7 +11,7 @@ from hibali.errors import HibaliError
 from transfers.agent import protocol
 from transfers.agent.committing import aside_path
 from transfers.agent.large_files import partial_path
-from transfers.agent.reading import leave_out
+from transfers.agent.reading import without_zeros
 from transfers.entry import Proof
 from transfers.pipeline.batches import (
     Flow,
@@ -53,13 +53,13 @@ class SendWindow(Protocol):
     def large_failed(self, number: int, problem: Problem) -> bool:
         """A large file failed; reported once. Return False if it never was in progress."""
 
-    def give_up(self, number: int) -> None:
+    def abandon(self, number: int) -> None:
         """Discard everything that was received of a large file."""
 
     def end(self, problem: BaseException | None) -> None:
         """The last answer arrived, or an error means that none will."""
 
-    def hand_lost(self, worker: Worker) -> None:
+    def worker_lost(self, worker: Worker) -> None:
         """A worker lost its channel; its unanswered units can still be taken from it."""
 
 
@@ -81,7 +81,7 @@ class Sender:
             if self.over:
                 return False
             self.under_way[number] = payload
-            self.flow.take(len(payload.data))
+            self.flow.add_in_flight(len(payload.data))
         self._write(number, payload)
         return True
 
@@ -94,13 +94,13 @@ class Sender:
         header, memory = data_header(payload, number), self.connection.memory
         if memory is not None and len(payload.data) >= BULK_BYTES:
             payload.data = memory.hold(payload.data)
-            at = memory.place_of(payload.data)
+            at = memory.offset_of(payload.data)
             if at is not None:
                 self.connection.send(protocol.DATA, {**header, "at": at})
                 return
         segment = payload.unit.segment
         self.connection.send(
-            protocol.DATA, *(leave_out(header, payload.data) if segment else (header, payload.data))
+            protocol.DATA, *(without_zeros(header, payload.data) if segment else (header, payload.data))
         )
 
     def listen(self) -> None:
@@ -139,7 +139,7 @@ class Sender:
             if number not in self.under_way:
                 raise self.connection.broken("landed what was not sent")
             payload = self.under_way.pop(number)
-            self.flow.give_back(len(payload.data) if payload is not None else 0)
+            self.flow.subtract_answered(len(payload.data) if payload is not None else 0)
         if payload is None or payload.unit.segment:
             self._piece_committed(payload, done, failed)
         else:
@@ -179,15 +179,15 @@ class Worker(Sender):
         self._joined = threading.Event()  # also set when joining failed
         self._ended = threading.Event()
         self._left = True
-        self._made_room = False
-        self.taken: dict[int, Payload] = {}
+        self._cleared = False
+        self.reclaimed: dict[int, Payload] = {}
         self._units: queue.SimpleQueue[tuple[int, Payload] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, args=(root, ticket), name="hand", daemon=True).start()
 
     def _work(self, root: bytes, ticket: Any) -> None:
         try:
             there = {"path": protocol.text_of(root), "make": False}
-            self.connection.ask_all([("open", there), ("join", {"ticket": ticket})])
+            self.connection.request_all([("open", there), ("join", {"ticket": ticket})])
             self.ready = True
             threading.Thread(target=self.listen, name="answers", daemon=True).start()
             self._joined.set()
@@ -210,31 +210,31 @@ class Worker(Sender):
         # If the lock was lost with the first channel, other agents notice it before this process does.
         if first and (is_lost(problem) or getattr(problem, "code", "") == "lease-lost"):
             self._units.put(None)
-            self.stream.hand_lost(self)
+            self.stream.worker_lost(self)
         elif first:
             super().lost(problem)
         self._ended.set()
 
-    def take_back(self) -> list[tuple[int, Payload]]:
-        """Return a lost channel's unanswered units, once. They stay in `taken` until others have them."""
+    def reclaim_units(self) -> list[tuple[int, Payload]]:
+        """Return a lost channel's unanswered units, once. They stay in `reclaimed` until others have them."""
         with self._guard:
-            self.taken = {number: one for number, one in self.under_way.items() if one is not None}
+            self.reclaimed = {number: one for number, one in self.under_way.items() if one is not None}
             self.under_way.clear()
             self.flow = Flow()
-        return list(self.taken.items())
+        return list(self.reclaimed.items())
 
-    def let_go(self) -> None:
+    def stop_sending(self) -> None:
         """Send no more units."""
         self._units.put(None)
 
     def _write(self, number: int, payload: Payload) -> None:
-        self._made_room = self._made_room or any(item.clear for item in payload.unit.items)
+        self._cleared = self._cleared or any(item.clear for item in payload.unit.items)
         self._units.put((number, payload))
 
     def _piece_committed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
         super()._piece_committed(payload, done, failed)
         if failed:
-            self.stream.give_up(next(iter(failed)))
+            self.stream.abandon(next(iter(failed)))
         elif payload is not None:
             self.stream.placed(payload)
 
@@ -244,12 +244,12 @@ class Worker(Sender):
         self._ended.set()
 
     def finish(self) -> bool:
-        """Wait for the end, after `let_go`; return whether partial files may be left."""
+        """Wait for the end, after `stop_sending`; return whether partial files may be left."""
         self._joined.wait()
         if self.ready:
             self._ended.wait()
         if self.over:  # what others landed in its place left nothing, but for what had to make room
-            return self._made_room
+            return self._cleared
         return self.ready and self._left
 
 
@@ -259,7 +259,7 @@ class BegunFiles:
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[int, int, str, int]] = {}
 
-    def take(self, header: dict[str, Any]) -> None:
+    def read(self, header: dict[str, Any]) -> None:
         """Read the answer to `land`; raises the usual errors for an answer of another shape."""
         for path, size, mtime_ns, tag, there in header["begun"]:
             self._known[protocol.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
@@ -277,7 +277,7 @@ class BegunFiles:
         return sum(there for _, _, _, there in self._known.values())
 
 
-_Answer = Committed | BaseException | None
+_Result = Committed | BaseException | None
 
 
 class ReceiverStream:
@@ -287,11 +287,11 @@ class ReceiverStream:
     is notified of each piece, hashes each large file as pieces arrive, and renames it.
     """
 
-    def __init__(self, control: Connection, lines: ChannelPool, root: bytes) -> None:
+    def __init__(self, control: Connection, channels: ChannelPool, root: bytes) -> None:
         self._control = control
-        self._lines = lines
+        self._channels = channels
         self._root = root
-        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[_Result] = queue.SimpleQueue()
         self._window = Window(self._window_bytes)
         self._large: dict[int, tuple[Item, str | None]] = {}
         self._ended: set[int] = set()
@@ -299,10 +299,10 @@ class ReceiverStream:
         self._workers: list[Worker] = []
         self._lost = 0
         self._own = Sender(self, control)
-        self._told = threading.Event()
+        self._started = threading.Event()
         self._begun = BegunFiles()
         self._seed: bytes | None = None
-        self._made_room: list[bytes] = []
+        self._cleared: list[bytes] = []
         self.walked = False  # the agent knows of everything that may be left at the target
         self.left = False
         self.over = False  # the agent that holds the lock has finished and accepts other requests
@@ -317,37 +317,37 @@ class ReceiverStream:
         for thread in threads:
             thread.start()
         try:
-            while (answer := self._answers.get()) is not None:
-                if isinstance(answer, BaseException):
-                    raise answer
-                yield answer
+            while (result := self._results.get()) is not None:
+                if isinstance(result, BaseException):
+                    raise result
+                yield result
         finally:
             self._window.stop()
-            self._lines.unwatch()
+            self._channels.unwatch()
             threads[0].join()
             for worker in self._workers:
-                worker.let_go()
+                worker.stop_sending()
 
     def _listen(self) -> None:
         """Read the answers of the first channel; runs in its own thread."""
         try:
             ticket = self._begin()
-            self._lines.watch(lambda line: self._take_line(line, ticket))
-            self._told.set()
+            self._channels.watch(lambda channel: self._add_channel(channel, ticket))
+            self._started.set()
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self.end(problem)
         else:
             self._own.listen()
         finally:
-            self._told.set()
+            self._started.set()
 
     def _begin(self) -> Any:
         """Read which large files an earlier operation left, and return the ticket for further channels."""
-        told = next(self._control.answers_to("land"))
+        reply = next(self._control.replies_to("land"))
         with self._control.understanding():
-            self._begun.take(told.header)
-            ticket = told.header["ticket"]
-            self._seed, self.walked = bytes.fromhex(ticket["seed"]), bool(told.header["walked"])
+            self._begun.read(reply.header)
+            ticket = reply.header["ticket"]
+            self._seed, self.walked = bytes.fromhex(ticket["seed"]), bool(reply.header["walked"])
             return ticket
 
     @property
@@ -362,14 +362,14 @@ class ReceiverStream:
         waiting = [
             payload for sender in (self._own, *self._workers) for payload in [*sender.under_way.values()]
         ]
-        waiting += [payload for worker in self._workers for payload in [*worker.taken.values()]]
+        waiting += [payload for worker in self._workers for payload in [*worker.reclaimed.values()]]
         packs = [payload.unit for payload in waiting if payload is not None and not payload.unit.segment]
         left = [partial_path(self._seed, item.entry.path) for unit in packs for item in unit.items]
-        return left + [aside_path(self._seed, path) for path in self._made_room]
+        return left + [aside_path(self._seed, path) for path in self._cleared]
 
     def begun(self, item: Item) -> int:
         """Return how many bytes of this file the target already has; waits for the agent's first answer."""
-        self._told.wait()
+        self._started.wait()
         return self._begun.bytes_of(item)
 
     def _send(self, payloads: Iterable[Payload]) -> None:
@@ -379,23 +379,23 @@ class ReceiverStream:
                 if not self._pass_on(number * 2, payload):
                     return
             self._window.wait_empty()
-            self._told.wait()  # otherwise channels could be added after all have ended
+            self._started.wait()  # otherwise channels could be added after all have ended
             if not self._window.stopped:
-                self._lines.unwatch()
+                self._channels.unwatch()
                 for worker in self._workers:
-                    worker.let_go()
+                    worker.stop_sending()
                 # No unit is in flight: all channels end within one round trip.
                 self._control.send(protocol.REQUEST, {"do": "landed"})
                 for worker in self._workers:
                     self.left = worker.finish() or self.left
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
-            self._answers.put(problem)
+            self._results.put(problem)
 
-    def _take_line(self, connection: Connection, ticket: Any) -> None:
+    def _add_channel(self, connection: Connection, ticket: Any) -> None:
         self._workers = [*self._workers, Worker(self, connection, self._root, ticket)]
 
     def _window_bytes(self) -> int:
-        return window_bytes(sum(worker.ready for worker in self._workers), self._lines)
+        return window_bytes(sum(worker.ready for worker in self._workers), self._channels)
 
     def _pass_on(self, number: int, payload: Payload) -> bool:
         """Send a payload over a channel; False when all must stop. Uses `number` and perhaps the next."""
@@ -403,23 +403,23 @@ class ReceiverStream:
         item = unit.items[0]
         if not unit.segment:
             clear = [one.entry.path for one in unit.items if one.clear]
-            self._made_room += clear
+            self._cleared += clear
             alone = bool(clear)
             if alone and not self._window.wait_empty():
                 return False
-            return self._give(number, payload) and not (alone and not self._window.wait_empty())
+            return self._send_payload(number, payload) and not (alone and not self._window.wait_empty())
         if item.number in self._ended:
             return True
         with self._guard:
             fresh = item.number not in self._large
             self._large[item.number] = (item, payload.digests[0])
         if payload.problems:
-            self.give_up(item.number)
+            self.abandon(item.number)
             self.large_failed(item.number, payload.problems[0])
             return True
         if fresh and not self._announce(number + 1, item, unit.offset):
             return False
-        return item.number in self._ended or self._give(number, payload)
+        return item.number in self._ended or self._send_payload(number, payload)
 
     def _announce(self, number: int, item: Item, offset: int) -> bool:
         """Announce a large file; a resumed one must be ready at the target before its pieces arrive."""
@@ -430,14 +430,14 @@ class ReceiverStream:
         self._control.send(protocol.FILE, header)
         return not offset or self._window.wait_closed(number)
 
-    def _give(self, number: int, payload: Payload) -> bool:
+    def _send_payload(self, number: int, payload: Payload) -> bool:
         size = len(payload.data)
         if not self._window.open(number, size, of=_file_of(payload), offset=payload.unit.offset):
             return False
-        self._hand_out(number, payload)
+        self._dispatch(number, payload)
         return True
 
-    def _hand_out(self, number: int, payload: Payload) -> None:
+    def _dispatch(self, number: int, payload: Payload) -> None:
         """Send a unit over the channel that would finish it first; skip one that was just lost."""
         sent = False
         while not sent:
@@ -446,11 +446,11 @@ class ReceiverStream:
 
     def joined(self) -> None:
         """Let more bytes be in flight, because a further worker is ready."""
-        self._window.look_again()
+        self._window.recheck()
 
-    def hand_lost(self, worker: Worker) -> None:
+    def worker_lost(self, worker: Worker) -> None:
         """End the lost worker's agent before others get its units: it must not write at the same time."""
-        self._lines.replace(worker.connection)
+        self._channels.replace(worker.connection)
         with self._guard:
             self._lost += 1
             number = -self._lost
@@ -458,21 +458,21 @@ class ReceiverStream:
             return
         if worker.under_way:
             threading.Thread(
-                target=self._take_over, args=(worker, number), name="take over", daemon=True
+                target=self._reassign, args=(worker, number), name="take over", daemon=True
             ).start()
         else:
             self._window.close(number)
 
-    def _take_over(self, worker: Worker, ending: int) -> None:
+    def _reassign(self, worker: Worker, ending: int) -> None:
         """Give the units to other channels; the answer to unit `ending` says that the old agent has ended."""
         try:
             self._own.under_way[ending] = None
-            told = {"do": "end_formers", "unit": ending, "formers": [worker.connection.process]}
-            self._control.send(protocol.REQUEST, told)
+            reply = {"do": "end_formers", "unit": ending, "formers": [worker.connection.process]}
+            self._control.send(protocol.REQUEST, reply)
             if self._window.wait_closed(ending):
-                for number, payload in worker.take_back():
-                    self._hand_out(number, payload)
-                    del worker.taken[number]
+                for number, payload in worker.reclaim_units():
+                    self._dispatch(number, payload)
+                    del worker.reclaimed[number]
         except HibaliError as problem:
             self.end(problem)
 
@@ -488,11 +488,11 @@ class ReceiverStream:
 
     def done(self, item: Item, digest: str | None) -> None:
         """Report an item that was committed under its final name."""
-        self._answers.put(Committed(item, digest, Proof.DIGEST))
+        self._results.put(Committed(item, digest, Proof.DIGEST))
 
     def failed(self, item: Item, problem: Problem) -> None:
         """Report an item that failed."""
-        self._answers.put(Committed(item, None, Proof.NONE, problem=problem))
+        self._results.put(Committed(item, None, Proof.NONE, problem=problem))
 
     def large_done(self, number: int) -> bool:
         """Finish a large file that was committed; return False if it is not in progress."""
@@ -514,14 +514,14 @@ class ReceiverStream:
         self.failed(found[0], problem)
         return True
 
-    def give_up(self, number: int) -> None:
+    def abandon(self, number: int) -> None:
         """Discard everything that was received of a large file."""
         self._control.send(protocol.PLACED, {"number": number, "given_up": True})
 
     def end(self, problem: BaseException | None) -> None:
         """Finish: the last answer arrived, or an error means that none will."""
         self.over = self.over or problem is None
-        self._answers.put(problem)
+        self._results.put(problem)
         self._window.stop()
 
 

@@ -30,42 +30,42 @@ class SharedBuffers:
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._guard = threading.Lock()
         self._free = [(0, size)]  # offset and length, in order, no two of them adjacent
-        self._taken: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._allocated: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._ended: deque[weakref.ref[Any]] = deque()
 
-    def take(self, length: int) -> memoryview | None:
+    def allocate(self, length: int) -> memoryview | None:
         """Allocate an uninitialised buffer of `length` bytes; None while all is in use."""
         rounded = -(-length // _ROUND_BYTES) * _ROUND_BYTES
         with self._guard:
-            self._take_back()
+            self._reclaim()
             offset = self._find(rounded)
             if offset is None:
                 return None
             # One type for each multiple: ctypes keeps every type of array for ever.
-            room = (ctypes.c_char * rounded).from_buffer(self._memory, offset)
-            # Called wherever the last view is given up, also in the middle of `take`, so it is only noted; and by no code
+            buffer = (ctypes.c_char * rounded).from_buffer(self._memory, offset)
+            # Called wherever the last view is given up, also in the middle of `allocate`, so it is only noted; and by no code
             # of Python's, in which an interruption would be lost.
-            reference = weakref.ref(room, self._ended.append)
-            self._taken[id(reference)] = (reference, offset, rounded)
-        return memoryview(room).cast("B")[:length]
+            reference = weakref.ref(buffer, self._ended.append)
+            self._allocated[id(reference)] = (reference, offset, rounded)
+        return memoryview(buffer).cast("B")[:length]
 
-    def place_of(self, data: bytes | bytearray | memoryview) -> int | None:
+    def offset_of(self, data: bytes | bytearray | memoryview) -> int | None:
         """Return the offset of these bytes in the shared memory; None where they are not in it."""
-        room = data.obj if isinstance(data, memoryview) else None
-        if not isinstance(room, ctypes.Array) or not data.contiguous:  # type: ignore[union-attr]  # then it is a memoryview
+        buffer = data.obj if isinstance(data, memoryview) else None
+        if not isinstance(buffer, ctypes.Array) or not data.contiguous:  # type: ignore[union-attr]  # then it is a memoryview
             return None
         offset = ctypes.addressof(ctypes.c_char.from_buffer(data)) - self._start
         return offset if 0 <= offset < self.size else None
 
     def hold(self, data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
         """Copy the bytes into the shared memory; return them unchanged while there is no space."""
-        if self.place_of(data) is not None:
+        if self.offset_of(data) is not None:
             return data
-        room = self.take(len(data))
-        if room is None:
+        buffer = self.allocate(len(data))
+        if buffer is None:
             return data
-        room[:] = data
-        return room
+        buffer[:] = data
+        return buffer
 
     def _find(self, rounded: int) -> int | None:
         """Return the lowest free range that is large enough: used pages are reused."""
@@ -78,9 +78,9 @@ class SharedBuffers:
                 return offset
         return None
 
-    def _take_back(self) -> None:
+    def _reclaim(self) -> None:
         while self._ended:
-            _, offset, length = self._taken.pop(id(self._ended.popleft()))
+            _, offset, length = self._allocated.pop(id(self._ended.popleft()))
             insort(self._free, (offset, length))
             self._free = _joined(self._free)
 
@@ -104,11 +104,11 @@ def arena() -> SharedBuffers | None:
         return None
 
 
-def take_room(length: int) -> bytearray | memoryview:
+def allocate_buffer(length: int) -> bytearray | memoryview:
     """Allocate a buffer for `length` incoming bytes."""
     found = arena() if length >= BULK_BYTES else None
-    room = found.take(length) if found is not None else None
-    return bytearray(length) if room is None else room
+    buffer = found.allocate(length) if found is not None else None
+    return bytearray(length) if buffer is None else buffer
 
 
-__all__ = ["BULK_BYTES", "SharedBuffers", "arena", "take_room"]
+__all__ = ["BULK_BYTES", "SharedBuffers", "allocate_buffer", "arena"]

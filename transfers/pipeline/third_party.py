@@ -12,16 +12,16 @@ from typing import Any
 from hibali.errors import HibaliError, UsageError
 from transfers.agent import protocol
 from transfers.entry import Proof
-from transfers.pipeline.batches import Window, item_header, problem_from, told_of, unit_header
+from transfers.pipeline.batches import Window, item_header, payload_from_header, problem_from, unit_header
 from transfers.pipeline.receiving import BegunFiles
 from transfers.remote.connection import Connection
 from transfers.stores.base import MOST_BYTES, Committed, Item, Payload, Problem, Unit
 
 _LEAST_BYTES = 512 * 1024  # a unit counts for at least this much: its headers take memory, too
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_ELSEWHERE = frozenset({"vanished", "not-a-folder", "lease-lost", "denied"})
+_WRONG_TARGET_CODES = frozenset({"vanished", "not-a-folder", "lease-lost", "denied"})
 
-_Answer = Committed | BaseException | None
+_Result = Committed | BaseException | None
 
 
 @dataclass(slots=True)
@@ -33,35 +33,35 @@ class _Large:
     digest: str | None = None
 
 
-class DirectLanding:
+class DirectReceiver:
     """One transfer; used once. A unit has three numbers: its own, and a large file's begin and digest."""
 
     def __init__(
         self,
-        line: Connection,
+        connection: Connection,
         root: bytes,
         token: str,
         *,
         read_as: bytes | None,
         passed: Callable[[Unit], None],
     ) -> None:
-        """`line` leads to the source's agent and through it to the target's, where `token` is our lock at `root`.
+        """`connection` leads to the source's agent and through it to the target's, where `token` is our lock at `root`.
 
         `read_as` is the source's name of a single file; `passed` is called for each unit that arrived.
         """
-        self._line = line
+        self._connection = connection
         self._root = root
         self._token = token
         self._read_as = read_as
         self._passed = passed
-        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[_Result] = queue.SimpleQueue()
         self._window = Window(lambda: MOST_BYTES)
         self._guard = threading.Lock()
         self._units: dict[int, Unit] = {}
         self._read: dict[int, Payload] = {}
         self._large: dict[int, _Large] = {}
         self._ended: set[int] = set()
-        self._told = threading.Event()
+        self._started = threading.Event()
         self._begun = BegunFiles()
         self.left = True
         self.fresh = False  # nothing of an earlier operation existed
@@ -74,44 +74,44 @@ class DirectLanding:
         for thread in (listening, sending):
             thread.start()
         try:
-            while (answer := self._answers.get()) is not None:
-                if isinstance(answer, BaseException):
-                    raise answer
-                yield answer
+            while (result := self._results.get()) is not None:
+                if isinstance(result, BaseException):
+                    raise result
+                yield result
         finally:
             self._window.stop()
             sending.join()
 
     def begun(self, item: Item) -> int:
         """Return how many bytes of this file the target already has; waits for the agent's first answer."""
-        self._told.wait()
+        self._started.wait()
         return self._begun.bytes_of(item)
 
     def _send(self, units: Iterable[Unit]) -> None:
         """Send all requests; runs in its own thread."""
         try:
-            self._told.wait()  # otherwise the source's agent could answer before the target's is ready
+            self._started.wait()  # otherwise the source's agent could answer before the target's is ready
             for number, unit in enumerate(units):
-                if not self._ask(number * 3, unit):
+                if not self._request(number * 3, unit):
                     return
             if self._window.wait_empty():
                 self._pass_on({"do": "landed"})
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
-            self._answers.put(problem)
+            self._results.put(problem)
 
     def _pass_on(self, request: dict[str, Any]) -> None:
-        self._line.send(protocol.REQUEST, {"do": "pass", "request": request})
+        self._connection.send(protocol.REQUEST, {"do": "pass", "request": request})
 
-    def _ask(self, number: int, unit: Unit) -> bool:
+    def _request(self, number: int, unit: Unit) -> bool:
         """Request that a unit is read and sent; False when all must stop."""
         if unit.segment:
-            return self._ask_piece(number, unit)
+            return self._request_piece(number, unit)
         alone = any(one.clear for one in unit.items)
         if alone and not self._window.wait_empty():
             return False
-        return self._ask_unit(number, unit, {}) and not (alone and not self._window.wait_empty())
+        return self._request_unit(number, unit, {}) and not (alone and not self._window.wait_empty())
 
-    def _ask_piece(self, number: int, unit: Unit) -> bool:
+    def _request_piece(self, number: int, unit: Unit) -> bool:
         item = unit.items[0]
         with self._guard:
             if item.number in self._ended:
@@ -120,7 +120,7 @@ class DirectLanding:
             large = self._large.setdefault(item.number, _Large(item, unit.offset > 0))
         if fresh and not self._begin_large(number, unit, apart=large.apart):
             return False
-        return item.number in self._ended or self._ask_unit(number, unit, {"piece": large.apart})
+        return item.number in self._ended or self._request_unit(number, unit, {"piece": large.apart})
 
     def _begin_large(self, number: int, unit: Unit, *, apart: bool) -> bool:
         """Announce a large file: a resumed one must be ready first, and its source is hashed meanwhile."""
@@ -128,14 +128,16 @@ class DirectLanding:
             return False
         item = unit.items[0]
         header = {"unit": number + 1, "item": item_header(item), "from": unit.offset}
-        self._line.send(protocol.FILE, header)
+        self._connection.send(protocol.FILE, header)
         if not apart:
             return True
         if not self._window.wait_closed(number + 1):
             return False
-        return item.number in self._ended or self._ask_unit(number + 2, unit, {"digest": True}, size=0)
+        return item.number in self._ended or self._request_unit(number + 2, unit, {"digest": True}, size=0)
 
-    def _ask_unit(self, number: int, unit: Unit, more: dict[str, Any], *, size: int | None = None) -> bool:
+    def _request_unit(
+        self, number: int, unit: Unit, more: dict[str, Any], *, size: int | None = None
+    ) -> bool:
         weight = max(unit_bytes(unit), _LEAST_BYTES) if size is None else size
         piece_of = unit.items[0].number if unit.segment and size is None else None
         if not self._window.open(number, weight, of=piece_of, offset=unit.offset):
@@ -146,36 +148,36 @@ class DirectLanding:
         if self._read_as is not None:
             for item in header["items"]:
                 item["read"] = protocol.text_of(self._read_as)
-        self._line.send(protocol.UNIT, header)
+        self._connection.send(protocol.UNIT, header)
         return True
 
     def _listen(self) -> None:
         """Read answers until the last END; runs in its own thread."""
         try:
             self._begin()
-            self._told.set()
-            while (frame := self._line.receive()).kind != protocol.END:
-                with self._line.understanding():
-                    self._take(frame)
+            self._started.set()
+            while (frame := self._connection.receive()).kind != protocol.END:
+                with self._connection.understanding():
+                    self._receive_frame(frame)
             self.left = frame.header.get("left") is not False
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
-            self._answers.put(problem)
+            self._results.put(problem)
         else:
             self.over = True
-            self._answers.put(None)
+            self._results.put(None)
         finally:
-            self._told.set()
+            self._started.set()
             self._window.stop()
 
     def _begin(self) -> None:
         """The agent there works under the lock that we hold; where it does not find that, it is another place."""
         try:
             root = protocol.text_of(self._root)
-            self._line.ask("pass", request={"do": "open", "path": root, "make": False})
+            self._connection.request("pass", request={"do": "open", "path": root, "make": False})
             self._pass_on({"do": "land", "token": self._token, "digests": True})
-            told = next(self._line.answers_to("land"))
+            reply = next(self._connection.replies_to("land"))
         except HibaliError as problem:
-            if problem.code not in _ELSEWHERE:
+            if problem.code not in _WRONG_TARGET_CODES:
                 raise
             raise UsageError(
                 "another-place",
@@ -183,54 +185,54 @@ class DirectLanding:
                 subject=problem.subject,
                 hint="Correct `reached_from` of the target's site, or leave out --direct.",
             ) from None
-        with self._line.understanding():
-            self._begun.take(told.header)
-            self.fresh = bool(told.header["walked"])
+        with self._connection.understanding():
+            self._begun.read(reply.header)
+            self.fresh = bool(reply.header["walked"])
 
-    def _take(self, frame: protocol.Frame) -> None:
+    def _receive_frame(self, frame: protocol.Frame) -> None:
         if frame.kind == protocol.DATA:
             number = int(frame.header["unit"])
             if number % 3 == 2:  # a digest's number
-                self._take_digest(number, frame.header)
+                self._receive_digest(number, frame.header)
             else:
-                self._take_read(number, frame.header)
+                self._receive_read(number, frame.header)
         elif frame.kind == protocol.COMMITTED:
-            self._take_landed(frame.header)
+            self._receive_committed(frame.header)
         else:
-            raise self._line.broken(f"sent {frame.kind!r} while landing")
+            raise self._connection.broken(f"sent {frame.kind!r} while landing")
 
-    def _take_digest(self, number: int, header: dict[str, Any]) -> None:
+    def _receive_digest(self, number: int, header: dict[str, Any]) -> None:
         """Take the source's digest of a whole file."""
         with self._guard:
             file = self._units.pop(number).items[0].number
             large = self._large.get(file)
         problem = header["problems"].get("0")
         if large is not None and problem is not None:
-            self._give_up(file, problem_from(problem))
+            self._abandon(file, problem_from(problem))
         elif large is not None:
             digest = header["digests"][0]
             if not _DIGEST.fullmatch(digest):
-                raise self._line.broken("sent a file without its digest")
+                raise self._connection.broken("sent a file without its digest")
             large.digest = digest
-            self._line.send(protocol.PLACED, {"number": file, "digest": digest})
+            self._connection.send(protocol.PLACED, {"number": file, "digest": digest})
         self._window.close(number)
 
-    def _take_read(self, number: int, header: dict[str, Any]) -> None:
+    def _receive_read(self, number: int, header: dict[str, Any]) -> None:
         """Take the answer that the source read a unit, and sends it unless it is a failed piece."""
         with self._guard:
             unit = self._units[number]
             large = self._large.get(unit.items[0].number) if unit.segment else None
-        told = told_of(unit, header, self._line, digested=large is None or not large.apart)
+        reply = payload_from_header(unit, header, self._connection, digested=large is None or not large.apart)
         if not unit.segment:
-            self._read[number] = told
+            self._read[number] = reply
             return
-        if told.problems:
-            self._give_up(unit.items[0].number, told.problems[0])
+        if reply.problems:
+            self._abandon(unit.items[0].number, reply.problems[0])
             self._close(number)
         elif large is not None and unit.last and not large.apart:
-            large.digest = told.digests[0]
+            large.digest = reply.digests[0]
 
-    def _take_landed(self, header: dict[str, Any]) -> None:
+    def _receive_committed(self, header: dict[str, Any]) -> None:
         failed = {int(one): problem_from(found) for one, found in header["failed"]}
         done = {int(one): found for one, found in zip(header["done"], header["digests"], strict=True)}
         if header["unit"] is None:
@@ -239,14 +241,14 @@ class DirectLanding:
         number = int(header["unit"])
         if number % 3 == 1:
             if done or not all(self._large_failed(one, problem) for one, problem in failed.items()):
-                raise self._line.broken("landed what was not planned")
+                raise self._connection.broken("landed what was not planned")
             self._window.close(number)
             return
         unit = self._units[number]
         if not unit.segment:
             self._pack_committed(self._read.pop(number), done, failed)
         elif done or not all(self._large_failed(one, problem) for one, problem in failed.items()):
-            raise self._line.broken("landed what was not planned")
+            raise self._connection.broken("landed what was not planned")
         self._passed(unit)
         self._close(number)
 
@@ -255,22 +257,22 @@ class DirectLanding:
             del self._units[number]
         self._window.close(number)
 
-    def _pack_committed(self, told: Payload, done: dict[int, Any], failed: dict[int, Problem]) -> None:
-        items = {item.number: position for position, item in enumerate(told.unit.items)}
+    def _pack_committed(self, reply: Payload, done: dict[int, Any], failed: dict[int, Problem]) -> None:
+        items = {item.number: position for position, item in enumerate(reply.unit.items)}
         if items.keys() != done.keys() | failed.keys():
-            raise self._line.broken("landed what was not planned")
+            raise self._connection.broken("landed what was not planned")
         for number, position in items.items():
-            item = told.unit.items[position]
+            item = reply.unit.items[position]
             if number in failed:
-                self._answers.put(Committed(item, None, Proof.NONE, problem=failed[number]))
+                self._results.put(Committed(item, None, Proof.NONE, problem=failed[number]))
             else:
-                self._done(item, told.digests[position], done[number])
+                self._done(item, reply.digests[position], done[number])
 
     def _done(self, item: Item, read: str | None, committed: object) -> None:
         """Compare the digests of both endpoints."""
         if read != committed:
-            raise self._line.broken("landed another content than was read")
-        self._answers.put(Committed(item, read, Proof.DIGEST))
+            raise self._connection.broken("landed another content than was read")
+        self._results.put(Committed(item, read, Proof.DIGEST))
 
     def _large_committed(self, done: dict[int, Any], failed: dict[int, Problem]) -> None:
         known = [self._large_failed(number, problem) for number, problem in failed.items()]
@@ -281,14 +283,14 @@ class DirectLanding:
                 self._ended.add(number)
             if large is not None:
                 if large.digest is None:
-                    raise self._line.broken("landed a file that was not read to its end")
+                    raise self._connection.broken("landed a file that was not read to its end")
                 self._done(large.item, large.digest, digest)
         if not all(known):
-            raise self._line.broken("landed what was not planned")
+            raise self._connection.broken("landed what was not planned")
 
-    def _give_up(self, number: int, problem: Problem) -> None:
+    def _abandon(self, number: int, problem: Problem) -> None:
         """Discard everything received of a large file."""
-        self._line.send(protocol.PLACED, {"number": number, "given_up": True})
+        self._connection.send(protocol.PLACED, {"number": number, "given_up": True})
         self._large_failed(number, problem)
 
     def _large_failed(self, number: int, problem: Problem) -> bool:
@@ -298,7 +300,7 @@ class DirectLanding:
             if large is None:
                 return number in self._ended
             self._ended.add(number)
-        self._answers.put(Committed(large.item, None, Proof.NONE, problem=problem))
+        self._results.put(Committed(large.item, None, Proof.NONE, problem=problem))
         return True
 
 

@@ -21,7 +21,7 @@ from hibali.system_errors import EXPLANATIONS, hint_of, message_of
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.protocol import FAILED, SILENCE_SECONDS
-from transfers.pipeline.shared_memory import arena, take_room
+from transfers.pipeline.shared_memory import allocate_buffer, arena
 from transfers.stores.server_lease import locked
 
 # Reads eight digits and then that many bytes, directly from descriptor 0 so that nothing more is consumed.
@@ -107,20 +107,20 @@ class Connection:
     def __init__(
         self,
         argv: list[str],
-        where: str,
+        subject: str,
         login: Login | None = None,
         *,
         here: bool = False,
-        look_at: bytes | None = None,
+        inspect_path: bytes | None = None,
         roots: Sequence[str] = (),
     ) -> None:
-        """Start the agent; `where` names the site in errors.
+        """Start the agent; `subject` names the site in errors.
 
         Raises `TryLaterError`, `AccessError`, `NotFoundError`. Below the site's `roots` it follows no symlink
         of another account. It runs `here`, on this machine, sharing memory, or at a site. The state of
-        `look_at` is requested at once, as the first of `answers`.
+        `inspect_path` is requested at once, as the first of `replies`.
         """
-        self.where = where
+        self.subject = subject
         self.memory = memory = arena() if here else None
         self._here = here
         self._login = login
@@ -133,7 +133,7 @@ class Connection:
         self.round_trip = 60.0  # seconds; the shortest round trip so far
         self._posted: list[str] = []
         try:
-            self.greeting = self._start(look_at, roots)
+            self.greeting = self._start(inspect_path, roots)
             self._greeted = True
             if memory is not None:
                 self.post("share", descriptor=memory.descriptor, size=memory.size)
@@ -143,18 +143,18 @@ class Connection:
             raise
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
-    def _start(self, look_at: bytes | None, roots: Sequence[str]) -> dict[str, Any]:
+    def _start(self, inspect_path: bytes | None, roots: Sequence[str]) -> dict[str, Any]:
         nonce = secrets.token_hex(16)
         try:
             self._write_all(opening(nonce, roots, here=self._here))
         except OSError:
-            raise self._gone() from None
-        if look_at is not None:
-            self.post("look", path=protocol.text_of(look_at))
+            raise self._end_error() from None
+        if inspect_path is not None:
+            self.post("look", path=protocol.text_of(inspect_path))
         self._skip_chatter(nonce.encode("ascii"))
         greeting = self._receive().header
         if greeting.get("protocol") != protocol.PROTOCOL:
-            raise IncompleteError("protocol", "the agent uses another protocol version", subject=self.where)
+            raise IncompleteError("protocol", "the agent uses another protocol version", subject=self.subject)
         return greeting
 
     @property
@@ -174,14 +174,14 @@ class Connection:
         while not seen.endswith(nonce):
             ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise TryLaterError("no-answer", "the agent did not start in time", subject=self.where)
+                raise TryLaterError("no-answer", "the agent did not start in time", subject=self.subject)
             chunk = self._process.stdout.read(1)
             if not chunk:
-                raise self._gone()
+                raise self._end_error()
             seen += chunk
             if len(seen) > _CHATTER:
                 raise IncompleteError(
-                    "chatter", "the start-up files at the site print too much", subject=self.where
+                    "chatter", "the start-up files at the site print too much", subject=self.subject
                 )
 
     def send(self, kind: bytes, header: dict[str, Any], body: protocol.Body = b"") -> None:
@@ -191,7 +191,7 @@ class Connection:
                 protocol.write_frame(self._process.stdin, kind, header, body)
                 self.data_bytes += len(body) if kind == protocol.DATA else 0
         except (OSError, ValueError):
-            raise self._gone() from None
+            raise self._end_error() from None
 
     def receive(self) -> protocol.Frame:
         """Return the next frame; an ERROR frame is raised as its error."""
@@ -202,72 +202,72 @@ class Connection:
 
     def _receive(self) -> protocol.Frame:
         try:
-            frame = protocol.read_frame(self._process.stdout, take_room)
+            frame = protocol.read_frame(self._process.stdout, allocate_buffer)
         except protocol.FrameError as problem:
             if "ended" in str(problem):
-                raise self._gone() from None
+                raise self._end_error() from None
             raise IncompleteError(
                 "protocol",
                 f"the agent broke the protocol: {problem}",
-                subject=self.where,
+                subject=self.subject,
                 hint="Its answer was ignored.",
             ) from None
         except (OSError, ValueError):
-            raise self._gone() from None
+            raise self._end_error() from None
         if frame is None:
-            raise self._gone()
+            raise self._end_error()
         self.data_bytes += len(frame.body) if frame.kind == protocol.DATA else 0
         return frame
 
-    def post(self, word: str, **details: Any) -> None:
+    def post(self, command: str, **details: Any) -> None:
         """Send a request with one answer; answers come in the order of requests."""
-        self.send(protocol.REQUEST, {"do": word, **details})
-        self._posted.append(word)
+        self.send(protocol.REQUEST, {"do": command, **details})
+        self._posted.append(command)
 
-    def answers(self, asked_at: float | None = None) -> list[protocol.Frame]:
-        """Read the answers to posted requests, the first sent at `asked_at`; raises the first error."""
+    def replies(self, sent_at: float | None = None) -> list[protocol.Frame]:
+        """Read the answers to posted requests, the first sent at `sent_at`; raises the first error."""
         posted, self._posted = self._posted, []
         found = []
         refused: HibaliError | None = None
-        for word in posted:
+        for command in posted:
             frame = self._receive()
             found.append(frame)
-            if asked_at is not None and len(found) == 1:
-                self.round_trip = min(self.round_trip, time.monotonic() - asked_at)
+            if sent_at is not None and len(found) == 1:
+                self.round_trip = min(self.round_trip, time.monotonic() - sent_at)
             if frame.kind == protocol.ERROR:  # the other answers still come
                 refused = refused or self._translate(frame.header)
             elif frame.kind != protocol.END:
-                raise self.broken(f"answered {word} with {frame.kind!r}")
+                raise self.broken(f"answered {command} with {frame.kind!r}")
         if refused is not None:
             raise refused
         return found
 
-    def ask(self, word: str, **details: Any) -> protocol.Frame:
+    def request(self, command: str, **details: Any) -> protocol.Frame:
         """Send one request and return its answer."""
-        return self.ask_all([(word, details)])[0]
+        return self.request_all([(command, details)])[0]
 
-    def ask_all(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[protocol.Frame]:
+    def request_all(self, requests: Sequence[tuple[str, dict[str, Any]]]) -> list[protocol.Frame]:
         """Send several requests at once, with one answer each; raises the first error."""
         began = time.monotonic()
         before = len(self._posted)
-        for word, details in questions:
-            self.post(word, **details)
-        return self.answers(None if before else began)[before:]
+        for command, details in requests:
+            self.post(command, **details)
+        return self.replies(None if before else began)[before:]
 
-    def answers_to(self, word: str) -> Iterator[protocol.Frame]:
+    def replies_to(self, command: str) -> Iterator[protocol.Frame]:
         """Yield the answers to a request that was sent before; the last one is END."""
-        self.answers()
+        self.replies()
         while True:
             frame = self.receive()
             if frame.kind not in {protocol.REPLY, protocol.END}:
-                raise self.broken(f"answered {word} with {frame.kind!r}")
+                raise self.broken(f"answered {command} with {frame.kind!r}")
             yield frame
             if frame.kind == protocol.END:
                 return
 
     def broken(self, what: str) -> IncompleteError:
         """Return the error for a violation of the protocol."""
-        return IncompleteError("protocol", f"the agent broke the protocol: it {what}", subject=self.where)
+        return IncompleteError("protocol", f"the agent broke the protocol: it {what}", subject=self.subject)
 
     @contextlib.contextmanager
     def understanding(self) -> Iterator[None]:
@@ -279,12 +279,12 @@ class Connection:
 
     def expand(self, path: bytes) -> bytes:
         """Expand `~`, `~/x`, `$NAME` or `$NAME/x` there to an absolute path."""
-        return self.path_in(self.ask("expand", path=protocol.text_of(path)))
+        return self.path_in(self.request("expand", path=protocol.text_of(path)))
 
-    def path_in(self, answer: protocol.Frame) -> bytes:
+    def path_in(self, reply: protocol.Frame) -> bytes:
         """Return the path in an answer; raise if it is not absolute."""
         with self.understanding():
-            found = protocol.bytes_of(answer.header["path"])
+            found = protocol.bytes_of(reply.header["path"])
             if not found.startswith(b"/") or b"\0" in found:
                 raise ValueError
             return found
@@ -294,7 +294,7 @@ class Connection:
         subject = self._subject(header)
         if code == "locked":
             holder = header.get("holder")
-            return locked(holder if isinstance(holder, dict) else {}, self.where)
+            return locked(holder if isinstance(holder, dict) else {}, self.subject)
         message = printable(message_of(code, str(header.get("message", ""))))
         if code == FAILED:
             return agent_failed(message, subject)
@@ -307,40 +307,40 @@ class Connection:
         with contextlib.suppress(UnicodeEncodeError, AttributeError):
             path = protocol.bytes_of(header.get("about", ""))
             if path:
-                return f"{self.where}:{printable(path)}"
-        return self.where
+                return f"{self.subject}:{printable(path)}"
+        return self.subject
 
-    def _gone(self) -> HibaliError:
+    def _end_error(self) -> HibaliError:
         """Return the error that explains the agent's end, from the messages of ssh or python."""
         self.lost = self.lost or not self._closed.is_set()
         code = self._process.end(patience=2.0)
         errors = self._process.errors
         if self._login is not None and code == 255:
             return self._login.explain(errors)
-        said = errors.decode("utf-8", "replace").strip()
-        text = printable(said)[-300:]
+        output = errors.decode("utf-8", "replace").strip()
+        text = printable(output)[-300:]
         if code == 127 or ("not found" in text and "python" in text):
             return NotFoundError(
                 "no-python",
                 "python3 cannot be started at the site",
-                subject=self.where,
+                subject=self.subject,
                 hint="Set `python` of the site to a Python 3.6 or later.",
             )
         if 0 < code < _SIGNALLED:
-            return self._failed(said, code)
+            return self._failed(output, code)
         return TryLaterError(
-            "connection-lost", f"the agent ended: {text or f'status {code}'}", subject=self.where
+            "connection-lost", f"the agent ended: {text or f'status {code}'}", subject=self.subject
         )
 
-    def _failed(self, said: str, status: int) -> HibaliError:
+    def _failed(self, output: str, status: int) -> HibaliError:
         """Return the error for an agent that exited with a status: a new login would not help."""
-        reason = printable(said.splitlines()[-1])[-300:] if said else f"status {status}"
+        reason = printable(output.splitlines()[-1])[-300:] if output else f"status {status}"
         if self._greeted:
-            return agent_failed(reason, self.where)
+            return agent_failed(reason, self.subject)
         return TryLaterError(
             "agent-not-started",
             f"hibali's agent cannot start: {reason}",
-            subject=self.where,
+            subject=self.subject,
             hint="Log in there and run `python3 -V`. Set `python` of the site to a Python 3.6 or later that works.",
             transient=False,
         )
@@ -369,12 +369,12 @@ _HINTS = {
 }
 
 
-def agent_failed(reason: str, where: str) -> HibaliError:
+def agent_failed(reason: str, subject: str) -> HibaliError:
     """Return the error for an exception in the agent, a bug of hibali that is never retried."""
     return HibaliError(
         "agent-failed",  # the agent's code for a bug
         f"hibali's agent stopped because of a bug: {reason}",
-        subject=where,
+        subject=subject,
         hint="Please report this line, with the version: hibali --version",
     )
 

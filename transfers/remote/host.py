@@ -13,7 +13,7 @@ from transfers.stores.base import Space
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class CommandResult:
     """The result of a remote command; `exit_code` is negative for a signal, 127 for a missing program."""
 
     exit_code: int
@@ -22,7 +22,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class OnceResult:
     """The state of a command that may run only once; `fresh` if this call ran it.
 
     `finished` is None if it was started and no answer was written: check its effect, do not repeat it.
@@ -30,7 +30,7 @@ class Once:
     """
 
     fresh: bool
-    finished: Finished | None
+    finished: CommandResult | None
     age_seconds: float
 
 
@@ -97,10 +97,12 @@ class RemoteHost(Protocol):
         stdin: bytes = b"",
         folder: bytes | None = None,
         timeout: float = 60.0,
-    ) -> Finished:
+    ) -> CommandResult:
         """Run one program there, with its arguments unchanged and without a shell; output is cut at 8 MiB."""
 
-    def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
+    def run_once(
+        self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
+    ) -> OnceResult:
         """Run one program at most once ever: the exclusive mkdir of `marker` decides.
 
         The answer is written beside it, durably, even when the connection is lost meanwhile.
@@ -122,18 +124,18 @@ class KnowsPrograms(Protocol):
 
 
 @runtime_checkable
-class HasRoom(Protocol):
+class ReportsFreeSpace(Protocol):
     """A host that reports free space."""
 
-    def room(self, path: bytes) -> Space:
+    def free_space(self, path: bytes) -> Space:
         """Return the free space at an existing folder, with the quotas of this account."""
 
 
-def read_answer(content: bytes) -> Finished | None:
+def parse_result(content: bytes) -> CommandResult | None:
     """Read the answer that `run_once` wrote to `answer.json` in its marker; None for an invalid one."""
     try:
         record = json.loads(content)
-        return Finished(
+        return CommandResult(
             int(record["exit"]), protocol.bytes_of(record["stdout"]), protocol.bytes_of(record["stderr"])
         )
     except (ValueError, KeyError, TypeError):

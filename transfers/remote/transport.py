@@ -19,7 +19,7 @@ from hibali.locations import guarded_roots
 from transfers.agent import protocol
 from transfers.entry import Entry
 from transfers.remote.connection import Connection, remote_command
-from transfers.remote.host import Finished, Once, RemoteHost, SmallFile
+from transfers.remote.host import CommandResult, OnceResult, RemoteHost, SmallFile
 from transfers.stores.agent_store import one_entry
 from transfers.stores.base import Space, space_in, within_quotas
 from transfers.stores.sftp import kind
@@ -45,7 +45,7 @@ def open_either(
     on_event: Listener = ignore,
 ) -> Opened:
     """Open the agent or SFTP, by the site's `transport`; `auto` remembers that only SFTP works."""
-    way = _settled(site, bulk=bulk)
+    way = _known_transport(site, bulk=bulk)
     if way == "agent":
         return with_agent()
     if way == "sftp":
@@ -55,11 +55,11 @@ def open_either(
     except HibaliError as problem:
         if problem.code not in _NOT_STARTED:
             raise
-        found = _instead(site, problem, bulk=bulk, on_event=on_event)
+        found = _open_sftp_instead(site, problem, bulk=bulk, on_event=on_event)
     return with_sftp(*found)
 
 
-def _settled(site: Site, *, bulk: bool) -> str:
+def _known_transport(site: Site, *, bulk: bool) -> str:
     """Return `agent`, `sftp`, or `auto` if it is not known yet."""
     if site.ssh is None:
         return "agent"
@@ -69,7 +69,9 @@ def _settled(site: Site, *, bulk: bool) -> str:
     return "sftp" if isinstance(known, dict) and known.get("transport") == "sftp" else "auto"
 
 
-def _instead(site: Site, problem: HibaliError, *, bulk: bool, on_event: Listener) -> tuple[Client, int]:
+def _open_sftp_instead(
+    site: Site, problem: HibaliError, *, bulk: bool, on_event: Listener
+) -> tuple[Client, int]:
     """Open SFTP because the agent could not start; raise the agent's error if SFTP fails, too."""
     try:
         found = kind.connect(site, bulk=bulk, on_event=on_event)
@@ -130,9 +132,9 @@ def _read(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) and isinstance(record.get("transports", {}), dict) else {}
 
 
-_ONCE_SECONDS = 120.0  # callers without an answer wait longer than that (runs.submit)
-_AT_ONCE_BYTES = 1024 * 1024  # of content in one request; as JSON it can take six times as much
-_AT_ONCE = 400  # files in one request, or requests before an answer is read
+_RUN_ONCE_SECONDS = 120.0  # callers without an answer wait longer than that (runs.submit)
+_BATCH_BYTES = 1024 * 1024  # of content in one request; as JSON it can take six times as much
+_BATCH_COUNT = 400  # files in one request, or requests before an answer is read
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -154,90 +156,90 @@ class AgentHost:
 
     def which(self, names: Sequence[str]) -> dict[str, str | None]:
         """See KnowsPrograms."""
-        answer = self._connection.ask("which", names=list(names))
+        reply = self._connection.request("which", names=list(names))
         with self._connection.understanding():
-            found = answer.header["found"]
+            found = reply.header["found"]
             return {name: found.get(name) for name in names}
 
-    def room(self, path: bytes) -> Space:
+    def free_space(self, path: bytes) -> Space:
         """See HasRoom."""
-        answer = self._connection.ask("look", path=protocol.text_of(path))
+        reply = self._connection.request("look", path=protocol.text_of(path))
         with self._connection.understanding():
-            room = answer.header["room"]
-            space = space_in(room)
-            if not room["quotas"]:
+            space_fields = reply.header["room"]
+            space = space_in(space_fields)
+            if not space_fields["quotas"]:
                 return space
-        answer = self._connection.ask("quotas", path=protocol.text_of(path))
+        reply = self._connection.request("quotas", path=protocol.text_of(path))
         with self._connection.understanding():
-            return within_quotas(space, answer.header["rooms"])
+            return within_quotas(space, reply.header["rooms"])
 
     def stat(self, path: bytes) -> Entry | None:
         """See RemoteHost."""
-        answer = self._connection.ask("stat", path=protocol.text_of(path))
-        return one_entry(answer, self._connection)
+        reply = self._connection.request("stat", path=protocol.text_of(path))
+        return one_entry(reply, self._connection)
 
     def is_private(self, path: bytes) -> bool:
         """See RemoteHost."""
-        answer = self._connection.ask("is_private", path=protocol.text_of(path))
+        reply = self._connection.request("is_private", path=protocol.text_of(path))
         with self._connection.understanding():
-            return bool(answer.header["private"])
+            return bool(reply.header["private"])
 
     def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
         """See RemoteHost."""
-        answer = self._connection.ask("make_folder", path=protocol.text_of(path), exclusive=exclusive)
+        reply = self._connection.request("make_folder", path=protocol.text_of(path), exclusive=exclusive)
         with self._connection.understanding():
-            return bool(answer.header["made"])
+            return bool(reply.header["made"])
 
     def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
         """See RemoteHost."""
-        self._connection.ask(
+        self._connection.request(
             "put", path=protocol.text_of(path), content=protocol.text_of(content), executable=executable
         )
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
         """See RemoteHost."""
-        answer = self._connection.ask("get", path=protocol.text_of(path), maximum=maximum, offset=offset)
+        reply = self._connection.request("get", path=protocol.text_of(path), maximum=maximum, offset=offset)
         with self._connection.understanding():
-            return bytes(answer.body) if answer.header["found"] else None
+            return bytes(reply.body) if reply.header["found"] else None
 
     def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
         """See RemoteHost."""
-        for start in range(0, len(folders), _AT_ONCE):
-            made = [protocol.text_of(path) for path in folders[start : start + _AT_ONCE]]
-            self._connection.ask("put_all", folders=made, files=[])
+        for start in range(0, len(folders), _BATCH_COUNT):
+            made = [protocol.text_of(path) for path in folders[start : start + _BATCH_COUNT]]
+            self._connection.request("put_all", folders=made, files=[])
         for some in _batches(files):
-            told = [[protocol.text_of(f.path), protocol.text_of(f.content), f.executable] for f in some]
-            self._connection.ask("put_all", folders=[], files=told)
+            encoded = [[protocol.text_of(f.path), protocol.text_of(f.content), f.executable] for f in some]
+            self._connection.request("put_all", folders=[], files=encoded)
 
     def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
         """See RemoteHost."""
         found: list[bytes | None] = []
-        for start in range(0, len(paths), _AT_ONCE):
-            some = [protocol.text_of(path) for path in paths[start : start + _AT_ONCE]]
-            answer = self._connection.ask("get_all", paths=some, maximum=maximum)
+        for start in range(0, len(paths), _BATCH_COUNT):
+            some = [protocol.text_of(path) for path in paths[start : start + _BATCH_COUNT]]
+            reply = self._connection.request("get_all", paths=some, maximum=maximum)
             with self._connection.understanding():
-                found += _cut(answer.header["sizes"], bytes(answer.body), len(some))
+                found += _cut(reply.header["sizes"], bytes(reply.body), len(some))
         return found
 
     def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         """See RemoteHost."""
-        for start in range(0, len(pairs), _AT_ONCE):
-            self._connection.ask_all(
+        for start in range(0, len(pairs), _BATCH_COUNT):
+            self._connection.request_all(
                 [
                     ("copy", {"source": protocol.text_of(source), "target": protocol.text_of(target)})
-                    for source, target in pairs[start : start + _AT_ONCE]
+                    for source, target in pairs[start : start + _BATCH_COUNT]
                 ]
             )
 
     def names(self, path: bytes) -> list[bytes]:
         """See RemoteHost."""
-        answer = self._connection.ask("names", path=protocol.text_of(path))
+        reply = self._connection.request("names", path=protocol.text_of(path))
         with self._connection.understanding():
-            return [protocol.bytes_of(text) for text in answer.header["names"]]
+            return [protocol.bytes_of(text) for text in reply.header["names"]]
 
     def copy(self, source: bytes, target: bytes) -> None:
         """See RemoteHost."""
-        self._connection.ask("copy", source=protocol.text_of(source), target=protocol.text_of(target))
+        self._connection.request("copy", source=protocol.text_of(source), target=protocol.text_of(target))
 
     def move(self, source: bytes, target: bytes) -> None:
         """See RemoteHost."""
@@ -245,7 +247,7 @@ class AgentHost:
 
     def remove_tree(self, path: bytes) -> None:
         """See RemoteHost."""
-        self._connection.ask("remove_tree", path=protocol.text_of(path))
+        self._connection.request("remove_tree", path=protocol.text_of(path))
 
     def run(
         self,
@@ -254,25 +256,29 @@ class AgentHost:
         stdin: bytes = b"",
         folder: bytes | None = None,
         timeout: float = 60.0,
-    ) -> Finished:
+    ) -> CommandResult:
         """See RemoteHost."""
-        answer = self._connection.ask("run", **_words(argv, stdin, folder, timeout))
+        reply = self._connection.request("run", **_run_header(argv, stdin, folder, timeout))
         with self._connection.understanding():
-            return _finished(answer.header)
+            return _command_result(reply.header)
 
-    def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
+    def run_once(
+        self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
+    ) -> OnceResult:
         """See RemoteHost."""
-        words = _words(argv, b"", folder, _ONCE_SECONDS)
-        answer = self._connection.ask("run_once", marker=protocol.text_of(marker), **words).header
+        words = _run_header(argv, b"", folder, _RUN_ONCE_SECONDS)
+        reply = self._connection.request("run_once", marker=protocol.text_of(marker), **words).header
         with self._connection.understanding():
-            known = answer.get("answer")
-            return Once(bool(answer["fresh"]), _finished(known) if known else None, float(answer["age"]))
+            known = reply.get("answer")
+            return OnceResult(
+                bool(reply["fresh"]), _command_result(known) if known else None, float(reply["age"])
+            )
 
     def digest(self, path: bytes) -> str:
         """See RemoteHost."""
-        found = self._connection.ask("digest_path", path=protocol.text_of(path)).header.get("digest")
+        found = self._connection.request("digest_path", path=protocol.text_of(path)).header.get("digest")
         if not isinstance(found, str) or not _DIGEST.fullmatch(found):
-            raise NotFoundError("no-digest", "the site returned no digest", subject=self._connection.where)
+            raise NotFoundError("no-digest", "the site returned no digest", subject=self._connection.subject)
         return found
 
     @property
@@ -289,7 +295,7 @@ def _batches(files: Sequence[SmallFile]) -> Iterator[list[SmallFile]]:
     some: list[SmallFile] = []
     size = 0
     for each in files:
-        if some and (len(some) == _AT_ONCE or size + len(each.content) > _AT_ONCE_BYTES):
+        if some and (len(some) == _BATCH_COUNT or size + len(each.content) > _BATCH_BYTES):
             yield some
             some, size = [], 0
         some.append(each)
@@ -310,7 +316,9 @@ def _cut(sizes: list[int], body: bytes, count: int) -> list[bytes | None]:
     return found
 
 
-def _words(argv: Sequence[bytes | str], stdin: bytes, folder: bytes | None, timeout: float) -> dict[str, Any]:
+def _run_header(
+    argv: Sequence[bytes | str], stdin: bytes, folder: bytes | None, timeout: float
+) -> dict[str, Any]:
     words = [word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape") for word in argv]
     return {
         "words": [protocol.text_of(word) for word in words],
@@ -320,16 +328,16 @@ def _words(argv: Sequence[bytes | str], stdin: bytes, folder: bytes | None, time
     }
 
 
-def _finished(answer: dict[str, Any]) -> Finished:
-    return Finished(
-        int(answer["exit"]), protocol.bytes_of(answer["stdout"]), protocol.bytes_of(answer["stderr"])
+def _command_result(reply: dict[str, Any]) -> CommandResult:
+    return CommandResult(
+        int(reply["exit"]), protocol.bytes_of(reply["stdout"]), protocol.bytes_of(reply["stderr"])
     )
 
 
 _PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
 
 
-def gate_script(python: str, *, agent: bool = True) -> str:
+def forced_command_script(python: str, *, agent: bool = True) -> str:
     """Return the script of the forced command; without `agent`, only SFTP transfers files."""
     if not _PYTHON.fullmatch(python):
         raise UsageError("unsafe-python", "`python` can only have letters, digits and _./+-", subject=python)

@@ -73,7 +73,7 @@ class AgentListing(PagedListing):
     def pass_over(self) -> None:
         """Skip the next page; the order of its first entry is still checked."""
         page = self._pages.popleft()
-        first = next(entries_of(page.packed, self._connection.where))
+        first = next(entries_of(page.packed, self._connection.subject))
         self._check(first)
         self._before = first.order  # an equal digest implies the order of the other entries
         self._count += page.names
@@ -91,7 +91,7 @@ class AgentListing(PagedListing):
         return found
 
     def _unpacked(self, page: Page) -> Iterator[Entry]:
-        where, count = self._connection.where, 0
+        where, count = self._connection.subject, 0
         for entry in entries_of(page.packed, where):
             count += 1
             if count > page.names:
@@ -107,10 +107,10 @@ class AgentListing(PagedListing):
     def _check(self, entry: Entry) -> None:
         reason = unsafe_component(entry.path)
         if reason or not self._before < entry.order:
-            raise violation(self._connection.where, reason or "the order is wrong", entry.path)
+            raise violation(self._connection.subject, reason or "the order is wrong", entry.path)
 
     def _close(self) -> None:
-        where, closing = self._connection.where, self._closing
+        where, closing = self._connection.subject, self._closing
         if closing.get("count") != self._count:
             raise violation(where, f"{self._count} names came, {closing.get('count')} were announced", b"")
         with self._connection.understanding():

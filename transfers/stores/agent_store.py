@@ -18,15 +18,15 @@ from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity, check_identity
-from transfers.agent.lease import LEASE_SECONDS, THERE
+from transfers.agent.lease import LEASE_SECONDS, RUNNING
 from transfers.entry import Entry, Proof
 from transfers.follow.appending import AgentAppender
-from transfers.movers.gridftp.receiving import Carriage, GridftpLanding
+from transfers.movers.gridftp.receiving import GridftpReceiver, GridftpTransfer
 from transfers.pipeline.batches import KIND_LETTERS, attributes_text, item_header, problem_from
-from transfers.pipeline.channel_pool import ChannelPool, no_lines
+from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.pipeline.reading import ReadingStream
 from transfers.pipeline.receiving import ReceiverStream
-from transfers.pipeline.third_party import DirectLanding
+from transfers.pipeline.third_party import DirectReceiver
 from transfers.remote.connection import Connection
 from transfers.stores.agent_listing import AgentListing, entries_of
 from transfers.stores.base import (
@@ -86,14 +86,14 @@ class Holding:
         writes are allowed, because the target is listed again.
         """
         assert self._operation is not None
-        answer = connection.ask("end_formers", formers=self._stale_agents)
+        answer = connection.request("end_formers", formers=self._stale_agents)
         with connection.understanding():
-            if THERE in answer.header["found"]:
+            if RUNNING in answer.header["found"]:
                 message = "the agent of a lost line cannot be ended"
-                raise TryLaterError("former-agent", message, subject=connection.where)
+                raise TryLaterError("former-agent", message, subject=connection.subject)
         # Agents on another host or of an earlier boot stop at their next lock check.
         self._stale_agents = []
-        connection.ask_all(
+        connection.request_all(
             [("open", opening), self.lock_request(self._operation, back=not anew, walked=self.walked)]
         )
 
@@ -146,7 +146,7 @@ class PosixStore(Store):
         patience: float = 0.0,
         confined: bool = False,
     ) -> None:
-        """`connection` was opened with `look_at`; its first reply describes the root or is raised as error.
+        """`connection` was opened with `inspect_path`; its first reply describes the root or is raised as error.
 
         `reopen` opens new channels to the same root after a lost connection, in one try; `patience` is
         `Store.reconnect_seconds`. `confined` refuses a root that symlinks place outside the site's configured
@@ -154,15 +154,15 @@ class PosixStore(Store):
         """
         self._facts = facts
         self._confined = confined
-        self._lines = lines or no_lines()
+        self._lines = lines or no_channels()
         self._reopen = reopen
         self._patience = patience
         self._holding = Holding(lease)
         self._away = self._was_lost = self._committed = self._left = False
         self._returns = self._lines_lost = self._former_bytes = 0
         self._landing: ReceiverStream | None = None
-        self._direct: DirectLanding | None = None
-        self._by_gridftp: GridftpLanding | None = None
+        self._direct: DirectReceiver | None = None
+        self._by_gridftp: GridftpReceiver | None = None
         self._beside_bytes = self._beside_logins = 0
         self._token = ""
         self._appender: AgentAppender | None = None
@@ -173,7 +173,7 @@ class PosixStore(Store):
         self._attributes = False
         self._orphans: list[bytes] = []
         self._listing_ahead = False
-        looked = connection.answers()[0]
+        looked = connection.replies()[0]
         self.where = connection.path_in(looked)
         self._seen: tuple[float, Entry | None, Space] | None = self._look_in(looked)
 
@@ -219,7 +219,7 @@ class PosixStore(Store):
                 raise
             return None
         asked = {"path": protocol.text_of(path), "attributes": self._attributes}
-        return one_entry(self._connection.ask("lstat", **asked), self._connection)
+        return one_entry(self._connection.request("lstat", **asked), self._connection)
 
     def root_identity(self) -> RootIdentity | None:
         """See Store."""
@@ -227,19 +227,19 @@ class PosixStore(Store):
             self._open()
         except NotFoundError:
             return None
-        answer = self._connection.ask("identity")
+        answer = self._connection.request("identity")
         with self._connection.understanding():
             device, inode = int(answer.header["device"]), int(answer.header["inode"])
         return RootIdentity(str(self._connection.greeting.get("boot")), device, inode)
 
     def check_trusted(self) -> None:
         """See Store."""
-        self._connection.ask("check_path", path=protocol.text_of(self.where))
+        self._connection.request("check_path", path=protocol.text_of(self.where))
 
     def resolved(self, paths: Sequence[bytes] = ()) -> Sequence[bytes]:
         """See Store."""
         asked = [protocol.text_of(path) for path in (self.where, *paths)]
-        answer = self._connection.ask("resolve", paths=asked)
+        answer = self._connection.request("resolve", paths=asked)
         with self._connection.understanding():
             found = [protocol.bytes_of(path) for path in answer.header["paths"]]
         if len(found) != len(asked) or not all(path[:1] in {b"", b"/"} for path in found):
@@ -253,7 +253,7 @@ class PosixStore(Store):
     def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
         """See Store."""
         asked = [protocol.text_of(path) for path in paths]
-        answer = self._connection.ask("identify", paths=asked)
+        answer = self._connection.request("identify", paths=asked)
         with self._connection.understanding():
             found = answer.header["identities"]
             if len(found) != len(asked):
@@ -268,7 +268,7 @@ class PosixStore(Store):
         return self._seen[1], self._seen[2]
 
     def _ask_look(self) -> protocol.Frame:
-        return self._connection.ask("look", path=protocol.text_of(self.where))
+        return self._connection.request("look", path=protocol.text_of(self.where))
 
     def _look_in(self, answer: protocol.Frame) -> tuple[float, Entry | None, Space]:
         with self._connection.understanding():
@@ -289,7 +289,7 @@ class PosixStore(Store):
 
     def _open(self, *, make: bool = False) -> None:
         if not self._opened:
-            self._connection.ask("open", **self._opening(make=make))
+            self._connection.request("open", **self._opening(make=make))
             self._opened = True
             self._lines.start_early(self._connection.round_trip)
 
@@ -323,7 +323,7 @@ class PosixStore(Store):
 
     def take_attributes(self) -> bool:
         """See Store."""
-        answer = self._connection.ask("attributes", path=protocol.text_of(self.where))
+        answer = self._connection.request("attributes", path=protocol.text_of(self.where))
         with self._connection.understanding():
             self._attributes = bool(answer.header["kept"])
         return self._attributes
@@ -350,7 +350,7 @@ class PosixStore(Store):
         if not self._listing_ahead:
             self._connection.send(protocol.REQUEST, self._list_request(shallow=shallow))
         self._listing_ahead = False
-        return self._connection.answers_to("list")
+        return self._connection.replies_to("list")
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
@@ -387,7 +387,7 @@ class PosixStore(Store):
             "executable": is_executable(entry),
             "digest": hashlib.sha256(content).hexdigest(),
         }
-        self._connection.answers()
+        self._connection.replies()
         self._connection.send(protocol.REQUEST, header, content)
         answer = self._connection.receive()
         with self._connection.understanding():
@@ -401,7 +401,7 @@ class PosixStore(Store):
         """See Store."""
         self._open()
         path = protocol.text_of(entry.path)
-        answer = self._connection.ask("fetch_whole", path=path, maximum=PACK_BYTES)
+        answer = self._connection.request("fetch_whole", path=path, maximum=PACK_BYTES)
         content = bytes(answer.body)
         with self._connection.understanding():
             if answer.header["digest"] != hashlib.sha256(content).hexdigest():
@@ -414,7 +414,7 @@ class PosixStore(Store):
     def remove_whole(self, entry: Entry) -> Problem | None:
         """See Store."""
         self._open()
-        answer = self._connection.ask("remove_whole", **listed(entry))
+        answer = self._connection.request("remove_whole", **listed(entry))
         with self._connection.understanding():
             found = answer.header["problem"]
         return None if found is None else problem_from(found)
@@ -424,14 +424,14 @@ class PosixStore(Store):
     ) -> Generator[Committed, None, None]:
         """Write what an agent at the source's site reads and sends directly; see DirectLanding."""
         self._purge()
-        self._direct = DirectLanding(line, self.where, self._token, read_as=read_as, passed=passed)
+        self._direct = DirectReceiver(line, self.where, self._token, read_as=read_as, passed=passed)
         return self._direct.run(units)
 
-    def write_by_gridftp(self, carriage: Carriage) -> GridftpLanding:
+    def write_by_gridftp(self, carriage: GridftpTransfer) -> GridftpReceiver:
         """Write or read large files through a GridFTP server; see GridftpLanding."""
         self._open()
         self._purge()
-        self._by_gridftp = GridftpLanding(self._connection, self.where, carriage)
+        self._by_gridftp = GridftpReceiver(self._connection, self.where, carriage)
         return self._by_gridftp
 
     @property
@@ -455,7 +455,7 @@ class PosixStore(Store):
         self._lines.start(self._connection.round_trip, size)
 
     @property
-    def several_lines(self) -> bool:
+    def several_channels(self) -> bool:
         """See Store."""
         return self._lines.expected
 
@@ -471,7 +471,7 @@ class PosixStore(Store):
     def _purge(self) -> None:
         """Remove partial files of an interrupted operation."""
         for some in _batches(self._orphans):
-            self._connection.ask("purge", paths=[protocol.text_of(path) for path in some])
+            self._connection.request("purge", paths=[protocol.text_of(path) for path in some])
         self._orphans = []
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
@@ -510,11 +510,11 @@ class PosixStore(Store):
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store."""
-        self._connection.ask("vacant", where=protocol.text_of(self.where), itself=itself)
+        self._connection.request("vacant", where=protocol.text_of(self.where), itself=itself)
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
-        answer = self._connection.ask("sweep")
+        answer = self._connection.request("sweep")
         self._orphans = []
         with self._connection.understanding():
             return [
@@ -523,7 +523,7 @@ class PosixStore(Store):
 
     def remove_root(self) -> Problem | None:
         """See Store."""
-        answer = self._connection.ask("vacate", where=protocol.text_of(self.where))
+        answer = self._connection.request("vacate", where=protocol.text_of(self.where))
         with self._connection.understanding():
             found = answer.header["problem"]
         return None if found is None else problem_from(found)
@@ -627,7 +627,7 @@ class PosixStore(Store):
         root = protocol.text_of(self.where)
         if not self._opened:
             asked.insert(0, ("open", self._opening(make=make)))
-        answers = self._connection.ask_all([*asked, ("look", {"path": root})])
+        answers = self._connection.request_all([*asked, ("look", {"path": root})])
         self._seen, self._token = self._look_in(answers[-1]), str(answers[-2].header.get("token", ""))
         self._opened = True
         self._lines.start_early(self._connection.round_trip)
@@ -645,7 +645,7 @@ class PosixStore(Store):
         left = self._left or (self._landing is not None and self._landing.left)
         left = left or any(one is not None and one.left for one in (self._direct, self._by_gridftp))
         fresh = self._direct is not None and self._direct.fresh
-        self._connection.ask("unlock", clean=not left, fresh=fresh)
+        self._connection.request("unlock", clean=not left, fresh=fresh)
 
     @property
     def _under_way(self) -> bool:
@@ -659,7 +659,7 @@ class PosixStore(Store):
         space = self._look()[1]
         if not self._quotas:
             return space
-        answer = self._connection.ask("quotas", path=protocol.text_of(self.where))
+        answer = self._connection.request("quotas", path=protocol.text_of(self.where))
         with self._connection.understanding():
             return within_quotas(space, answer.header["rooms"])
 
@@ -713,7 +713,7 @@ class PosixStore(Store):
         connection, lines = self._reopen(self.where)
         self._away, self._connection, self._lines = False, connection, lines
         self._opened = self._listing_ahead = False
-        looked = connection.answers()[0]
+        looked = connection.replies()[0]
         if connection.path_in(looked) != self.where:
             raise connection.broken("looked elsewhere")
         self._seen = self._look_in(looked)
@@ -784,4 +784,4 @@ def one_entry(answer: protocol.Frame, connection: Connection) -> Entry | None:
     """Parse a reply to `look` or `lstat`: an entry, or None."""
     with connection.understanding():
         found = bool(answer.header["found"])
-    return next(entries_of(answer.body, connection.where), None) if found else None
+    return next(entries_of(answer.body, connection.subject), None) if found else None

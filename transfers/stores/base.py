@@ -394,7 +394,7 @@ class Source(Side):
         """Read each unit; see `Store.read`."""
 
     @property
-    def several_lines(self) -> bool:
+    def several_channels(self) -> bool:
         """Whether further connections are open or being opened."""
         return False
 

@@ -20,7 +20,7 @@ from transfers.agent.removing import remove_item
 from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
 from transfers.entry import Entry
 from transfers.pipeline.batches import problem_from
-from transfers.pipeline.channel_pool import ChannelPool, no_lines
+from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.remote.connection import Connection, error_from, local_command
 from transfers.stores.agent_listing import entry_of
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore, check_size, is_executable, listed
@@ -30,7 +30,7 @@ from transfers.stores.base import PACK_BYTES, Problem
 def connect(
     site: Site,
     *,
-    look_at: bytes | None = None,
+    inspect_path: bytes | None = None,
     roots: Sequence[str] | None = None,
     on_event: Listener = ignore,
 ) -> tuple[Connection, int]:
@@ -38,7 +38,7 @@ def connect(
     del on_event
     command = local_command(sys.executable)
     known = guarded_roots(site) if roots is None else roots
-    return Connection(command, site.name, here=True, look_at=look_at, roots=known), 0
+    return Connection(command, site.name, here=True, inspect_path=inspect_path, roots=known), 0
 
 
 class LocalStore(PosixStore):
@@ -119,10 +119,10 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore
     site = location.site
     roots = location.roots if location.typed_local else None
 
-    def reopen(look_at: bytes) -> tuple[Connection, ChannelPool]:
-        return connect(site, look_at=look_at, roots=roots)[0], no_lines()
+    def reopen(inspect_path: bytes) -> tuple[Connection, ChannelPool]:
+        return connect(site, inspect_path=inspect_path, roots=roots)[0], no_channels()
 
-    connection, _ = connect(site, look_at=location.raw, roots=roots, on_event=on_event)
+    connection, _ = connect(site, inspect_path=location.raw, roots=roots, on_event=on_event)
     lease, confined = site.limits.lease_seconds, location.confined
     store = LocalStore(connection, AGENT_FACTS, lease=lease, reopen=reopen, confined=confined)
     store.roots = Roots(expanded(guarded_roots(site) if roots is None else roots))

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from hibali.errors import HibaliError, TryLaterError
 from hibali.text import printable
-from transfers.agent.lease import LEASE_SECONDS, is_gone, seconds_of, this_process
+from transfers.agent.lease import LEASE_SECONDS, has_ended, seconds_of, this_process
 from transfers.stores.base import Lock
 
 _ROUNDS = 5  # attempts for a lock that was released or changed between two requests
@@ -57,7 +57,7 @@ class Held(NamedTuple):
     def free(self) -> bool:
         """Whether the lock is stale: expired by the server's clock, process ended, or released by us."""
         ran_out = self.age is not None and self.age > seconds_of(self.holder)
-        return ran_out or is_gone(self.holder) or self.holder.get("token") in _released
+        return ran_out or has_ended(self.holder) or self.holder.get("token") in _released
 
 
 def locked(holder: dict[str, Any], subject: str) -> TryLaterError:

@@ -28,9 +28,9 @@ class SingleSource(Source):
         return self.store.facts
 
     @property
-    def several_lines(self) -> bool:
+    def several_channels(self) -> bool:
         """See Store."""
-        return self.store.several_lines
+        return self.store.several_channels
 
     def entry(self) -> Entry:
         """Return the file's entry under its shown name; raise `NotFoundError`."""

@@ -26,14 +26,14 @@ def connect(
     site: Site,
     *,
     bulk: bool = False,
-    look_at: bytes | None = None,
+    inspect_path: bytes | None = None,
     on_event: Listener = ignore,
     again: bool = False,
     since: float | None = None,
 ) -> tuple[Connection, int]:
     """Start an agent at the site; return its connection and the number of logins made.
 
-    `bulk` connects to `data_host`, if there is one. `look_at`: see Connection. `since`: see Login.
+    `bulk` connects to `data_host`, if there is one. `inspect_path`: see Connection. `since`: see Login.
     `again` reconnects in one try, with at most one login and no prompt.
     """
     settings = site.ssh
@@ -48,24 +48,26 @@ def connect(
     login = Login(
         settings, site.limits, host=host, on_event=on_event, may_ask=not again, attempts=attempts, since=since
     )
-    return _start_agent(login, site, look_at, again=again), login.logins
+    return _start_agent(login, site, inspect_path, again=again), login.logins
 
 
 def _start_agent(
-    login: Login, site: Site, look_at: bytes | None = None, *, again: bool = False
+    login: Login, site: Site, inspect_path: bytes | None = None, *, again: bool = False
 ) -> Connection:
     assert site.ssh is not None
     login.ensure()
     argv, roots = remote_command(site.ssh.python), guarded_roots(site)
     try:
-        connection = Connection(login.argv(argv), site.name, login, look_at=look_at, roots=roots)
+        connection = Connection(login.argv(argv), site.name, login, inspect_path=inspect_path, roots=roots)
     except TryLaterError as problem:
         if not problem.transient or not login.shared or (again and login.logins):
             raise
         # A kept login may have ended between two commands: retry once with a new one.
         try:
             login.ensure()
-            connection = Connection(login.argv(argv), site.name, login, look_at=look_at, roots=roots)
+            connection = Connection(
+                login.argv(argv), site.name, login, inspect_path=inspect_path, roots=roots
+            )
         except TryLaterError as problem:
             raise lost_after_login(problem) from None
     login.answered()
@@ -117,12 +119,12 @@ def _log_in_quietly(login: Login) -> None:
         login.ensure()
 
 
-def _over_any(further: list[Login], site: Site, look_at: bytes, problem: TryLaterError) -> Connection:
+def _over_any(further: list[Login], site: Site, inspect_path: bytes, problem: TryLaterError) -> Connection:
     """Start an agent over one of these logins; raise `problem` if all failed."""
     for login in further:
         if login.shared:
             with contextlib.suppress(HibaliError):
-                return _start_agent(login, site, look_at)
+                return _start_agent(login, site, inspect_path)
     raise problem
 
 
@@ -152,7 +154,7 @@ class _Ways:
         self._logins = 0  # made, without those of `_further`
         self._further = _further_logins(site, on_event)
 
-    def open(self, look_at: bytes) -> tuple[Connection, ChannelPool]:
+    def open(self, inspect_path: bytes) -> tuple[Connection, ChannelPool]:
         """Open the first connection; return it and the pool of further channels."""
         site, settings = self._site, self._site.ssh
         assert settings is not None
@@ -160,19 +162,19 @@ class _Ways:
         _begin(site, self._further)
         try:
             connection, self._logins = connect(
-                site, bulk=True, look_at=look_at, on_event=self._on_event, since=since
+                site, bulk=True, inspect_path=inspect_path, on_event=self._on_event, since=since
             )
         except TryLaterError as problem:
             # A further login may have used the last connection that the site allows.
-            connection = _over_any(self._further[1:], site, look_at, problem)
+            connection = _over_any(self._further[1:], site, inspect_path, problem)
         return connection, self._lines(connection)
 
-    def open_again(self, look_at: bytes) -> tuple[Connection, ChannelPool]:
+    def open_again(self, inspect_path: bytes) -> tuple[Connection, ChannelPool]:
         """Do the same in one try after all channels were lost; failed further logins are tried again."""
         self._logins += sum(login.logins for login in self._further)
         self._further = _further_logins(self._site, self._on_event)
         connection, logins = connect(
-            self._site, bulk=True, look_at=look_at, on_event=self._on_event, again=True
+            self._site, bulk=True, inspect_path=inspect_path, on_event=self._on_event, again=True
         )
         self._logins += logins
         return connection, self._lines(connection)
@@ -184,7 +186,7 @@ class _Ways:
         site, further, settings = self._site, self._further, self._site.ssh
         assert settings is not None
 
-        def open_line(number: int) -> Connection:
+        def open_channel(number: int) -> Connection:
             line = _start_agent(further[number % len(further)], site)
             if line.greeting.get("boot") != connection.greeting.get("boot"):
                 line.close()
@@ -196,7 +198,7 @@ class _Ways:
         # Without shared logins (ControlMaster) each channel is a login, and the first one is in use.
         most = settings.channels if further[0].shared else settings.logins - 1
         return ChannelPool(
-            open_line,
+            open_channel,
             most,
             on_event=self._on_event,
             logins=self._count,

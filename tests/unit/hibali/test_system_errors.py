@@ -57,7 +57,7 @@ def test_every_usual_error_has_a_code_words_and_an_exit_code(number: int, code: 
 def test_the_agent_names_every_error_as_this_side_does() -> None:
     for number in errno.errorcode:
         assert protocol.code_of(number) == code_of(number)
-        assert bool(protocol.words_of(number)) == (code_of(number) not in EXPLANATIONS)
+        assert bool(protocol.message_of(number)) == (code_of(number) not in EXPLANATIONS)
 
 
 def test_an_error_of_no_known_kind_keeps_the_systems_words() -> None:

@@ -11,7 +11,7 @@ from hibali.config.model import ContainerSettings, SchedulerSettings, Site
 from hibali.errors import TryLaterError, UsageError
 from runs.schedulers.base import Scheduler, load_scheduler
 from runs.site_selection import Candidate, can_choose, choose, no_site, why_not_considered
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 MIB = 1 << 20
 NOW = datetime(2026, 11, 22, 10, 0, 0, tzinfo=UTC)
@@ -87,18 +87,18 @@ def slurm() -> Scheduler:
     ],
 )
 def test_slurm_foretells_when_a_job_would_start(said: bytes, seconds: int | None) -> None:
-    assert slurm().read_start(Finished(0, b"", said), NOW) == seconds
+    assert slurm().read_start(CommandResult(0, b"", said), NOW) == seconds
 
 
 def test_what_slurm_would_refuse_is_no_candidate() -> None:
     refused = b"allocation failure: Requested node configuration is not available\n"
     with pytest.raises(UsageError):
-        slurm().read_start(Finished(1, b"", refused), NOW)
+        slurm().read_start(CommandResult(1, b"", refused), NOW)
     silent = b"allocation failure: Unable to contact slurm controller (connect failure)\n"
     with pytest.raises(TryLaterError):
-        slurm().read_start(Finished(1, b"", silent), NOW)
+        slurm().read_start(CommandResult(1, b"", silent), NOW)
     with pytest.raises(UsageError):
-        slurm().read_start(Finished(127, b"", b"env: sbatch: No such file or directory"), NOW)
+        slurm().read_start(CommandResult(127, b"", b"env: sbatch: No such file or directory"), NOW)
 
 
 def test_without_a_scheduler_nothing_waits() -> None:

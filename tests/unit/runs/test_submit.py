@@ -14,7 +14,7 @@ from runs.schedulers.direct import Direct
 from runs.schedulers.slurm import Slurm
 from runs.script import job_script, start_script
 from runs.submit import SubmitRequest, find_submission, submit_once, submitted_at
-from transfers.remote.host import Finished, RemoteHost
+from transfers.remote.host import CommandResult, RemoteHost
 from transfers.stores.open_store import open_host
 
 RUN = "20260102-030405-0a1b2c3d"
@@ -147,7 +147,7 @@ def test_what_became_of_a_submission_can_be_seen_without_submitting(place: Place
     ],
 )
 def test_what_slurm_may_have_taken_is_looked_up(exit_code: int, said: str) -> None:
-    answer = Slurm().read_submit(Finished(exit_code, b"", f"sbatch: error: {said}\n".encode()))
+    answer = Slurm().read_submit(CommandResult(exit_code, b"", f"sbatch: error: {said}\n".encode()))
     assert isinstance(answer, Unclear)
 
 
@@ -159,5 +159,5 @@ def test_what_slurm_may_have_taken_is_looked_up(exit_code: int, said: str) -> No
     ],
 )
 def test_what_slurm_certainly_refused_is_not(said: str) -> None:
-    answer = Slurm().read_submit(Finished(1, b"", f"sbatch: error: {said}\n".encode()))
+    answer = Slurm().read_submit(CommandResult(1, b"", f"sbatch: error: {said}\n".encode()))
     assert isinstance(answer, NotSubmitted)

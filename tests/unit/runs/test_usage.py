@@ -11,7 +11,7 @@ from runs.monitor import note_usage
 from runs.records import sweep_fields, sweep_of
 from runs.schedulers.base import load_scheduler
 from runs.store import RunStore
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 RUN = "20260102-030405-0a1b2c3d"
 FIELDS: dict[str, Any] = {
@@ -29,10 +29,10 @@ class Accounting:
     """A machine where one command can be asked."""
 
     def __init__(self, answer: bytes, code: int = 0) -> None:
-        self._finished = Finished(code, answer, b"")
+        self._finished = CommandResult(code, answer, b"")
         self.asked = 0
 
-    def run(self, words: tuple[str, ...], *, timeout: float) -> Finished:
+    def run(self, words: tuple[str, ...], *, timeout: float) -> CommandResult:
         assert words[0] == "sacct"
         assert timeout
         self.asked += 1

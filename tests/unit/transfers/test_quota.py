@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError
-from transfers.agent.commands import Mount, Room, find_mount, questions, read_project, read_rooms
+from transfers.agent.commands import Mount, Quota, find_mount, questions, read_project, read_quotas
 from transfers.entry import Entry, Kind, Proof
 from transfers.plan import Action, Verb
 from transfers.planner import TransferPlan, check_space
@@ -31,21 +31,21 @@ def test_recorded_answers_mean_what_they_say(path: Path) -> None:
     recorded: dict[str, Any] = json.loads(path.read_text())
     assert recorded["version"]
     assert recorded["origin"]
-    assert [list(room) for room in read_rooms(recorded["stdout"])] == recorded["expect"]
+    assert [list(room) for room in read_quotas(recorded["stdout"])] == recorded["expect"]
 
 
 def test_with_raw_grace_every_column_is_there() -> None:
     # The layout of quota-tools 4.x with -p: `0` where there is no grace, seconds since the epoch where there is.
     row = "/dev/sdb1  1000* 900 1000 1700000000 10 0 40 0"
     text = f"Disk quotas for user me (uid 1000): \nFilesystem blocks quota limit grace files\n{row}\n"
-    assert list(read_rooms(text)) == [Room("user 1000", 0, 30)]
+    assert list(read_quotas(text)) == [Quota("user 1000", 0, 30)]
 
 
 @pytest.mark.parametrize(
     "text", ["", "quota: error\n", "Disk quotas for user me (uid 1000): none\n", "a b c d e f g h i\n"]
 )
 def test_what_says_nothing_limits_nothing(text: str) -> None:
-    assert list(read_rooms(text)) == []
+    assert list(read_quotas(text)) == []
 
 
 def test_the_mount_is_the_deepest_that_holds_the_path() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hibali.errors import AccessError, HibaliError, TryLaterError
 from hibali.retry import try_again
-from transfers.pipeline.batches import Answered
+from transfers.pipeline.batches import NumberSet
 from transfers.reconnect import RetryPolicy, is_lost
 
 
@@ -107,7 +107,7 @@ def test_without_a_pause_nothing_is_tried() -> None:
 
 @given(st.sets(st.integers(0, 200)))
 def test_what_is_answered_is_known_by_number(numbers: set[int]) -> None:
-    answered = Answered()
+    answered = NumberSet()
     for number in numbers:
         answered.add(number)
     assert {number for number in range(220) if number in answered} == numbers

@@ -14,8 +14,15 @@ from hibali.events import Event, Listener, Noted, ignore
 from hibali.ssh.gsi import ready_proxy
 from transfers.agent.large_files import partial_path
 from transfers.entry import Kind
-from transfers.movers.gridftp.process import HERE, PROGRAM, can_be_told, fits_a_list, least_bytes, mapped
-from transfers.movers.gridftp.receiving import Carriage
+from transfers.movers.gridftp.process import (
+    HERE,
+    PROGRAM,
+    fits_list_file,
+    is_supported_path,
+    least_bytes,
+    mapped,
+)
+from transfers.movers.gridftp.receiving import GridftpTransfer
 from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.base import Committed, Item, Origin, Source, Store
@@ -41,49 +48,49 @@ class GridftpMover(StreamMover):
         super().__init__(0, on_event)
         self._server = server
         self._proxy = proxy or ProxySettings()
-        self._origin, self._landing = ends
-        self._host = self._origin if self._landing.facts.kind == "local" else self._landing
+        self._origin, self._target = ends
+        self._host = self._origin if self._target.facts.kind == "local" else self._target
         self._name = name
         self._carried = False
         self._usable: bool | None = None
 
     @property
-    def word(self) -> str:  # type: ignore[override]
+    def name(self) -> str:  # type: ignore[override]
         """See Mover: `stream` until GridFTP transferred a file."""
-        return "gridftp" if self._carried else StreamMover.word
+        return "gridftp" if self._carried else StreamMover.name
 
-    def _once(
+    def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        coming = self._while_room(items)
+        coming = self._until_full(items)
         while some := list(islice(coming, _BATCH)):
-            large, small = self._tell_apart(some)
+            large, small = self._split_by_size(some)
             if small:
-                for store in (self._origin, self._landing):
+                for store in (self._origin, self._target):
                     store.expect(sum(item.entry.size for item in small if item.carries))
-                yield from super()._once(source, target, small)
+                yield from super()._transfer(source, target, small)
             if large and not self._full.is_set():
                 yield from self._by_server(large)
 
-    def _tell_apart(self, items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    def _split_by_size(self, items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
         large, small = [], []
         least = self._server.least or least_bytes(self._host.round_trip)
         for item in items:
             fits = item.carries and item.entry.kind is Kind.FILE and not item.entry.sparse
-            if fits and item.entry.size >= least and self._is_told(item) and self._can_be_used():
+            if fits and item.entry.size >= least and self._fits_list_file(item) and self._can_be_used():
                 large.append(item)
             else:
                 small.append(item)
         return large, small
 
-    def _is_told(self, item: Item) -> bool:
+    def _fits_list_file(self, item: Item) -> bool:
         """Return whether a list file can contain the source path and the partial path at the target."""
         path = item.entry.path
         read = self._origin.where.rstrip(b"/") + b"/" + (path if self._name is None else self._name)
-        written = self._landing.where.rstrip(b"/") + b"/" + partial_path(b"", path)
-        here, there = (read, written) if self._host is self._landing else (written, read)
+        written = self._target.where.rstrip(b"/") + b"/" + partial_path(b"", path)
+        here, there = (read, written) if self._host is self._target else (written, read)
         server = self._server
-        return fits_a_list(HERE, here) and can_be_told(server.url, mapped(there, server.paths))
+        return fits_list_file(HERE, here) and is_supported_path(server.url, mapped(there, server.paths))
 
     def _can_be_used(self) -> bool:
         if self._usable is None:
@@ -98,8 +105,8 @@ class GridftpMover(StreamMover):
         return self._usable
 
     def _by_server(self, items: Sequence[Item]) -> Generator[Event | Committed, None, None]:
-        host, target = self._host, self._landing
-        carriage = Carriage(
+        host, target = self._host, self._target
+        transfer = GridftpTransfer(
             self._server,
             host is target,
             self._origin.line,
@@ -109,19 +116,19 @@ class GridftpMover(StreamMover):
             ProgressReport(self._on_event),
             self._ready_proxy(),
         )
-        landing = target.write_by_gridftp(carriage)
+        receiver = target.write_by_gridftp(transfer)
         try:
-            with closing(landing.run(self._while_room(items))) as committed:
+            with closing(receiver.run(self._until_full(items))) as committed:
                 for one in committed:
                     self._note_full(one)
                     yield one
         finally:
-            self._carried = self._carried or landing.bytes > 0
-            host.count_beside(landing.bytes, landing.logins)
-        if landing.declined is not None:
+            self._carried = self._carried or receiver.bytes > 0
+            host.count_beside(receiver.bytes, receiver.logins)
+        if receiver.declined is not None:
             self._usable = False
             yield Noted(
-                f"{self._server.url}: the server did not do it ({landing.declined});"
+                f"{self._server.url}: the server did not do it ({receiver.declined});"
                 " what is left goes over ssh"
             )
 
@@ -148,10 +155,10 @@ def gridftp_mover(
     server = host.gridftp
     if here.kind != "local" or server is None or server.use == "never" or rate:
         return None
-    reading, landing = _plain(origin.store), _plain(target)
-    if reading is None or landing is None:
+    reading, receiver = _plain(origin.store), _plain(target)
+    if reading is None or receiver is None:
         return None
-    return GridftpMover(server, (reading, landing), origin.name, on_event, host.proxy)
+    return GridftpMover(server, (reading, receiver), origin.name, on_event, host.proxy)
 
 
 def _plain(store: object) -> PosixStore | None:

@@ -45,46 +45,46 @@ class DeclinedError(Exception):
     """The server was reached and refused; a retry is not expected to succeed."""
 
 
-def explain(said: bytes, where: str) -> HibaliError | DeclinedError:
-    """Translate the end of standard error, which may contain any bytes; `where` is the server's URL.
+def explain(stderr: bytes, url: str) -> HibaliError | DeclinedError:
+    """Translate the end of standard error, which may contain any bytes; `url` is the server's URL.
 
     Returns (does not raise) `AccessError` for a failed login, `TryLaterError` for an unreachable server.
     """
-    text = said.decode("utf-8", "replace")
-    told = text.rpartition("\nerror:")[2] if "\nerror:" in text else text
-    words = _short(told)
-    if _EXPIRED.search(told):
-        return AccessError("proxy-expired", "the proxy credential has expired", subject=where, hint=_PROXY)
-    if _MISSING.search(told):
-        return AccessError("proxy-missing", "there is no proxy credential", subject=where, hint=_PROXY)
-    if _AUTHORITY.search(told):
+    text = stderr.decode("utf-8", "replace")
+    errors = text.rpartition("\nerror:")[2] if "\nerror:" in text else text
+    reason = _short(errors)
+    if _EXPIRED.search(errors):
+        return AccessError("proxy-expired", "the proxy credential has expired", subject=url, hint=_PROXY)
+    if _MISSING.search(errors):
+        return AccessError("proxy-missing", "there is no proxy credential", subject=url, hint=_PROXY)
+    if _AUTHORITY.search(errors):
         hint = "X509_CERT_DIR names the folder with the certificates of the authorities."
         return AccessError(
-            "authority-unknown", f"the certificates cannot be checked: {words}", subject=where, hint=hint
+            "authority-unknown", f"the certificates cannot be checked: {argv}", subject=url, hint=hint
         )
-    if _NAME.search(told):
+    if _NAME.search(errors):
         hint = "Name the server in `url` as its certificate does."
         return AccessError(
-            "host-name-differs", f"the host's certificate has another name: {words}", subject=where, hint=hint
+            "host-name-differs", f"the host's certificate has another name: {argv}", subject=url, hint=hint
         )
-    if _AWAY.search(told) and "500-" not in told:
+    if _AWAY.search(errors) and "500-" not in errors:
         return TryLaterError(
             "gridftp-unreachable",
-            f"the GridFTP server does not answer: {words}",
-            subject=where,
+            f"the GridFTP server does not answer: {argv}",
+            subject=url,
             hint="The same line again goes on where it was.",
         )
-    if _DENIED.search(told):
-        hint = _LOGIN if where.startswith("sshftp:") else _PROXY
+    if _DENIED.search(errors):
+        hint = _LOGIN if url.startswith("sshftp:") else _PROXY
         return AccessError(
-            "gridftp-denied", f"the GridFTP server lets nobody in: {words}", subject=where, hint=hint
+            "gridftp-denied", f"the GridFTP server lets nobody in: {argv}", subject=url, hint=hint
         )
-    return DeclinedError(words)
+    return DeclinedError(reason)
 
 
-def _short(told: str) -> str:
+def _short(errors: str) -> str:
     """Return the error lines, without debug output."""
-    lines = [line.strip() for line in told.splitlines()]
+    lines = [line.strip() for line in errors.splitlines()]
     lines = [line for line in lines if line and not line.startswith("debug:")]
     return printable("; ".join(lines))[-_LAST:] or "it gave no reason"
 
@@ -94,12 +94,14 @@ HERE = "file://"
 _MIB = 1024 * 1024
 _LEAST_BYTES = 4 * _MIB  # smaller files are faster in a pack, even without latency
 _LEAST_RATE = 300 * _MIB  # bytes per second; a file below one round trip at this rate is not worth a command
-_NEAR = 0.005  # seconds; up to this round trip one stream fills the link with the kernel's buffers
-_FAR_STREAMS = 4  # streams per connection
+_SHORT_ROUND_TRIP = (
+    0.005  # seconds; up to this round trip one stream fills the link with the kernel's buffers
+)
+_STREAMS_OVER_LONG_LINKS = 4  # streams per connection
 _FAST_LINE = 1_250_000_000  # bytes per second (10 Gbit/s), for the total size of all buffers
 _MOST_BUFFER = 16 * _MIB
 _LEAST_PIECE, _MOST_PIECE = 16 * _MIB, 64 * _MIB
-_WORTH_A_LOGIN = 64 * _MIB  # bytes; a login takes 1-2 seconds on a long link, and CPU time at both ends
+_MIN_BYTES_PER_LOGIN = 64 * _MIB  # bytes; a login takes 1-2 seconds on a long link, and CPU time at both ends
 _PIECES_EACH = 4  # pieces per connection, so that connections end at similar times
 _STALLED_SECONDS = 120
 
@@ -129,13 +131,13 @@ def least_bytes(round_trip: float) -> int:
 
 def fit(size: int, round_trip: float, most: int) -> Fit:
     """Choose the parameters for `size` bytes, a `round_trip` in seconds and at most `most` connections."""
-    connections = max(1, min(most, ceil(size / _WORTH_A_LOGIN)))
+    connections = max(1, min(most, ceil(size / _MIN_BYTES_PER_LOGIN)))
     piece = size // (connections * _PIECES_EACH) // _MIB * _MIB
     piece = max(_LEAST_PIECE, min(_MOST_PIECE, piece))
-    if round_trip <= _NEAR:
+    if round_trip <= _SHORT_ROUND_TRIP:
         return Fit(connections, 1, 0, piece)
-    share = 2 * int(_FAST_LINE * round_trip) // (connections * _FAR_STREAMS)
-    return Fit(connections, _FAR_STREAMS, max(_MIB, min(_MOST_BUFFER, share)), piece)
+    share = 2 * int(_FAST_LINE * round_trip) // (connections * _STREAMS_OVER_LONG_LINKS)
+    return Fit(connections, _STREAMS_OVER_LONG_LINKS, max(_MIB, min(_MOST_BUFFER, share)), piece)
 
 
 def share_out(items: Sequence[tuple[Item, int]], chosen: Fit) -> list[list[Unit]]:
@@ -150,7 +152,9 @@ def share_out(items: Sequence[tuple[Item, int]], chosen: Fit) -> list[list[Unit]
         )
     )
     return [
-        lane for lane in (pieces[turn :: chosen.connections] for turn in range(chosen.connections)) if lane
+        lane
+        for lane in (pieces[number :: chosen.connections] for number in range(chosen.connections))
+        if lane
     ]
 
 
@@ -158,20 +162,20 @@ def mapped(path: bytes, paths: Mapping[str, str]) -> bytes:
     """Map an absolute path to the server's path by the longest matching prefix in `paths`, if any."""
     best = b""
     found = path
-    for ours, theirs in paths.items():
-        above = ours.rstrip("/").encode()
+    for local_prefix, server_prefix in paths.items():
+        above = local_prefix.rstrip("/").encode()
         if len(above) >= len(best) and (path == above or path.startswith(above + b"/")):
-            best, found = above, theirs.rstrip("/").encode() + path[len(above) :]
+            best, found = above, server_prefix.rstrip("/").encode() + path[len(above) :]
     return found
 
 
-def can_be_told(base: str, path: bytes) -> bool:
+def is_supported_path(base: str, path: bytes) -> bool:
     """Return whether the server takes this absolute path literally: no line breaks, no `~` at the start."""
     plain = path.startswith(b"/") and not path.startswith(b"/~") and not any(one in path for one in _NEVER)
-    return plain and fits_a_list(base, path)
+    return plain and fits_list_file(base, path)
 
 
-def fits_a_list(base: str, path: bytes) -> bool:
+def fits_list_file(base: str, path: bytes) -> bool:
     """Return whether the URL is short enough for a list file."""
     return len(url_of(base, path)) <= _MOST_LETTERS
 
@@ -186,7 +190,7 @@ def list_line(source: str, target: str, unit: Unit) -> str:
     return f'"{source}" "{target}" {unit.offset},{unit.length}\n'
 
 
-def words(list_file: str, chosen: Fit) -> list[str]:
+def argv(list_file: str, chosen: Fit) -> list[str]:
     """Return the command line of one connection.
 
     The pieces of a list are sent in order over data channels that stay open (`-fast`). With `-dbg` the
@@ -241,36 +245,38 @@ class Copying:
         self._passed = passed
         self._ended = ended
         self._seen = self._there = 0
-        self._rest = b""
+        self._partial_line = b""
         self._folder = tempfile.TemporaryDirectory(prefix="hibali-")
-        told = Path(self._folder.name) / "list"
-        told.write_text("".join(map(direction.line, pieces)), encoding="ascii")
+        list_file = Path(self._folder.name) / "list"
+        list_file.write_text("".join(map(direction.line, pieces)), encoding="ascii")
         environment = {**os.environ, "LC_ALL": "C"}
         if direction.proxy is not None:
             environment["X509_USER_PROXY"] = str(direction.proxy)
         try:
-            self._process = Process(words(str(told), chosen), environment, on_error=self._take, guarded=True)
+            self._process = Process(
+                argv(str(list_file), chosen), environment, on_error=self._count_replies, guarded=True
+            )
         except BaseException:
             self._folder.cleanup()
             raise
         threading.Thread(target=self._wait, name="gridftp", daemon=True).start()
 
-    def _take(self, chunk: bytes) -> None:
+    def _count_replies(self, chunk: bytes) -> None:
         """Count the server's replies, which are at the start of a line."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
         seen = self._seen + sum(line.startswith(_DONE) for line in lines)
         if seen == self._seen:
             return
         self._seen = seen
         # In a download, the server's reply precedes the end of our write.
-        self._tell(seen if self._up else seen - 1)
+        self._report_written(seen if self._up else seen - 1)
 
-    def _tell(self, count: int) -> None:
+    def _report_written(self, count: int) -> None:
         if count > self._there:
             self._there = min(count, len(self.pieces))
             self._passed(self)
 
-    def take_passed(self) -> Sequence[Unit]:
+    def newly_written(self) -> Sequence[Unit]:
         """Return the pieces written since the last call, and count them as `done`; for one thread."""
         before, self.done = self.done, self._there
         return self.pieces[before : self.done]
@@ -281,7 +287,7 @@ class Copying:
         self.exit_code = self._process.end()
         self._folder.cleanup()
         if self.exit_code == 0:
-            self._tell(len(self.pieces))
+            self._report_written(len(self.pieces))
         self._ended(self)
 
     @property

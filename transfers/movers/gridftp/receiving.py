@@ -55,12 +55,12 @@ def _take(connection: Connection, waiting: dict[int, Item]) -> Hashed:
     with connection.understanding():
         item = waiting.pop(int(frame.header["unit"]))
         # the reply has no bytes and, after a failure, no digest
-        told = payload_of(Unit((item,), item.entry.size, 0, segment=True), frame, connection)
-    return item, told.digests[0], told.problems.get(0)
+        reply = payload_of(Unit((item,), item.entry.size, 0, segment=True), frame, connection)
+    return item, reply.digests[0], reply.problems.get(0)
 
 
 DECLINED = "gridftp-declined"
-_AT_ONCE = 64  # concurrent files: the agent keeps each of them open
+_MOST_OPEN_FILES = 64  # concurrent files: the agent keeps each of them open
 
 _Event = (
     protocol.Frame | tuple[Copying, bool] | Hashed | BaseException | None
@@ -68,7 +68,7 @@ _Event = (
 
 
 @dataclass(frozen=True, slots=True)
-class Carriage:
+class GridftpTransfer:
     """The endpoints and the server of a transfer; with `up` it is the target's server.
 
     `source` is the connection to the agent that reads below `read_at`, an absolute path; `name` is a single
@@ -81,17 +81,17 @@ class Carriage:
     read_at: bytes
     name: bytes | None
     round_trip: float
-    told: ProgressReport
+    reply: ProgressReport
     proxy: Path | None = None
 
 
-class GridftpLanding:
+class GridftpReceiver:
     """A receiver for one transfer. Threads listen, copy and hash; the caller's thread does the rest."""
 
-    def __init__(self, control: Connection, root: bytes, carriage: Carriage) -> None:
+    def __init__(self, control: Connection, root: bytes, transfer: GridftpTransfer) -> None:
         self._control = control
         self._root = root
-        self._carriage = carriage
+        self._transfer_options = transfer
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._begun = BegunFiles()
         self._seed = b""
@@ -113,7 +113,7 @@ class GridftpLanding:
         self._begin()
         threading.Thread(target=self._listen, name="answers", daemon=True).start()
         try:
-            while self.declined is None and (some := list(islice(items, _AT_ONCE))):
+            while self.declined is None and (some := list(islice(items, _MOST_OPEN_FILES))):
                 yield from self._carry(some)
             yield from map(self._not_carried, items)
             self._control.send(protocol.REQUEST, {"do": "landed"})
@@ -129,10 +129,10 @@ class GridftpLanding:
 
     def _begin(self) -> None:
         self._control.send(protocol.REQUEST, {"do": "land"})
-        told = next(self._control.answers_to("land"))
+        reply = next(self._control.replies_to("land"))
         with self._control.understanding():
-            self._begun.take(told.header)
-            self._seed = bytes.fromhex(told.header["ticket"]["seed"])
+            self._begun.read(reply.header)
+            self._seed = bytes.fromhex(reply.header["ticket"]["seed"])
 
     def _listen(self) -> None:
         """Receive frames in a separate thread until END."""
@@ -161,7 +161,7 @@ class GridftpLanding:
         ready = [item for item, _ in starts]
         threading.Thread(target=self._hash, args=(ready,), name="digests", daemon=True).start()
         size = sum(item.entry.size - start for item, start in starts)
-        chosen = fit(size, self._carriage.round_trip, self._carriage.server.connections)
+        chosen = fit(size, self._transfer_options.round_trip, self._transfer_options.server.connections)
         for pieces in share_out(starts, chosen) if size else ():
             self._start(pieces, size)
         while self._waiting or self._copies or self._hashing:
@@ -177,8 +177,8 @@ class GridftpLanding:
         return Committed(item, None, Proof.NONE, problem=Problem(DECLINED, self.declined or "", again=True))
 
     def _start(self, pieces: Sequence[Unit], size: int) -> None:
-        carriage = self._carriage
-        chosen = fit(size, carriage.round_trip, carriage.server.connections)
+        transfer = self._transfer_options
+        chosen = fit(size, transfer.round_trip, transfer.server.connections)
         self.logins += 1
         self._copies.add(
             Copying(
@@ -191,24 +191,24 @@ class GridftpLanding:
         )
 
     def _direction(self) -> Direction:
-        carriage = self._carriage
+        transfer = self._transfer_options
 
         def read(unit: Unit) -> bytes:
-            name = unit.items[0].entry.path if carriage.name is None else carriage.name
-            return carriage.read_at.rstrip(b"/") + b"/" + name
+            name = unit.items[0].entry.path if transfer.name is None else transfer.name
+            return transfer.read_at.rstrip(b"/") + b"/" + name
 
         def written(unit: Unit) -> bytes:
             partial = partial_path(self._seed, unit.items[0].entry.path)
             return self._root.rstrip(b"/") + b"/" + partial
 
-        here, there = (read, written) if carriage.up else (written, read)
-        return Direction(carriage.server.url, carriage.server.paths, carriage.up, here, there, carriage.proxy)
+        here, there = (read, written) if transfer.up else (written, read)
+        return Direction(transfer.server.url, transfer.server.paths, transfer.up, here, there, transfer.proxy)
 
     def _hash(self, items: Sequence[Item]) -> None:
         """Hash in a separate thread; the source's agent gets no other requests meanwhile."""
         try:
             for hashed in hash_listed(
-                self._carriage.source, items, self._carriage.name, lambda: self._stopped
+                self._transfer_options.source, items, self._transfer_options.name, lambda: self._stopped
             ):
                 self._events.put(hashed)
             self._events.put(None)
@@ -224,30 +224,30 @@ class GridftpLanding:
             return []
         if isinstance(event, protocol.Frame):
             with self._control.understanding():
-                return self._take_frame(event)
+                return self._receive_frame(event)
         if len(event) == 2:
-            self._take_passed(event[0])
+            self._report_written(event[0])
             if event[1]:
-                self._take_end(event[0])
+                self._receive_end(event[0])
             return []
-        return self._take_digest(*event)
+        return self._receive_digest(*event)
 
-    def _take_passed(self, copying: Copying) -> None:
+    def _report_written(self, copying: Copying) -> None:
         """Report newly written pieces to the agent."""
-        for unit in copying.take_passed():
+        for unit in copying.newly_written():
             number = unit.items[0].number
             self.bytes += unit.length
-            self._carriage.told.report_progress(unit, unit.length)
+            self._transfer_options.reply.report_progress(unit, unit.length)
             if number in self._waiting:
                 place = {"number": number, "offset": unit.offset, "length": unit.length, "digest": None}
                 self._control.send(protocol.PLACED, place)
 
-    def _take_end(self, copying: Copying) -> None:
+    def _receive_end(self, copying: Copying) -> None:
         """Process the end of a connection; restart a failed one for the remaining pieces after progress."""
         self._copies.remove(copying)
         if copying.exit_code == 0 or self.declined is not None or not self._waiting:
             return
-        problem = explain(copying.errors, self._carriage.server.url)
+        problem = explain(copying.errors, self._transfer_options.server.url)
         left = copying.pieces[copying.done :]
         if isinstance(problem, DeclinedError):
             self.declined = str(problem)
@@ -258,7 +258,7 @@ class GridftpLanding:
         else:
             raise problem
 
-    def _take_digest(self, item: Item, digest: str | None, problem: Problem | None) -> list[Committed]:
+    def _receive_digest(self, item: Item, digest: str | None, problem: Problem | None) -> list[Committed]:
         if item.number not in self._waiting:
             return []
         if problem is not None or digest is None:
@@ -268,7 +268,7 @@ class GridftpLanding:
         self._control.send(protocol.PLACED, {"number": item.number, "digest": digest})
         return []
 
-    def _take_frame(self, frame: protocol.Frame) -> list[Committed]:
+    def _receive_frame(self, frame: protocol.Frame) -> list[Committed]:
         header: dict[str, Any] = frame.header
         if frame.kind == protocol.END:
             self.left = header.get("left") is not False
@@ -278,11 +278,11 @@ class GridftpLanding:
             raise self._control.broken(f"sent {frame.kind!r} while landing")
         if header["unit"] is not None:
             self._opening.remove(int(header["unit"]))
-        told = [self._failed(int(number), problem_from(found)) for number, found in header["failed"]]
+        reply = [self._failed(int(number), problem_from(found)) for number, found in header["failed"]]
         for number in map(int, header["done"]):
             item = self._waiting.pop(number)
-            told.append(Committed(item, self._digests.pop(number), Proof.DIGEST))
-        return told
+            reply.append(Committed(item, self._digests.pop(number), Proof.DIGEST))
+        return reply
 
     def _failed(self, number: int, problem: Problem) -> Committed:
         return Committed(self._waiting.pop(number), None, Proof.NONE, problem=problem)

@@ -18,7 +18,7 @@ from hibali.files import private_folder, state_folder, write_atomic
 from hibali.http import Answer, Bytes
 from hibali.ledger import Journal, now, read_records
 from hibali.text import path_fields, path_from_fields
-from transfers.agent.lease import boot_identifier, is_gone, this_process
+from transfers.agent.lease import boot_identifier, has_ended, this_process
 from transfers.stores.s3.requests import (
     CHECKSUM,
     Requests,
@@ -221,7 +221,7 @@ def _is_gone(process: dict[str, Any]) -> bool:
     """Return whether a process of this host has ended; False for another host (shared home)."""
     if process.get("host") != socket.gethostname():
         return False
-    return process.get("boot") != boot_identifier() or is_gone(process)
+    return process.get("boot") != boot_identifier() or has_ended(process)
 
 
 MOST_PARTS = 9500  # the protocol allows 10,000

@@ -288,7 +288,7 @@ class Writing:
 
     def __init__(self, place: WriteTarget) -> None:
         self._place = place
-        self._jobs: Jobs[Committed] = Jobs(place.pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
+        self._jobs: Jobs[Committed] = Jobs(place.pool, most_jobs=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
         self._counting = threading.Lock()
         self._large: dict[int, Large] = {}
         self._whole: dict[int, _Whole] = {}

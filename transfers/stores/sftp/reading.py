@@ -148,18 +148,18 @@ def in_order(
     things: Iterable[Asked],
     do: Callable[[Asked], Given],
     *,
-    at_once: int,
+    most_jobs: int,
     weigh: Callable[[Asked], int] = lambda _: 0,
     most: int = 0,
 ) -> Iterator[tuple[Asked, Given]]:
-    """Yield each thing with its result of `do`, in order; `at_once` or `most` weight run at a time."""
+    """Yield each thing with its result of `do`, in order; `most_jobs` or `most` weight run at a time."""
     coming = iter(things)
     under_way: deque[tuple[Asked, int, Future[Given]]] = deque()
     held = 0
-    pool = ThreadPoolExecutor(at_once, thread_name_prefix="sftp")
+    pool = ThreadPoolExecutor(most_jobs, thread_name_prefix="sftp")
     try:
         while True:
-            while len(under_way) < at_once and held <= most:
+            while len(under_way) < most_jobs and held <= most:
                 thing = next(coming, None)
                 if thing is None:
                     break
@@ -347,7 +347,7 @@ class Reading:
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
         for (unit, wanted), (opened, contents) in in_order(
-            fill_gaps(units), self._fetch, at_once=_AT_ONCE, weigh=_bytes_of, most=WINDOW_BYTES
+            fill_gaps(units), self._fetch, most_jobs=_AT_ONCE, weigh=_bytes_of, most=WINDOW_BYTES
         ):
             payload = self._payload(unit, opened, contents)
             if wanted:
@@ -414,7 +414,7 @@ class Reading:
         for batch, answers in in_order(
             _batches(entries),
             lambda some: self._files.hash_all([entry.path for entry in some]),
-            at_once=_AT_ONCE,
+            most_jobs=_AT_ONCE,
         ):
             for entry, (digest, problem) in zip(batch, answers, strict=True):
                 yield entry, digest, problem

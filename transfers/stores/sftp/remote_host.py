@@ -22,7 +22,7 @@ from hibali.ssh.sessions import Login
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
-from transfers.remote.host import Finished, Once, SmallFile, read_answer
+from transfers.remote.host import CommandResult, OnceResult, SmallFile, parse_result
 from transfers.stores.base import Space
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import StatusError
@@ -73,7 +73,7 @@ class SftpHost:
                 return name
         return ""
 
-    def room(self, path: bytes) -> Space:
+    def free_space(self, path: bytes) -> Space:
         """See HasRoom."""
         return self._client.space(path)
 
@@ -289,7 +289,7 @@ class SftpHost:
         stdin: bytes = b"",
         folder: bytes | None = None,
         timeout: float = 60.0,
-    ) -> Finished:
+    ) -> CommandResult:
         """See RemoteHost: runs in the account's home, ignores `folder`, and accepts plain words only.
 
         A wrapper that refuses prints text and exits 0, so the caller must recognize a valid answer.
@@ -300,23 +300,27 @@ class SftpHost:
         found = subprocesses.run(self._login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST)
         if found.exit_code == _REFUSED:
             raise self._login.explain(found.stderr)
-        return Finished(found.exit_code, found.stdout[:_OUTPUT], found.stderr)
+        return CommandResult(found.exit_code, found.stdout[:_OUTPUT], found.stderr)
 
-    def run_once(self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None) -> Once:
+    def run_once(
+        self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
+    ) -> OnceResult:
         """See RemoteHost. No remote process records the answer, so a lost answer stays unknown."""
         for word in argv:
             _plain(word, self._client.where)
-        answer_file = marker + b"/answer.json"
+        result_file = marker + b"/answer.json"
         if self.make_folder(marker, exclusive=True):
             try:
                 finished = self.run(argv, folder=folder, timeout=_ONCE_SECONDS)
             except TryLaterError:
-                return Once(fresh=True, finished=None, age_seconds=0.0)
-            self.put(answer_file, json.dumps(_record(finished)).encode("ascii"))
-            return Once(fresh=True, finished=finished, age_seconds=0.0)
-        known = self.get(answer_file)
+                return OnceResult(fresh=True, finished=None, age_seconds=0.0)
+            self.put(result_file, json.dumps(_record(finished)).encode("ascii"))
+            return OnceResult(fresh=True, finished=finished, age_seconds=0.0)
+        known = self.get(result_file)
         age = self._age(marker) - _ON_THE_WAY_SECONDS
-        return Once(fresh=False, finished=read_answer(known) if known else None, age_seconds=max(0.0, age))
+        return OnceResult(
+            fresh=False, finished=parse_result(known) if known else None, age_seconds=max(0.0, age)
+        )
 
     def _age(self, marker: bytes) -> float:
         """Return the marker's age in seconds, by the remote filesystem's clock (that of a new file)."""
@@ -355,7 +359,7 @@ def _plain(word: bytes | str, where: str) -> str:
     return text
 
 
-def _record(finished: Finished) -> dict[str, Any]:
+def _record(finished: CommandResult) -> dict[str, Any]:
     """Return the agent's format, so that either can read the other's record."""
     return {
         "exit": finished.exit_code,

@@ -9,7 +9,7 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedEr
 from hibali.system_errors import hint_of, message_of
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.agent.identity import BOOT, LONGEST, MOUNTS, Identity, described, places_of, read_mounts
+from transfers.agent.identity import BOOT, LONGEST, MOUNTS, Identity, identity_of, places_of, read_mounts
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind
 from transfers.stores.base import (
@@ -321,7 +321,7 @@ class SftpStore(Store):
         real = (
             None if path.startswith(b"$") else self._resolve(expand(self._client, path)) for path in paths
         )
-        return [None if path is None else described(machine, places_of(path, table)) for path in real]
+        return [None if path is None else identity_of(machine, places_of(path, table)) for path in real]
 
     def _account(self) -> str:
         login = self._client.channel.login

@@ -256,7 +256,7 @@ class Writing:
 
     def __init__(self, place: WebdavTarget, pool: Executor) -> None:
         self._place = place
-        self._jobs: Jobs[Committed] = Jobs(pool, at_once=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
+        self._jobs: Jobs[Committed] = Jobs(pool, most_jobs=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
         self._large: dict[int, _Large] = {}
         self._failed: set[int] = set()  # files whose later segments report nothing
         self._counting = threading.Lock()

@@ -20,7 +20,7 @@ from runs.schedulers.base import (
     no_answer,
     text_lines,
 )
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 _SUBMIT = """
 mkdir -p ~/.spool && cd "$2" || exit 1
@@ -64,7 +64,7 @@ class Spool(Scheduler):
             raise UsageError("not-supported", "spool has no job arrays, and jobs wait for nothing")
         return ("/bin/sh", "-c", _SUBMIT, "spool", job.name, job.script.rpartition("/")[0])
 
-    def read_submit(self, finished: Finished) -> Answer:
+    def read_submit(self, finished: CommandResult) -> Answer:
         """See Scheduler."""
         words = [line.split() for line in text_lines(finished.stdout)]
         job = next((word[1] for word in words if len(word) == 2 and word[0] == "spooled"), None)
@@ -74,7 +74,7 @@ class Spool(Scheduler):
         """See Scheduler."""
         return ("/bin/sh", "-c", _STATUS, "spool", *jobs)
 
-    def read_status(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Status]:
+    def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """See Scheduler."""
         if finished.exit_code != 0:
             raise no_answer("spool", finished)
@@ -85,7 +85,7 @@ class Spool(Scheduler):
                 found[job] = Status(_PHASES[word], word)
         return found
 
-    def read_tasks(self, finished: Finished, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
+    def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """See Scheduler: there are no job arrays."""
         del finished
         return {job: {} for job in jobs}
@@ -94,7 +94,7 @@ class Spool(Scheduler):
         """See Scheduler: a job is called like its run."""
         return self.status_argv([name])
 
-    def read_lookup(self, finished: Finished, user: str) -> str | None:
+    def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """See Scheduler."""
         del user
         lines = text_lines(finished.stdout)

@@ -18,32 +18,36 @@ from hibali.ssh.gsi import (
     read_passphrase,
     read_seconds_left,
 )
-from hibali.subprocesses import Finished
+from hibali.subprocesses import CommandResult
 
 PATH = Path("/tmp/x509up_u1")
 JUNK = b"OpenSSL Error: \xff\xfe\x1b[2J:760: in library\n\nUse -debug\n"
 
 
-def explain(answer: Finished, seconds: float = 3600) -> AccessError:
+def explain(answer: CommandResult, seconds: float = 3600) -> AccessError:
     return explain_proxy(answer, PATH, seconds, subject="far", line="grid-proxy-init -valid 12:00")
 
 
 @pytest.mark.parametrize(
     ("answer", "code", "words"),
     [
-        (Finished(0, b"-1\n", b""), "proxy-expired", "has expired"),
-        (Finished(0, b"0\n", JUNK), "proxy-expired", "has expired"),
+        (CommandResult(0, b"-1\n", b""), "proxy-expired", "has expired"),
+        (CommandResult(0, b"0\n", JUNK), "proxy-expired", "has expired"),
         (
-            Finished(0, b"3540\n", b""),
+            CommandResult(0, b"3540\n", b""),
             "proxy-too-short",
             "is valid for only 59 min, but 1 h 0 min are needed",
         ),
-        (Finished(1, b"", JUNK), "proxy-unreadable", "OpenSSL Error: \\xff\\xfe\\x1b[2J:760: in library"),
-        (Finished(0, b"", b""), "proxy-unreadable", "no reason was given"),
-        (Finished(-11, b"43000\n", b""), "proxy-unreadable", "no reason was given"),
+        (
+            CommandResult(1, b"", JUNK),
+            "proxy-unreadable",
+            "OpenSSL Error: \\xff\\xfe\\x1b[2J:760: in library",
+        ),
+        (CommandResult(0, b"", b""), "proxy-unreadable", "no reason was given"),
+        (CommandResult(-11, b"43000\n", b""), "proxy-unreadable", "no reason was given"),
     ],
 )
-def test_each_answer_has_its_code_and_the_line_to_type(answer: Finished, code: str, words: str) -> None:
+def test_each_answer_has_its_code_and_the_line_to_type(answer: CommandResult, code: str, words: str) -> None:
     error = explain(answer)
     assert (error.code, int(error.exit), error.transient) == (code, 4, False)
     assert words in error.message
@@ -52,10 +56,10 @@ def test_each_answer_has_its_code_and_the_line_to_type(answer: Finished, code: s
 
 @given(st.binary(), st.binary(), st.integers(-64, 255))
 def test_whatever_the_tool_says_it_is_one_printable_error(out: bytes, errors: bytes, status: int) -> None:
-    error = explain(Finished(status, out, errors))
+    error = explain(CommandResult(status, out, errors))
     assert min(error.message) >= " "
     assert "\x7f" not in error.message
-    left = read_seconds_left(Finished(status, out, errors))
+    left = read_seconds_left(CommandResult(status, out, errors))
     assert (left is None) == (error.code == "proxy-unreadable")
 
 

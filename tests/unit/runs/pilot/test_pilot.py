@@ -26,7 +26,7 @@ from runs.records import fold_records, sweep_of
 from runs.resources import DecidedResources
 from runs.schedulers.base import JobVariables, Phase, Resources, Status, load_scheduler
 from runs.status import ExitRecord, Observation
-from transfers.remote.host import Finished
+from transfers.remote.host import CommandResult
 
 RUN = "20260102-030405-0a1b2c3d"
 RUNNING = Status(Phase.RUNNING, "RUNNING")
@@ -169,8 +169,8 @@ class FarWithPythons:
     def __init__(self, *lines: str) -> None:
         self._lines = lines
 
-    def run(self, *_: Any, **__: Any) -> Finished:
-        return Finished(0, "\n".join(self._lines).encode(), b"")
+    def run(self, *_: Any, **__: Any) -> CommandResult:
+        return CommandResult(0, "\n".join(self._lines).encode(), b"")
 
 
 def line_of(version: list[int], machine: str = "x86_64", libc: str = "2.28", path: str = "/p") -> str:

@@ -29,7 +29,7 @@ from runs.sweeps.launch import split_tasks
 from runs.sweeps.table import OutputFile, _as_csv, check_table, seconds_between, write_table
 from tests.support.runs import make_run
 from transfers.entry import Entry, Kind
-from transfers.remote.host import Finished, RemoteHost, SmallFile
+from transfers.remote.host import CommandResult, RemoteHost, SmallFile
 from transfers.stores.open_store import open_host
 
 RUN = "20260102-030405-0a1b2c3d"
@@ -120,8 +120,8 @@ def test_slurm_tells_its_largest_array() -> None:
     slurm = load_scheduler("slurm")
     assert slurm.array_limit_argv()
     assert load_scheduler("lsf").array_limit_argv() == ()
-    assert slurm.read_array_limit(Finished(0, b"MaxArraySize            = 1001\n", b"")) == 1000
-    for other in (Finished(0, b"refused", b""), Finished(1, b"MaxArraySize = 5", b"")):
+    assert slurm.read_array_limit(CommandResult(0, b"MaxArraySize            = 1001\n", b"")) == 1000
+    for other in (CommandResult(0, b"refused", b""), CommandResult(1, b"MaxArraySize = 5", b"")):
         assert slurm.read_array_limit(other) is None
 
 

@@ -81,8 +81,8 @@ def test_nothing_is_written_where_anything_is_not_as_hashed(
     log = tmp_path / "log"
     if existing is not None:
         log.write_bytes(existing)
-    answer = Growths(root, nothing, nothing).append(*request_of)
-    assert answer["problem"][0] == code
+    reply = Growths(root, nothing, nothing).append(*request_of)
+    assert reply["problem"][0] == code
     assert (log.read_bytes() if log.exists() else None) == existing
 
 
@@ -104,8 +104,8 @@ def test_only_a_plain_file_of_ours_is_written_to(root: Root, tmp_path: Path, kin
         os.mkfifo(tmp_path / "log")
     else:
         (tmp_path / "log").hardlink_to(other)
-    answer = Growths(root, nothing, nothing).append(*piece(b"12345", b"6"))
-    assert answer["problem"][0] in {"symlink-in-the-way", "not-ours-alone"}
+    reply = Growths(root, nothing, nothing).append(*piece(b"12345", b"6"))
+    assert reply["problem"][0] in {"symlink-in-the-way", "not-ours-alone"}
     assert other.read_bytes() == b"12345"
 
 

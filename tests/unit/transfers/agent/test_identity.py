@@ -16,8 +16,8 @@ from transfers.agent.identity import (
     Identity,
     check_identity,
     child,
-    described,
     identify,
+    identity_of,
     places_of,
     read_mounts,
     relation,
@@ -35,7 +35,7 @@ MOUNTS = b"""\
 
 def at(path: bytes, machine: str = "m") -> Identity:
     """As a server without inodes describes it."""
-    return described(machine, places_of(path, read_mounts(MOUNTS)))
+    return identity_of(machine, places_of(path, read_mounts(MOUNTS)))
 
 
 @pytest.mark.parametrize(

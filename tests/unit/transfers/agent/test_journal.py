@@ -18,7 +18,7 @@ from tests.support.agent_root import open_root
 from tests.support.waiting import wait_for
 from transfers.agent import large_files as frontier_module
 from transfers.agent.journal import MARK_BYTES, BegunFilesJournal, Part, read_begun
-from transfers.agent.large_files import Frontier
+from transfers.agent.large_files import StreamingHash
 from transfers.agent.protocol import MismatchError
 from transfers.agent.safe_path import Root
 
@@ -53,10 +53,10 @@ def begin(root: Root, marks: int, blocks: int) -> tuple[Part, BegunFilesJournal]
     return part, begun
 
 
-def go_on(root: Root, part: Part, begun: BegunFilesJournal) -> Frontier:
+def go_on(root: Root, part: Part, begun: BegunFilesJournal) -> StreamingHash:
     descriptor = os.open(PARTIAL, os.O_RDONLY, dir_fd=root.descriptor)
     try:
-        return Frontier(descriptor, part, begun)
+        return StreamingHash(descriptor, part, begun)
     finally:
         os.close(descriptor)
 
@@ -65,16 +65,16 @@ def test_blocks_count_behind_the_last_mark_and_are_read_again(root: Root) -> Non
     _, begun = begin(root, 2, 3)
     begun.close()
     (known,) = read_begun(root)
-    assert known.there == 5 * MARK_BYTES
+    assert known.received == 5 * MARK_BYTES
     assert len(known.marks) == 2
     assert len(known.blocks) == 3
 
 
 def test_they_become_marks_once_all_in_front_was_checked(root: Root) -> None:
     part, begun = begin(root, 1, 3)
-    frontier = go_on(root, part, begun)
-    assert frontier.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
-    assert frontier.finish() == sha256(CONTENT).hexdigest()
+    streaming_hash = go_on(root, part, begun)
+    assert streaming_hash.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
+    assert streaming_hash.finish() == sha256(CONTENT).hexdigest()
     begun.close()
     (known,) = read_begun(root)
     assert [mark[0] // MARK_BYTES for mark in known.marks] == list(range(1, BLOCKS + 1))
@@ -84,14 +84,14 @@ def test_they_become_marks_once_all_in_front_was_checked(root: Root) -> None:
 def test_what_arrives_during_the_check_is_noted_at_once(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check takes as long as it takes; here it waits for good."""
     part, begun = begin(root, 3, 0)
-    monkeypatch.setattr(Frontier, "_hash", lambda self: self._wait_for(len(CONTENT)))
-    frontier = go_on(root, part, begun)
-    frontier.place(3 * MARK_BYTES, 2 * MARK_BYTES + 1)
-    wait_for(lambda: part.there == 5 * MARK_BYTES)
-    frontier.give_up()
+    monkeypatch.setattr(StreamingHash, "_hash", lambda self: self._wait_for(len(CONTENT)))
+    streaming_hash = go_on(root, part, begun)
+    streaming_hash.place(3 * MARK_BYTES, 2 * MARK_BYTES + 1)
+    wait_for(lambda: part.received == 5 * MARK_BYTES)
+    streaming_hash.abandon()
     begun.close()
     (known,) = read_begun(root)
-    assert known.there == 5 * MARK_BYTES
+    assert known.received == 5 * MARK_BYTES
 
 
 @pytest.mark.parametrize(("damaged", "good"), [(0, 0), (1, 1), (3, 3)])
@@ -102,15 +102,15 @@ def test_a_damaged_mark_or_block_is_found_and_what_is_before_it_stays(
     with (tmp_path / os.fsdecode(PARTIAL)).open("r+b") as stream:
         stream.seek(damaged * MARK_BYTES + 17)
         stream.write(b"damaged")
-    frontier = go_on(root, part, begun)
-    frontier.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
+    streaming_hash = go_on(root, part, begun)
+    streaming_hash.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
     with pytest.raises(MismatchError) as told:
-        frontier.finish()
+        streaming_hash.finish()
     assert told.value.good == good * MARK_BYTES
     begun.cut(part, told.value.good)
     begun.close()
     (known,) = read_begun(root)
-    assert known.there == good * MARK_BYTES
+    assert known.received == good * MARK_BYTES
 
 
 SMALL_MARK = 64 * 1024
@@ -126,13 +126,13 @@ def test_the_digest_is_that_of_the_bytes_whatever_their_order_and_whoever_has_th
     part = Part(b"large", PARTIAL, len(WHOLE), 1, "")
     begun = mock.Mock()
     with tempfile.TemporaryFile() as file, mock.patch.object(frontier_module, "MARK_BYTES", SMALL_MARK):
-        frontier = Frontier(file.fileno(), part, begun)
+        streaming_hash = StreamingHash(file.fileno(), part, begun)
         whole = []
         for number in order:
             piece = PIECES[number]
             os.pwrite(file.fileno(), piece, number * PIECE)
-            whole.append(frontier.place(number * PIECE, PIECE, piece if at_hand[number] else None))
-        assert frontier.finish() == sha256(WHOLE).hexdigest()
+            whole.append(streaming_hash.place(number * PIECE, PIECE, piece if at_hand[number] else None))
+        assert streaming_hash.finish() == sha256(WHOLE).hexdigest()
     assert whole == [False] * 5 + [True]
     marks = [(stop, sha256(WHOLE[:stop]).hexdigest()) for stop in range(SMALL_MARK, len(WHOLE), SMALL_MARK)]
     assert begun.mark.call_args_list == [mock.call(part, mark) for mark in marks]
@@ -141,11 +141,11 @@ def test_the_digest_is_that_of_the_bytes_whatever_their_order_and_whoever_has_th
 @pytest.mark.parametrize("wrong", [(0, 0), (-1, 5), (PIECE // 2, PIECE), (0, len(WHOLE) + 1)])
 def test_a_piece_that_cannot_be_is_refused(root: Root, wrong: tuple[int, int]) -> None:
     part, begun = begin(root, 0, 0)
-    frontier = go_on(root, part, begun)
-    assert not frontier.place(0, PIECE, PIECES[0])
+    streaming_hash = go_on(root, part, begun)
+    assert not streaming_hash.place(0, PIECE, PIECES[0])
     with pytest.raises(ValueError, match="not asked for"):
-        frontier.place(*wrong, bytes(max(0, wrong[1])))
-    frontier.give_up()
+        streaming_hash.place(*wrong, bytes(max(0, wrong[1])))
+    streaming_hash.abandon()
     with pytest.raises(MismatchError):
-        frontier.finish()
+        streaming_hash.finish()
     begun.close()

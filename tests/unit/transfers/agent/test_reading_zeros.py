@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from transfers.agent import protocol
-from transfers.agent.reading import ZerosError, leave_out, put_in
+from transfers.agent.reading import ZerosError, with_zeros, without_zeros
 
 BLOCK = 64 * 1024
 
@@ -26,19 +26,19 @@ def test_what_comes_out_is_what_went_in(length: int) -> None:
             at = chance.randrange(length)
             some = chance.randbytes(chance.randrange(1, 2 * BLOCK))[: length - at]
             content[at : at + len(some)] = some
-        header, body = leave_out({"unit": 1}, memoryview(content))
-        assert bytes(put_in(header, body, length, dirty)) == bytes(content)
+        header, body = without_zeros({"unit": 1}, memoryview(content))
+        assert bytes(with_zeros(header, body, length, dirty)) == bytes(content)
         assert len(body) + (BLOCK if "runs" in header else 0) >= len(content) - content.count(0) * 2
         assert ("runs" in header) == (len(body) < length)
 
 
 def test_zeros_take_no_bytes_and_anything_else_stays_as_it_is() -> None:
-    header, body = leave_out({}, bytes(16 << 20))
+    header, body = without_zeros({}, bytes(16 << 20))
     assert (header, len(body)) == ({"runs": []}, 0)
     content = b"x" * (3 * BLOCK)
-    assert leave_out({"unit": 3}, content) == ({"unit": 3}, content)
+    assert without_zeros({"unit": 3}, content) == ({"unit": 3}, content)
     some = bytes(BLOCK) + b"y" + bytes(2 * BLOCK - 1)
-    assert leave_out({}, some) == ({"runs": [[BLOCK, 2 * BLOCK]]}, b"y" + bytes(BLOCK - 1))
+    assert without_zeros({}, some) == ({"runs": [[BLOCK, 2 * BLOCK]]}, b"y" + bytes(BLOCK - 1))
 
 
 WRONG: tuple[Any, ...] = (
@@ -50,7 +50,7 @@ WRONG: tuple[Any, ...] = (
 @pytest.mark.parametrize("runs", WRONG)
 def test_what_does_not_add_up_is_refused(runs: Any) -> None:
     with pytest.raises(ZerosError):
-        put_in({"runs": runs}, b"abc", 10, dirty)
+        with_zeros({"runs": runs}, b"abc", 10, dirty)
 
 
 @pytest.mark.parametrize("length", [0, -1, protocol.MAXIMUM_BODY + 1, 1 << 62])
@@ -59,4 +59,4 @@ def test_nobody_makes_it_take_more_room_than_a_piece_may(length: int) -> None:
         raise AssertionError("room was taken")
 
     with pytest.raises(ZerosError):
-        put_in({"runs": []}, b"", length, take)
+        with_zeros({"runs": []}, b"", length, take)

@@ -17,7 +17,7 @@ from transfers.agent.commands import COMMANDS
 def run_once(
     marker: Path, *words: str | bytes, stdin: bytes = b"", folder: Path | None = None
 ) -> dict[str, Any]:
-    answer, _ = COMMANDS["run_once"](
+    reply, _ = COMMANDS["run_once"](
         {
             "marker": protocol.text_of(os.fsencode(marker)),
             "words": [protocol.text_of(os.fsencode(word)) for word in words],
@@ -26,7 +26,7 @@ def run_once(
             "timeout": 30,
         }
     )
-    return answer
+    return reply
 
 
 def test_the_first_runs_it_and_the_second_is_told_what_it_said(tmp_path: Path) -> None:
@@ -55,16 +55,16 @@ def test_exactly_one_of_many_callers_runs_it(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(callers) as pool:
         answers = list(pool.map(call, range(callers)))
-    assert [answer["fresh"] for answer in answers].count(True) == 1
+    assert [reply["fresh"] for reply in answers].count(True) == 1
     assert count.read_text() == "x\n"
-    for answer in answers:
-        assert answer["answer"] is None or answer["answer"]["exit"] == 0
+    for reply in answers:
+        assert reply["answer"] is None or reply["answer"]["exit"] == 0
 
 
 def test_begun_by_somebody_who_died_is_not_begun_again(tmp_path: Path) -> None:
     (tmp_path / "marker").mkdir()
-    answer = run_once(tmp_path / "marker", "touch", str(tmp_path / "ran"))
-    assert (answer["fresh"], answer["answer"]) == (False, None)
+    reply = run_once(tmp_path / "marker", "touch", str(tmp_path / "ran"))
+    assert (reply["fresh"], reply["answer"]) == (False, None)
     assert not (tmp_path / "ran").exists()
 
 
@@ -84,8 +84,8 @@ def test_a_program_that_is_not_there_was_still_the_one_try(tmp_path: Path) -> No
 
 def test_words_are_handed_over_as_they_are(tmp_path: Path) -> None:
     nasty = [b"$(touch pwned)", b"; touch pwned", b"a\nb", b"\xff", b"'\"", b"", b"-x", b"*"]
-    answer = run_once(tmp_path / "marker", "printf", "%s\\0", *nasty, folder=tmp_path)
-    assert protocol.bytes_of(answer["answer"]["stdout"]) == b"".join(word + b"\0" for word in nasty)
+    reply = run_once(tmp_path / "marker", "printf", "%s\\0", *nasty, folder=tmp_path)
+    assert protocol.bytes_of(reply["answer"]["stdout"]) == b"".join(word + b"\0" for word in nasty)
     assert not (tmp_path / "pwned").exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 from hibali.config.model import GlobusSettings, Site
 from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError, UsageError
 from transfers.entry import Kind
-from transfers.movers.globus import CollectionRoot, RouteRequest, find_ends
+from transfers.movers.globus import CollectionRoot, RouteRequest, find_collections
 from transfers.stores.base import ListingIncompleteError
 from transfers.stores.globus.errors import error_of, fault_of
 from transfers.stores.globus.paths import (
@@ -33,9 +33,9 @@ PLAIN = Site("plain", "ssh")
 
 
 def _ends(
-    source: tuple[Site, bytes], target: tuple[Site, bytes], via: str = "auto", *against: str
+    source: tuple[Site, bytes], target: tuple[Site, bytes], via: str = "auto", *unsupported: str
 ) -> CollectionPair | None:
-    return find_ends(RouteRequest(via, against), CollectionRoot(*source), CollectionRoot(*target))
+    return find_collections(RouteRequest(via, unsupported), CollectionRoot(*source), CollectionRoot(*target))
 
 
 def test_globus_carries_where_both_ends_have_a_collection_that_shows_them() -> None:

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transfers.pipeline.batches import Window
-from transfers.pipeline.channel_pool import count_lines
+from transfers.pipeline.channel_pool import count_channels
 
 MIB = 1 << 20
 
 
 def test_a_long_line_takes_as_many_as_fill_it() -> None:
-    assert count_lines(0.110, 2 << 30, 8) == 8
-    assert count_lines(0.110, 2 << 30, 64, rate=125_000_000) == 7  # 110 ms of 1 Gbit/s are 13.75 MB
-    assert count_lines(0.0003, 2 << 30, 8) == 1
-    assert count_lines(0.110, 20 * MIB, 8) == 3  # three times what a line is worth opening for
-    assert count_lines(0.110, 0, 8) == 1
+    assert count_channels(0.110, 2 << 30, 8) == 8
+    assert count_channels(0.110, 2 << 30, 64, rate=125_000_000) == 7  # 110 ms of 1 Gbit/s are 13.75 MB
+    assert count_channels(0.0003, 2 << 30, 8) == 1
+    assert count_channels(0.110, 20 * MIB, 8) == 3  # three times what a line is worth opening for
+    assert count_channels(0.110, 0, 8) == 1
 
 
 @given(
@@ -47,7 +47,7 @@ def test_the_window_holds_whatever_the_order_of_answers(units: list[tuple[int, i
 def _opens(window: Window, number: int, size: int, of: int, offset: int) -> bool:
     """Whether there is room now; a window that would wait is asked no further."""
     asked = threading.Thread(target=window.open, args=(number, size), kwargs={"of": of, "offset": offset})
-    if not window.has_room(size, of, offset):
+    if not window.fits(size, of, offset):
         return False
     asked.start()
     asked.join(5)

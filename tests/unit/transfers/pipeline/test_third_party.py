@@ -14,7 +14,7 @@ import pytest
 from hibali.errors import TryLaterError, UsageError
 from transfers.entry import Entry, Kind, Proof
 from transfers.pipeline.batches import group_units
-from transfers.pipeline.third_party import DirectLanding
+from transfers.pipeline.third_party import DirectReceiver
 from transfers.remote.connection import Connection, local_command, opening
 from transfers.stores.base import Committed, Item, Unit
 
@@ -51,17 +51,17 @@ class Pair:
         for made in (self.source, self.target):
             made.mkdir()
         self.line = Connection(AGENT, "there")
-        self.line.ask("open", path=str(self.source), make=False)
+        self.line.request("open", path=str(self.source), make=False)
         nonce = secrets.token_hex(16)
         packed = b64encode(opening(nonce)).decode("ascii")
-        self.reached = self.line.ask("reach", words=words, opening=packed, nonce=nonce).header
+        self.reached = self.line.request("reach", words=words, opening=packed, nonce=nonce).header
         self.keeper = Connection(AGENT, "keeper")
         asked = {"operation": "sync", "client": "me", "lease": 60}
-        self.keeper.ask("open", path=str(self.target), make=False)
-        self.token = self.keeper.ask("lock", **asked).header["token"]
+        self.keeper.request("open", path=str(self.target), make=False)
+        self.token = self.keeper.request("lock", **asked).header["token"]
 
     def land(self, contents: dict[str, bytes], token: str | None = None) -> list[Committed]:
-        landing = DirectLanding(
+        landing = DirectReceiver(
             self.line, os.fsencode(self.target), token or self.token, read_as=None, passed=lambda _: None
         )
         units: Iterator[Unit] = group_units(self.items(contents), lambda: 4 * MIB, landing.begun)
@@ -126,7 +126,7 @@ def test_a_source_that_is_not_what_was_listed_is_named(pair_over: Callable[[list
     items = list(pair.items(contents))
     for name in ("small", "large"):
         (pair.source / name).write_bytes(b"another")
-    landing = DirectLanding(
+    landing = DirectReceiver(
         pair.line, os.fsencode(pair.target), pair.token, read_as=None, passed=lambda _: None
     )
     found = {one.item.entry.path: one.problem for one in landing.run(group_units(items, lambda: 4 * MIB))}

@@ -22,7 +22,7 @@ from transfers.stores.base import ListingIncompleteError, Page
 class Understands:
     """What of a connection a listing needs."""
 
-    where = "there"
+    subject = "there"
 
     @contextlib.contextmanager
     def understanding(self) -> Iterator[None]:
@@ -50,9 +50,9 @@ def answers(records: Sequence[Record], each: int = 1000, **closing: Any) -> Iter
     for number, record in enumerate(sorted(records, key=order)):
         pages.add(record)
         if number % each == each - 1:
-            yield protocol.Frame(protocol.REPLY, {"pages": pages.take()}, bytes(pages.block))
+            yield protocol.Frame(protocol.REPLY, {"pages": pages.end_block()}, bytes(pages.block))
             pages.clear()
-    yield protocol.Frame(protocol.END, {**header, "pages": pages.take()}, bytes(pages.block))
+    yield protocol.Frame(protocol.END, {**header, "pages": pages.end_block()}, bytes(pages.block))
 
 
 def listing(records: Sequence[Record], each: int = 1000, **closing: Any) -> AgentListing:
