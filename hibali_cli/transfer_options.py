@@ -21,8 +21,8 @@ from hibali_cli.options import Common, duration_of
 if TYPE_CHECKING:
     from hibali.config.settings import Settings
     from hibali.locations import Location
-    from transfers.follow.watcher import Following
-    from transfers.request import Request, Saving
+    from transfers.follow.watcher import FollowOptions
+    from transfers.request import Request, SaveOptions
     from transfers.rules import Rules
 
 
@@ -126,15 +126,15 @@ SAVING: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> Saving:
+def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> SaveOptions:
     """Return how files that come into a dataset are saved. Raises `UsageError`."""
-    from transfers.request import Saving
+    from transfers.request import SaveOptions
 
     if push_to and no_save:
         raise UsageError(
             "usage", "it cannot be used with --no-save: only saved files can be pushed", subject="--push-to"
         )
-    return Saving(not no_save, push_to)
+    return SaveOptions(not no_save, push_to)
 
 
 _PROOFS = ("digest", "recorded", "claimed", "size", "none")
@@ -348,7 +348,7 @@ def add_following_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def take_following(options: dict[str, Any]) -> Following | None:
+def take_following(options: dict[str, Any]) -> FollowOptions | None:
     """Remove these options from those of a command; return None without --follow. Raises `UsageError`."""
     follows = options.pop("follow")
     values = {name: options.pop(name) for name in _NAMES}
@@ -361,10 +361,10 @@ def take_following(options: dict[str, Any]) -> Following | None:
         raise _wrong_use("--follow cannot be a dry run; leave it out to see what would be sent now")
     if options["pack"]:
         raise _wrong_use("--follow cannot be used with --pack")
-    from transfers.follow.watcher import QUIET_SECONDS, Following, read_marker
+    from transfers.follow.watcher import QUIET_SECONDS, FollowOptions, read_marker
 
     marker, until, quiet = values["done_marker"], values["until"], values["quiet_for"]
-    return Following(
+    return FollowOptions(
         QUIET_SECONDS if quiet is None else quiet,
         None if marker is None else read_marker(os.fsencode(marker)),
         None if until is None else Path(until),
@@ -452,7 +452,7 @@ def take_recorded(options: dict[str, Any]) -> bool:
 
 def rules_of(options: dict[str, Any]) -> Rules:
     """Make the rules from the options of a command. Raises `UsageError`, and `NotFoundError` for a missing list of names."""
-    from transfers.entry import Proof
+    from transfers.entry import Verification
     from transfers.rules import DeleteLimit, Rules, read_delete_limit
 
     limit, proof = options.pop("max_delete"), options.pop("require_proof")
@@ -461,5 +461,5 @@ def rules_of(options: dict[str, Any]) -> Rules:
         **options,
         **selection,
         delete_limit=read_delete_limit(limit) if limit else DeleteLimit(),
-        require_proof=Proof(proof) if proof else None,
+        require_proof=Verification(proof) if proof else None,
     )

@@ -17,7 +17,7 @@ from runs.store import RunStore
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
 from transfers.operation import synchronise
-from transfers.request import Request, Saving
+from transfers.request import Request, SaveOptions
 from transfers.rules import Rules
 from transfers.stores.open_store import open_store
 
@@ -99,7 +99,7 @@ def collect(
     run_store: RunStore,
     on_event: Listener = ignore,
     *,
-    saving: Saving = Saving(),  # noqa: B008 - it is frozen
+    saving: SaveOptions = SaveOptions(),  # noqa: B008 - it is frozen
 ) -> Receipt:
     """Pull the outputs of a run that has ended, and verify them.
 
@@ -123,7 +123,7 @@ def collect(
             Failed(b"", "output-vanished", "not every output that was listed could be pulled")
         )
     for problem in chosen.problems:
-        receipt.take(problem)
+        receipt.count(problem)
         on_event(problem)
     failed = run.state is not State.SUCCEEDED
     if whole and (failed or not chosen.problems):
@@ -149,7 +149,7 @@ def pull_outputs(
     files: Sequence[bytes],
     on_event: Listener = ignore,
     *,
-    saving: Saving = Saving(),  # noqa: B008 - it is frozen
+    saving: SaveOptions = SaveOptions(),  # noqa: B008 - it is frozen
 ) -> Receipt:
     """Pull these files of the work folder and no others; `operation` is the word in the receipt."""
     return pull_files(operation, work_of(run, site), target, files, saving, on_event)
@@ -160,7 +160,7 @@ def pull_files(
     source: Location,
     target: Location,
     files: Sequence[bytes],
-    saving: Saving,
+    saving: SaveOptions,
     on_event: Listener,
 ) -> Receipt:
     """Pull these files of a folder and no others."""

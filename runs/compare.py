@@ -23,7 +23,7 @@ from runs.model import Run
 from runs.outputs import OutputDigests
 from runs.sweeps.collect import pull_named
 from transfers.journal import Receipt
-from transfers.request import Saving
+from transfers.request import SaveOptions
 
 
 class OutputResult(StrEnum):
@@ -166,7 +166,9 @@ class Copies:
         if self._run.sweep is not None and wanted:
             return pull_named("compare", self._run, site, here, wanted, on_event)
         target = Location(local_site(), str(here), str(here), typed_local=True)
-        return pull_outputs("compare", self._run, site, target, wanted, on_event, saving=Saving(save=False))
+        return pull_outputs(
+            "compare", self._run, site, target, wanted, on_event, saving=SaveOptions(save=False)
+        )
 
     def _is_collected(self, path: bytes) -> bool:
         """Return whether the collected copy exists and is unchanged."""

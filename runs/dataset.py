@@ -18,8 +18,8 @@ from hibali.files import write_atomic
 from hibali.text import printable
 from runs.inputs import Located
 from runs.model import Output, Run
-from transfers.datasets.repository import Repository, find_place, run_git
-from transfers.request import Saving
+from transfers.datasets.repository import Repository, find_repository_path, run_git
+from transfers.request import SaveOptions
 
 _MESSAGE = """\
 [DATALAD RUNCMD] {subject}
@@ -109,7 +109,7 @@ class Dataset:
 
 def find_dataset(folder: str, request: DatasetRequest) -> Dataset:
     """Return the dataset of a folder; raises `UsageError` if `datalad rerun` could not repeat the run from what it contains."""
-    place = find_place(os.fsencode(os.path.realpath(folder)))
+    place = find_repository_path(os.fsencode(os.path.realpath(folder)))
     if place is None:
         raise UsageError(
             "no-dataset",
@@ -123,7 +123,7 @@ def find_dataset(folder: str, request: DatasetRequest) -> Dataset:
         ("the table of tasks", request.table),
     )
     for what, path in ((what, path) for what, path in typed if path):
-        other = find_place(os.fsencode(path))
+        other = find_repository_path(os.fsencode(path))
         if other is None or other.repository != place.repository:
             root = printable(place.repository.root)
             raise UsageError(
@@ -135,7 +135,7 @@ def find_dataset(folder: str, request: DatasetRequest) -> Dataset:
     return Dataset(place.repository, os.fsdecode(place.path), request)
 
 
-def dataset_saving(dataset: Dataset, run: Run) -> Saving:
+def dataset_saving(dataset: Dataset, run: Run) -> SaveOptions:
     """Return the commit of a successful run: outputs, the files that the command names, and the record in the message.
 
     If the dataset is configured so, the record goes into a file of its own, which is written here.
@@ -148,7 +148,7 @@ def dataset_saving(dataset: Dataset, run: Run) -> Saving:
         also.append(_write_sidecar(dataset.repository, name, record))
         text = json.dumps(name)
     subject = f"{run.spec.pipeline} at {run.site}"
-    return Saving(message=_MESSAGE.format(subject=subject, record=text), also=tuple(also))
+    return SaveOptions(message=_MESSAGE.format(subject=subject, record=text), also=tuple(also))
 
 
 def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:

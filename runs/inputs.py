@@ -27,12 +27,12 @@ from runs.model import Input, Run, State
 from runs.outputs import content_at, inspect_outputs, matched_paths, require_whole, size_at, work_location
 from runs.script import Dependencies, Dependency
 from runs.store import OutputIdentity, Reference, RunStore, find_output, read_reference, referenced_runs
-from transfers.datasets.repository import bring_here, is_reserved, look_into
+from transfers.datasets.repository import fetch_contents, is_reserved, open_contents
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
 from transfers.recorded_digests import Expected, moved_by
 from transfers.remote.host import RemoteHost
-from transfers.request import Saving
+from transfers.request import SaveOptions
 from transfers.stores.open_store import open_store
 
 _FRESH_NS = 2_000_000_000  # a file changed this shortly before it was hashed can change again unseen
@@ -80,7 +80,7 @@ class LocalContent:
         whole = hashlib.sha256()
         files: dict[bytes, str] = {}
         size = 0
-        contents = look_into(root)
+        contents = open_contents(root)
         for path, looked in _walk(root, b""):
             if contents is not None and is_reserved(path):
                 continue
@@ -224,7 +224,7 @@ def _holds(folder: Path, path: bytes, expected: Expected) -> bool:
 
 
 def copy_collected(
-    kept: CollectedCopy, target: Location, saving: Saving, on_event: Listener = ignore
+    kept: CollectedCopy, target: Location, saving: SaveOptions, on_event: Listener = ignore
 ) -> Receipt:
     """Copy collected outputs into another folder and verify them; nothing is copied if it is the same folder."""
     source = Location(local_site(), str(kept.folder), str(kept.folder), typed_local=True)
@@ -495,7 +495,7 @@ def _identify(each: Input, place: Location) -> Located:
     """Identify an input; a local symlink is followed, and the content of an annexed file is fetched."""
     if place.typed_local:
         path = Path(os.fsdecode(place.raw))
-        bring_here(place.raw)
+        fetch_contents(place.raw)
         identity = identify_local(path)
         real = os.fsencode(path.resolve()).decode("utf-8", "surrogateescape")
         return Located(each, replace(place, path=real, slash=False), identity)

@@ -16,7 +16,7 @@ from runs.collect import choose_outputs, work_of
 from runs.model import Output, Run
 from runs.store import OutputIdentity, RunStore, find_output
 from transfers.entry import Entry, Kind
-from transfers.recorded_digests import DigestBook, moved_by
+from transfers.recorded_digests import DigestCache, moved_by
 from transfers.stores.base import Problem, Store
 from transfers.stores.open_store import open_store
 
@@ -115,7 +115,7 @@ def _moment(entry: Entry) -> int:
 
 def _hash(store: Store, subject: Sequence[str | None], existing: RunOutputs, below: bytes = b"") -> None:
     """Hash the files that were listed `below` a store's root; `subject` names the record of their digests."""
-    with contextlib.closing(DigestBook("contents", list(subject), keep=True)) as run_store:
+    with contextlib.closing(DigestCache("contents", list(subject), keep=True)) as run_store:
         unknown = []
         for path, entry in existing.files.items():
             known = run_store.find([entry])
@@ -158,7 +158,7 @@ def content_of_place(place: Location) -> Content | None:
 def _content(store: Store, place: Location, existing: RunOutputs, path: bytes) -> Content | None:
     if any(each.kind is not Kind.FILE for each in existing.files.values()):
         return None
-    where = store.where.decode("utf-8", "surrogateescape")
+    where = store.root_path.decode("utf-8", "surrogateescape")
     _hash(store, ("place", place.site.name, where), existing)
     return None if existing.problems else content_at(path, existing)
 

@@ -16,7 +16,7 @@ from runs.inputs import Identity
 from transfers.entry import Entry, Kind
 from transfers.operation import synchronise
 from transfers.remote.host import RemoteHost
-from transfers.request import Request, Saving
+from transfers.request import Request, SaveOptions
 from transfers.rules import Rules
 from transfers.stores.open_store import open_store
 
@@ -289,7 +289,7 @@ class Synchroniser:
     def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
         """Copy with `synchronise`; raises `IncompleteError` if not everything arrived."""
         # a cache that lies in somebody's dataset is not part of it
-        request = Request("stage", source, target, Rules(checksum=checksum), saving=Saving(save=False))
+        request = Request("stage", source, target, Rules(checksum=checksum), saving=SaveOptions(save=False))
         receipt = synchronise(request, on_event)
         if receipt.exit is not Exit.DONE:
             said = "; ".join(failed.message for failed in receipt.failures[:3])

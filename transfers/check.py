@@ -17,7 +17,7 @@ from hibali.events import Listener, ignore
 from hibali.locations import Location, check_writable, root_location
 from hibali.plugins import load
 from hibali.ssh.sessions import Login
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.movers.stream import StreamMover
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.channel_pool import count_channels
@@ -64,7 +64,7 @@ def check_site(site: Site, programs: Sequence[str] = (), on_event: Listener = ig
     report = SiteReport()
     try:
         if site.ssh is not None and site.ssh.auth == "gsi":
-            report.facts["proxy"] = _look_at_proxy(site, site.ssh)
+            report.facts["proxy"] = _check_proxy(site, site.ssh)
         if kind_of(site).has_machine:
             host, logins = reach_machine(site, report, on_event)
             try:
@@ -103,7 +103,7 @@ def _check_collection(site: Site, report: SiteReport, on_event: Listener) -> Non
         report.problems.append(problem)
 
 
-def _look_at_proxy(site: Site, settings: SshSettings) -> str:
+def _check_proxy(site: Site, settings: SshSettings) -> str:
     """Return how long the GSI proxy is valid; checked even if a kept login does not need it."""
     from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 
@@ -152,23 +152,23 @@ def _check_machine(site: Site, programs: Sequence[str], host: RemoteHost, report
 
 
 def _check_folder(
-    site: Site, host: RemoteHost, report: SiteReport, what: str, path: str, *, needed: bool
+    site: Site, host: RemoteHost, report: SiteReport, label: str, path: str, *, needed: bool
 ) -> None:
     if path.startswith("@"):
-        name, _, rest = path[1:].partition("/")
-        path = f"{site.roots.get(name, '')}/{rest}"
+        name, _, below = path[1:].partition("/")
+        path = f"{site.roots.get(name, '')}/{below}"
     try:
         expanded = host.expand(path)
-        report.facts[what] = expanded.decode("utf-8", "replace")
+        report.facts[label] = expanded.decode("utf-8", "replace")
         if needed and host.stat(expanded) is None:
-            raise NotFoundError("no-such-folder", f"the {what} is not there", subject=f"{site.name}:{path}")
+            raise NotFoundError("no-such-folder", f"the {label} is not there", subject=f"{site.name}:{path}")
     except AccessError as problem:
         report.problems.append(problem)
     except NotFoundError as problem:
         report.problems.append(
             NotFoundError(
                 problem.code,
-                f"the {what} is not there",
+                f"the {label} is not there",
                 subject=f"{site.name}:{path}",
                 hint="Correct config.toml.",
             )
@@ -176,7 +176,7 @@ def _check_folder(
 
 
 TRIAL_BYTES = 64 * 1024 * 1024  # sent, and received again, in one trial at most
-_QUESTIONS = 5  # number of requests; the fastest one is the round trip
+_ROUND_TRIPS = 5  # number of requests; the fastest one is the round trip
 _TRIAL_SECONDS = 5.0
 _LINES_SECONDS = 30.0  # to open further channels, in addition to the pauses between logins
 _NOTHING_TO_SET = "only ssh sites have `logins` and `channels`; elsewhere hibali spreads its work by itself"
@@ -269,7 +269,7 @@ def tune(
         return tuning
     with closing(host):
         folder = host.expand(place.path)
-        for _ in range(_QUESTIONS):
+        for _ in range(_ROUND_TRIPS):
             host.stat(folder)
         tuning.round_trip = host.round_trip
         own = folder.rstrip(b"/") + b"/hibali-tune-" + secrets.token_hex(8).encode()
@@ -315,7 +315,7 @@ def _try(site: Site, there: Location, number: int, logins: int, channels: int, o
         return Trial(logins, channels, lines, up, down, sent)
 
 
-def _send(store: PosixStore, rate: int, where: str) -> tuple[int, int]:
+def _send(store: PosixStore, rate: int, subject: str) -> tuple[int, int]:
     """Return the bytes sent and the bytes per second."""
     began = time.monotonic()
     sent = 0
@@ -329,7 +329,7 @@ def _send(store: PosixStore, rate: int, where: str) -> tuple[int, int]:
         for event in events:
             if isinstance(event, Committed):
                 if event.problem is not None:
-                    raise IncompleteError(event.problem.code, event.problem.message, subject=where)
+                    raise IncompleteError(event.problem.code, event.problem.message, subject=subject)
                 sent += event.item.entry.size
     return sent, int(sent / (time.monotonic() - began))
 
@@ -338,13 +338,13 @@ def _fetch(store: PosixStore) -> int:
     """Return the bytes per second received."""
     there = [entry for entry in store.list() if entry.kind is Kind.FILE]
     began = time.monotonic()
-    come = 0
+    received = 0
     items = (Item(number, entry) for number, entry in enumerate(there))
     for payload in store.read(group_units(items, lambda: PACK_BYTES)):
-        come += len(payload.data)
+        received += len(payload.data)
         if time.monotonic() - began > _TRIAL_SECONDS:
             break
-    return int(come / (time.monotonic() - began))
+    return int(received / (time.monotonic() - began))
 
 
 class _Noise(Source):
@@ -367,4 +367,4 @@ class _Noise(Source):
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
         for unit in units:
-            yield Payload(unit, self._content, [PACK_BYTES], [self._digest], [Proof.DIGEST])
+            yield Payload(unit, self._content, [PACK_BYTES], [self._digest], [Verification.DIGEST])

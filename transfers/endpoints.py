@@ -12,8 +12,8 @@ from hibali.ledger import now, scheduled_by
 from hibali.locations import Location, check_writable
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.datasets.view import DatasetStore, see_dataset
-from transfers.entry import Kind, Proof, weakest
+from transfers.datasets.view import DatasetStore, dataset_view
+from transfers.entry import Kind, Verification, weakest
 from transfers.journal import Recorder
 from transfers.movers.direct import DirectMover, DirectRoute, agent_store, check_direct, open_direct_route
 from transfers.movers.globus import GlobusMover, globus_between, open_globus
@@ -25,12 +25,12 @@ from transfers.overlap import (
     check_backup_apart,
     check_real_file,
 )
-from transfers.packs.view import PackedStore, Seeing, refuse_packed
+from transfers.packs.view import PackAwareOpener, PackedStore, refuse_packed
 from transfers.packs.writing import PackMover, open_target
-from transfers.plan import unholdable
-from transfers.plan_file import Header, PlanEndpoint, typed_anywhere
+from transfers.plan import name_problem
+from transfers.plan_file import Header, PlanEndpoint, absolute_text
 from transfers.planner import missing_source
-from transfers.protected_roots import check_guarded, lies
+from transfers.protected_roots import check_read_only_roots, path_relation
 from transfers.recheck import drift
 from transfers.request import Request
 from transfers.rules import Rules
@@ -88,28 +88,28 @@ class Endpoints:
     def source_path(self) -> bytes:
         """The path of the source as its site knows it: of the root, or of the one file."""
         if self.single is None:
-            return self.root.where
-        above, name = self.single.store.where.rstrip(b"/"), self.single.name
+            return self.root.root_path
+        above, name = self.single.store.root_path.rstrip(b"/"), self.single.name
         # a bucket's keys begin without a slash
         return name if not above and self.request.source.bucket is not None else above + b"/" + name
 
     @property
     def target_path(self) -> bytes:
         """The path of the target as its site knows it: of the root, or of the one file."""
-        return self.target.where + (b"/" + self.single.shown if self.single else b"")
+        return self.target.root_path + (b"/" + self.single.shown if self.single else b"")
 
     @property
-    def required_proof(self) -> Proof:
+    def required_verification(self) -> Verification:
         """The weakest accepted proof of a moved file."""
-        best = weakest(self.source.facts.proof_read, self.target.facts.proof_write)
+        best = weakest(self.source.facts.read_verification, self.target.facts.write_verification)
         return self.request.rules.require_proof or best
 
     def header(self) -> Header:
         """Return the header of a saved plan."""
         request = self.request
         return Header(
-            PlanEndpoint(typed_anywhere(request.source), self.root.where),
-            PlanEndpoint(typed_anywhere(request.target), self.target.where),
+            PlanEndpoint(absolute_text(request.source), self.root.root_path),
+            PlanEndpoint(absolute_text(request.target), self.target.root_path),
             request.rules,
             now(),
             single=self.single is not None,
@@ -149,11 +149,11 @@ def open_endpoints(
         agent_stores(endpoints)
     check_facts(request, endpoints.source.facts, endpoints.target.facts)
     check_overlap(endpoints)
-    check_guarded(request.target, endpoints.target_path, recorder.on_event)
+    check_read_only_roots(request.target, endpoints.target_path, recorder.on_event)
     subjects = (request.source.text, request.target.text)
     check_fidelity(request.rules, endpoints.source.facts, endpoints.target.facts, subjects)
     if request.rules.xattrs:
-        _take_attributes(request, endpoints.target, stores)
+        _request_attributes(request, endpoints.target, stores)
     if request.backup is not None:
         check_backup(request.backup, request.target, endpoints.target.facts)
         _check_backup_overlap(endpoints, request.backup)
@@ -168,7 +168,7 @@ class _Opener:
         self.request = request
         self.on_event = on_event
         self.stack = stack
-        self.packs = Seeing(self.open)
+        self.packs = PackAwareOpener(self.open)
         self._stores = stores
 
     def open(self, location: Location) -> Store:
@@ -177,9 +177,9 @@ class _Opener:
         def opened(at: Location) -> Store:
             return open_store(self.request.paced(at), on_event=self.on_event)
 
-        return see_dataset(opened(location), location, opened, self.on_event)
+        return dataset_view(opened(location), location, opened, self.on_event)
 
-    def take(self, store: Store) -> Store:
+    def register(self, store: Store) -> Store:
         """Register a store with the attempt, which closes it."""
         self.stack.callback(store.close)
         self._stores.append(store)
@@ -205,9 +205,9 @@ class _Opener:
                 subject=request.target.text,
             )
         if request.pack_bytes:
-            return self.take(open_target(plain, location.text)), plain
+            return self.register(open_target(plain, location.text)), plain
         refuse_packed(plain, location.text)
-        return self.take(plain), plain
+        return self.register(plain), plain
 
 
 def _open_both(opener: _Opener) -> Endpoints:
@@ -220,7 +220,7 @@ def _open_both(opener: _Opener) -> Endpoints:
     store, found = opener.packs.find(source)
     if request.chosen is not None:
         store = ChosenStore(store, request.chosen)
-    opener.take(store)
+    opener.register(store)
     if found is None:
         raise missing_source(source.text)
     if found.kind is Kind.FILE and source.slash:
@@ -247,7 +247,7 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
         raise UsageError("pack-one-file", "--pack has no meaning for a single file", subject=source.text)
     name = source.name if target.slash else target.name
     opened, plain = opener.open_target(target if target.slash else target.parent)
-    reason = unholdable(name, opened.facts)
+    reason = name_problem(name, opened.facts)
     if reason:
         raise RefusedError(
             "unsafe-name",
@@ -265,7 +265,7 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
         )
     if request.rules.delete:
         raise UsageError("delete-one-file", "--delete has no meaning for a single file", subject=source.text)
-    folder = opener.take(opener.packs.parent(store, source))
+    folder = opener.register(opener.packs.parent(store, source))
     return _endpoints(opener, store, SingleSource(folder, source.name, name), (opened, plain))
 
 
@@ -293,7 +293,7 @@ def _check_scheduled_root(request: Request, location: Location, target: Store) -
     found = _scheduled_root(request, target)
     if found is not None:
         known, store = found
-        known.check(location, store, target.where)
+        known.check(location, store, target.root_path)
 
 
 def remember_root(endpoints: Endpoints) -> None:
@@ -301,7 +301,7 @@ def remember_root(endpoints: Endpoints) -> None:
     found = _scheduled_root(endpoints.request, endpoints.plain_target)
     if found is not None:
         known, store = found
-        known.remember(endpoints.request.target, store, endpoints.plain_target.where)
+        known.remember(endpoints.request.target, store, endpoints.plain_target.root_path)
 
 
 def check_facts(request: Request, source: Facts, target: Facts) -> None:
@@ -339,7 +339,7 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[s
             )
 
 
-def _take_attributes(request: Request, target: Store, stores: Iterable[Store]) -> None:
+def _request_attributes(request: Request, target: Store, stores: Iterable[Store]) -> None:
     """Request attributes in all listings.
 
     Raises `RefusedError` if one filesystem has none, because those of the other would be lost.
@@ -371,7 +371,7 @@ def check_backup(backup: Location, target: Location, facts: Facts) -> None:
             hint="Backups are moved, not copied. Name a folder at the target's site.",
         )
     # a bucket's own root is an empty key
-    if lies(b"/" + backup.raw, b"/" + target.raw) is not None:
+    if path_relation(b"/" + backup.raw, b"/" + target.raw) is not None:
         raise UsageError(
             "backup-overlaps", "one of the backup and the target is inside the other", subject=backup.text
         )
@@ -391,14 +391,17 @@ def check_overlap(endpoints: Endpoints) -> None:
     request, single = endpoints.request, endpoints.single
     if request.chosen is not None:
         return
-    ours, theirs = _identities(endpoints, endpoints.root), _identities(endpoints, endpoints.target)
+    source_identities, target_identities = (
+        _identities(endpoints, endpoints.root),
+        _identities(endpoints, endpoints.target),
+    )
     if single is None:
-        check_apart(ours, theirs, request.target)
+        check_apart(source_identities, target_identities, request.target)
     elif not isinstance(single.store, PackedStore):
         name, folds = single.shown, endpoints.target.facts.folds_case
         above = _identities(endpoints, single.store)
-        check_another_file((above, single.name), (theirs, name), request.target, folds=folds)
-        check_real_file(ours, (theirs, name), request.target)
+        check_another_file((above, single.name), (target_identities, name), request.target, folds=folds)
+        check_real_file(source_identities, (target_identities, name), request.target)
 
 
 def _identities(endpoints: Endpoints, store: Store) -> list[Identity]:
@@ -408,7 +411,7 @@ def _identities(endpoints: Endpoints, store: Store) -> list[Identity]:
     """
     sites = endpoints.request.source.site, endpoints.request.target.site
     site = sites[store is endpoints.target]
-    found = identity_at(site, store.where) if all(one.globus is not None for one in sites) else []
+    found = identity_at(site, store.root_path) if all(one.globus is not None for one in sites) else []
     if endpoints.root.facts.machine is endpoints.target.facts.machine:
         found += store.identities()
     return found

@@ -21,7 +21,7 @@ class Kind(StrEnum):
     SPECIAL = "special"
 
 
-class Proof(StrEnum):
+class Verification(StrEnum):
     """How well an entry is known to equal its source, best first."""
 
     DIGEST = "digest"
@@ -33,10 +33,16 @@ class Proof(StrEnum):
     @property
     def strength(self) -> int:
         """The rank of the proof; larger is stronger."""
-        return (Proof.NONE, Proof.SIZE, Proof.CLAIMED, Proof.RECORDED, Proof.DIGEST).index(self)
+        return (
+            Verification.NONE,
+            Verification.SIZE,
+            Verification.CLAIMED,
+            Verification.RECORDED,
+            Verification.DIGEST,
+        ).index(self)
 
 
-def weakest(first: Proof, second: Proof) -> Proof:
+def weakest(first: Verification, second: Verification) -> Verification:
     """Return the weaker proof."""
     return first if first.strength <= second.strength else second
 

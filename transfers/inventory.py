@@ -12,11 +12,11 @@ from typing import NamedTuple, Self
 from hibali.errors import NotFoundError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
 from hibali.locations import Location
-from transfers.datasets.view import see_dataset
-from transfers.entry import Entry, Kind, Proof
-from transfers.packs.view import Seeing
-from transfers.recorded_digests import DigestBook
-from transfers.rules import Rules, Selector, selector, unmet
+from transfers.datasets.view import dataset_view
+from transfers.entry import Entry, Kind, Verification
+from transfers.packs.view import PackAwareOpener
+from transfers.recorded_digests import DigestCache
+from transfers.rules import Rules, Selector, selector, track_missing
 from transfers.spool import EntrySpool
 from transfers.stores.base import ListingIncompleteError, Problem, Side, Store
 from transfers.stores.open_store import open_store
@@ -36,7 +36,7 @@ class Tree:
     """
 
     location: Location
-    where: bytes
+    root_path: bytes
     side: Side
     stores: list[Store]
     single: bool = False
@@ -46,9 +46,13 @@ class Tree:
     unlisted: list[tuple[bytes, Problem]] = field(default_factory=list)
     missing: set[bytes] = field(default_factory=set)
 
-    def question(self) -> list[str | None]:
+    def key(self) -> list[str | None]:
         """Return the root as its site knows it, as the key of what is recorded about it."""
-        return [self.location.site.name, self.location.bucket, self.where.decode("utf-8", "surrogateescape")]
+        return [
+            self.location.site.name,
+            self.location.bucket,
+            self.root_path.decode("utf-8", "surrogateescape"),
+        ]
 
     def digests(self, entries: Iterable[Entry]) -> Iterator[Digested]:
         """Yield the current sha256 of each file, in the given order, computed at the site where possible."""
@@ -67,7 +71,7 @@ class Tree:
     def list(self, selected: Selector, names: frozenset[bytes] | None = None) -> None:
         """List all selected entries."""
         try:
-            for entry in unmet(names, self.side.list(), self.missing) if names else self.side.list():
+            for entry in track_missing(names, self.side.list(), self.missing) if names else self.side.list():
                 if entry.kind is Kind.FOLDER or not selected(entry):
                     continue
                 if entry.kind is Kind.FILE:
@@ -80,8 +84,8 @@ class Tree:
             self.unlisted = problem.unlisted
 
 
-def _is_sha256(told: object) -> bool:
-    return isinstance(told, str) and _SHA256.fullmatch(told) is not None
+def _is_sha256(value: object) -> bool:
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 def open_tree(
@@ -99,26 +103,26 @@ def open_tree(
     def opened(at: Location) -> Store:
         return open_store(at, on_event=on_event)
 
-    seeing = Seeing(lambda at: see_dataset(opened(at), at, opened, on_event, brings=False))
+    opener = PackAwareOpener(lambda at: dataset_view(opened(at), at, opened, on_event, fetches=False))
 
-    store, found = seeing.find(location)
+    store, found = opener.find(location)
     stack.callback(store.close)
     if found is None:
         raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
     if found.kind is not Kind.FILE:
-        tree = Tree(location, store.where, store, [store])
+        tree = Tree(location, store.root_path, store, [store])
         stack.callback(tree.close)
         tree.list(selected, names)
         return tree
-    folder = seeing.parent(store, location)
+    folder = opener.parent(store, location)
     stack.callback(folder.close)
-    tree = Tree(location, store.where, SingleTarget(folder, location.name), [store, folder], single=True)
+    tree = Tree(location, store.root_path, SingleTarget(folder, location.name), [store, folder], single=True)
     stack.callback(tree.close)
-    tree.list(_take_all)
+    tree.list(_select_all)
     return tree
 
 
-def _take_all(entry: Entry) -> bool:
+def _select_all(entry: Entry) -> bool:
     del entry
     return True
 
@@ -128,7 +132,7 @@ class Hashed(NamedTuple):
 
     entry: Entry
     digest: str
-    proof: Proof
+    verification: Verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,35 +186,37 @@ class Inventory:
             self._on_event(
                 Noted(f"Not in it: {tree.links.count} symlinks and {tree.specials} special files.")
             )
-        with closing(DigestBook("digests", tree.question(), keep=recorded)) as book:
+        with closing(DigestCache("digests", tree.key(), keep=recorded)) as cache:
             count = size = 0
-            for entry in self._unknown(book):
+            for entry in self._unknown(cache):
                 count, size = count + 1, size + entry.size
             self._on_event(Hashing(count, size))
-            now = self._now(self._unknown(book), book)
+            now = self._now(self._unknown(cache), cache)
             for entry in self._files():
-                earlier = self._earlier(entry, book)
+                earlier = self._earlier(entry, cache)
                 digest = next(now) if earlier is None else earlier
                 if digest is not None:
-                    yield Hashed(entry, digest, Proof.DIGEST if earlier is None else Proof.RECORDED)
+                    yield Hashed(
+                        entry, digest, Verification.DIGEST if earlier is None else Verification.RECORDED
+                    )
 
     def _files(self) -> Iterator[Entry]:
         return (entry for entry in self.tree.files if entry.path != self._wanted.leave_out)
 
-    def _earlier(self, entry: Entry, book: DigestBook) -> str | None:
+    def _earlier(self, entry: Entry, cache: DigestCache) -> str | None:
         """Return the recorded digest if recorded ones may be used."""
-        return (entry.digest or book.find([entry])) if self._wanted.recorded else None
+        return (entry.digest or cache.find([entry])) if self._wanted.recorded else None
 
-    def _unknown(self, book: DigestBook) -> Iterator[Entry]:
-        return (entry for entry in self._files() if self._earlier(entry, book) is None)
+    def _unknown(self, cache: DigestCache) -> Iterator[Entry]:
+        return (entry for entry in self._files() if self._earlier(entry, cache) is None)
 
-    def _now(self, files: Iterable[Entry], book: DigestBook) -> Iterator[str | None]:
+    def _now(self, files: Iterable[Entry], cache: DigestCache) -> Iterator[str | None]:
         """Hash these files at the site, with read-ahead; None for an unreadable one."""
         for entry, digest, problem in self.tree.digests(files):
             if digest is None:
                 self._fail(entry.path, problem)
             else:
-                book.add([entry], digest)
+                cache.add([entry], digest)
             self._on_event(Carried(entry.size))
             yield digest
 
@@ -224,7 +230,7 @@ class Usage:
     folders: int = 0
     bytes: int = 0
 
-    def take(self, inner: Usage) -> None:
+    def add(self, inner: Usage) -> None:
         """Add the counts of a folder in it."""
         self.files += inner.files
         self.folders += inner.folders
@@ -255,5 +261,5 @@ def usages(listed: Iterable[Entry], depth: int) -> Iterator[Usage]:
 
 def _let_go(held: list[Usage]) -> Usage:
     done = held.pop()
-    held[-1].take(done)
+    held[-1].add(done)
     return done

@@ -25,9 +25,9 @@ from hibali.events import (
 from hibali.ledger import Journal, ledger_folder, new_identifier, now, scheduled_by
 from hibali.locations import Location
 from hibali.text import path_fields
-from transfers.entry import Proof, weakest
+from transfers.entry import Verification, weakest
 
-_FAILURES_KEPT = 100
+_MAX_FAILURES = 100
 
 
 @dataclass(slots=True)
@@ -67,8 +67,8 @@ class Receipt:
     files_deleted: int = 0
     files_failed: int = 0
     packs_made: int = 0
-    proof_moved: Proof | None = None
-    proof_tree: Proof | None = None
+    proof_moved: Verification | None = None
+    proof_tree: Verification | None = None
     checked_by: str = "hibali"
     seconds: float = 0.0
     logins: int = 0
@@ -79,7 +79,7 @@ class Receipt:
     failures: list[Failed] = field(default_factory=list)
     coverage: Coverage | None = None  # only of a verification
 
-    def take(self, event: Event) -> None:
+    def count(self, event: Event) -> None:
         """Count one event."""
         match event:
             case Planned():
@@ -88,8 +88,10 @@ class Receipt:
                 self.files_moved += 1
                 self.bytes_moved += event.size
                 if event.kind == "file":
-                    proof = Proof(event.proof)
-                    self.proof_moved = proof if self.proof_moved is None else weakest(self.proof_moved, proof)
+                    verification = Verification(event.proof)
+                    self.proof_moved = (
+                        verification if self.proof_moved is None else weakest(self.proof_moved, verification)
+                    )
             case Deleted(kind="file" | "link" | "special"):
                 self.files_deleted += 1
             case Adjusted(kind="file"):
@@ -100,7 +102,7 @@ class Receipt:
                 self.packs_made += 1
             case Failed():
                 self.files_failed += 1
-                if len(self.failures) < _FAILURES_KEPT:
+                if len(self.failures) < _MAX_FAILURES:
                     self.failures.append(event)
 
     def to_record(self) -> dict[str, Any]:
@@ -170,7 +172,7 @@ class Recorder:
 
     def record(self, event: Event) -> None:
         """Count, write and forward an event. Raises `IncompleteError` if the journal cannot be written."""
-        self.receipt.take(event)
+        self.receipt.count(event)
         line = _journal_line(event)
         if line is not None:
             self.append(line)
@@ -213,15 +215,15 @@ def exit_after(problem: BaseException | None, receipt: Receipt) -> Exit:
     return Exit.INCOMPLETE if receipt.files_failed else Exit.DONE
 
 
-def target_line(location: Location, where: bytes) -> dict[str, Any]:
-    """Return the journal line with the root of all later paths; `where` is as the store knows it."""
-    place = path_fields(where, "place")
+def target_line(location: Location, root_path: bytes) -> dict[str, Any]:
+    """Return the journal line with the root of all later paths; `root_path` is as the store knows it."""
+    place = path_fields(root_path, "place")
     return {"kind": "place", "site": location.site.name, "bucket": location.bucket, **place}
 
 
-def source_line(location: Location, where: bytes) -> dict[str, Any]:
+def source_line(location: Location, root_path: bytes) -> dict[str, Any]:
     """Return the journal line with the source: the root of the same paths, or one file."""
-    return {**target_line(location, where), "kind": "origin"}
+    return {**target_line(location, root_path), "kind": "origin"}
 
 
 def _stopped_line(problem: HibaliError) -> dict[str, Any]:

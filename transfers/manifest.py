@@ -47,7 +47,7 @@ class MalformedManifestError(UsageError):
     """An error for invalid lines; `problems` has `line` (from 1) and `message` of each."""
 
     def __init__(self, name: str, problems: list[dict[str, Any]]) -> None:
-        super().__init__("malformed-manifest", _words(problems), subject=name, hint=_HINT)
+        super().__init__("malformed-manifest", _list_problems(problems), subject=name, hint=_HINT)
         self.problems = problems
 
 
@@ -58,7 +58,7 @@ class UnsafeManifestError(RefusedError):
     """
 
     def __init__(self, name: str, problems: list[dict[str, Any]]) -> None:
-        super().__init__("unsafe-name", _words(problems), subject=name, hint=_HINT)
+        super().__init__("unsafe-name", _list_problems(problems), subject=name, hint=_HINT)
         self.problems = problems
 
 
@@ -98,7 +98,7 @@ def read_manifest(stream: IO[bytes], name: str, *, bag: bool = False) -> Manifes
         number += 1
         summed.update(line)
         try:
-            _take(found, line, _read_bag_line if bag else _read_line)
+            _read_entry(found, line, _read_bag_line if bag else _read_line)
         except _LineError as problem:
             problems.append({"line": number, "message": str(problem)})
             unsafe = unsafe or problem.unsafe
@@ -120,7 +120,7 @@ class _LineError(Exception):
         self.unsafe = unsafe
 
 
-def _take(found: Manifest, line: bytes, read_line: Callable[[bytes], tuple[bytes, str]]) -> None:
+def _read_entry(found: Manifest, line: bytes, read_line: Callable[[bytes], tuple[bytes, str]]) -> None:
     if len(line) > _LINE_LIMIT:
         raise _LineError(f"it is longer than {_LINE_LIMIT} bytes")
     # a CR at the end is from a Windows text file; one in a name is escaped
@@ -169,7 +169,7 @@ def _read_bag_line(text: bytes) -> tuple[bytes, str]:
     return path, found.group(1).decode("ascii")
 
 
-def _words(problems: list[dict[str, Any]]) -> str:
+def _list_problems(problems: list[dict[str, Any]]) -> str:
     many = " (hibali stopped at this number)" if len(problems) >= _NAMED else ""
     lines = [f"line {found['line']}: {found['message']}" for found in problems]
     return "\n".join([f"{counted(len(problems), 'line')} of the manifest cannot be used{many}", *lines])

@@ -20,7 +20,7 @@ from hibali.system_errors import hint_of, message_of
 from hibali.text import counted
 from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
-from transfers.entry import Entry, Kind, Proof, weakest
+from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.journal import Receipt, Recorder, exit_after, source_line, target_line
 from transfers.movers.base import Mover
 from transfers.movers.globus import GlobusMover
@@ -32,7 +32,7 @@ from transfers.plan_file import write_plan
 from transfers.planner import (
     RememberingSide,
     TransferPlan,
-    UnprovenSide,
+    UnverifiedSide,
     adjustments,
     attributes_of,
     check_plan,
@@ -81,7 +81,7 @@ class Operation:
     endpoints: Endpoints | None = field(default=None)
     reached: bool = False
     restarted: bool = False
-    kept_proof: Proof = Proof.SIZE
+    kept_verification: Verification = Verification.SIZE
 
 
 def synchronise(request: Request, on_event: Listener = ignore) -> Receipt:
@@ -251,7 +251,7 @@ def connect(operation: Operation, stack: ExitStack, not_by_globus: tuple[str, ..
     if not operation.reached:
         operation.reached = True
         recorder.append(source_line(request.source, endpoints.source_path))
-        recorder.append(target_line(request.target, endpoints.target.where))
+        recorder.append(target_line(request.target, endpoints.target.root_path))
     return endpoints
 
 
@@ -346,14 +346,14 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
     source: Side = endpoints.source
     target = endpoints.target_side
     if endpoints.globus is not None and not endpoints.target.facts.external_writes:
-        target = UnprovenSide(target, endpoints.globus.unproven())
+        target = UnverifiedSide(target, endpoints.globus.unproven())
     remembering: list[RememberingSide] = []
     if request.recorded:
         for side, location, store in (
             (source, request.source, endpoints.root),
             (target, request.target, endpoints.target),
         ):
-            remembering.append(RememberingSide(side, location, store.where))
+            remembering.append(RememberingSide(side, location, store.root_path))
             endpoints.stack.callback(remembering[-1].close)
         source, target = remembering
     missing = _missing_records(recorder, endpoints) if target_exists else None
@@ -363,20 +363,22 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
     # a further name of a hard-linked file is kept with its first name, however that was compared
     if request.rules.checksum and not request.rules.hard_links:
         from_record = any(side.used for side in remembering)
-        operation.kept_proof = Proof.RECORDED if from_record else Proof.DIGEST
+        operation.kept_verification = Verification.RECORDED if from_record else Verification.DIGEST
     return plan
 
 
 def _missing_records(recorder: Recorder, endpoints: Endpoints) -> MissingRecords | None:
     """Return a finder of files without a recorded digest, if digests are compared or a journal is cut off."""
-    request, where = endpoints.request, endpoints.target.where
+    request, root_path = endpoints.request, endpoints.target.root_path
     if not recorder.journaled:
         return None
-    cut_off = find_cut_off(request.target, where, recorder.receipt.id)
+    cut_off = find_cut_off(request.target, root_path, recorder.receipt.id)
     if cut_off is None and not request.rules.checksum:
         return None
-    proof = Proof.RECORDED if request.recorded else Proof.DIGEST
-    return MissingRecords(recorded_digests(request.target, where), cut_off, recorder.record, proof=proof)
+    verification = Verification.RECORDED if request.recorded else Verification.DIGEST
+    return MissingRecords(
+        recorded_digests(request.target, root_path), cut_off, recorder.record, verification=verification
+    )
 
 
 # ---- execution
@@ -401,7 +403,7 @@ def _fetch_annexed(endpoints: Endpoints, plan: TransferPlan) -> None:
     if isinstance(origin.store, DatasetStore):
         entries = (action.entry for action in plan.moves)
         name = origin.name
-        origin.store.bring(entry if name is None else entry._replace(path=name) for entry in entries)
+        origin.store.fetch(entry if name is None else entry._replace(path=name) for entry in entries)
 
 
 def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bool:
@@ -431,19 +433,19 @@ def _transfer(
                 expected += 1
                 yield item_of(endpoints.request, number, action)
 
-    def carry_rest() -> None:
-        rest = items()
+    def transfer_remaining() -> None:
+        remaining = items()
         carry(
             operation,
             endpoints,
-            rest,
+            remaining,
             0 if names else plan.bytes_to_move,
             lambda result: record_result(operation.recorder, result),
         )
-        for _ in rest:  # counted, but a full target is not tried for each of them
+        for _ in remaining:  # counted, but a full target is not tried for each of them
             pass
 
-    operation.reconnection.until_done(carry_rest)
+    operation.reconnection.until_done(transfer_remaining)
     if len(answered) < expected:
         message = f"not tried: {counted(expected - len(answered), 'entry', 'entries')}"
         operation.recorder.record(Failed(b"", "not-tried", message))
@@ -506,7 +508,7 @@ def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
     if endpoints.globus is not None:
         return endpoints.globus
     if endpoints.target.copies(origin.store):
-        return ServerMover(endpoints.target, origin, stream, endpoints.required_proof)
+        return ServerMover(endpoints.target, origin, stream, endpoints.required_verification)
     if stream.name == "stream" and not request.pack_bytes:
         sites = (request.source.site, request.target.site)
         return gridftp_mover(origin, endpoints.target, sites, request.lowest_rate, on_event) or stream
@@ -523,7 +525,7 @@ def record_result(recorder: Recorder, result: Committed) -> None:
     else:
         times = entry.mtime_ns, entry.mode
         recorder.record(
-            Moved(entry.path, entry.kind, entry.size, result.digest, result.proof, *times, result.etag)
+            Moved(entry.path, entry.kind, entry.size, result.digest, result.verification, *times, result.etag)
         )
 
 
@@ -587,7 +589,7 @@ def finish(operation: Operation, problem: BaseException | None) -> Receipt:
     receipt.limited_by = next((setting for setting in settings if setting), None)
     receipt.proof_tree = receipt.proof_moved
     if receipt.files_kept:
-        kept = operation.kept_proof
+        kept = operation.kept_verification
         receipt.proof_tree = weakest(receipt.proof_moved or kept, kept)
     return recorder.end(problem, _exit_code(operation, problem))
 
@@ -608,7 +610,7 @@ def _exit_code(operation: Operation, problem: BaseException | None) -> Exit:
     code = exit_after(problem, receipt)
     if code is not Exit.DONE or endpoints is None or receipt.proof_moved is None:
         return code
-    weak = receipt.proof_moved.strength < endpoints.required_proof.strength
+    weak = receipt.proof_moved.strength < endpoints.required_verification.strength
     return Exit.INCOMPLETE if weak else Exit.DONE
 
 

@@ -134,9 +134,9 @@ class KnownRoots:
         self._schedule = schedule
         self._path = ledger_folder("schedules", schedule) / _FILE
 
-    def check(self, target: Location, store: Store, where: bytes) -> None:
+    def check(self, target: Location, store: Store, root_path: bytes) -> None:
         """Raise `RefusedError("root-changed")` if an earlier run wrote to another folder."""
-        before = self._read().get(_key(target, where))
+        before = self._read().get(_key(target, root_path))
         if before is None:
             return
         now = store.root_identity()
@@ -145,18 +145,18 @@ class KnownRoots:
         what = "is another folder than" if now is not None else "is gone, and was there"
         raise RefusedError(
             "root-changed",
-            f"{printable(where)} {what} when this schedule last ran",
+            f"{printable(root_path)} {what} when this schedule last ran",
             subject=target.text,
             hint=f"Look at what is there now. If it is right: hibali schedule resume {self._schedule}",
         )
 
-    def remember(self, target: Location, store: Store, where: bytes) -> None:
+    def remember(self, target: Location, store: Store, root_path: bytes) -> None:
         """Record the root."""
         now = store.root_identity()
         known = self._read()
-        if now is None or known.get(_key(target, where)) == now:
+        if now is None or known.get(_key(target, root_path)) == now:
             return
-        known[_key(target, where)] = now
+        known[_key(target, root_path)] = now
         roots = {key: asdict(each) for key, each in sorted(known.items())}
         record = {"schema": 1, "roots": roots}
         write_atomic(self._path, json.dumps(record, indent=1).encode("ascii") + b"\n")
@@ -181,5 +181,5 @@ def forget_roots(schedule_folder: Path) -> None:
     (schedule_folder / _FILE).unlink(missing_ok=True)
 
 
-def _key(target: Location, where: bytes) -> str:
-    return f"{target.site.name}:{where.decode('utf-8', 'surrogateescape')}"
+def _key(target: Location, root_path: bytes) -> str:
+    return f"{target.site.name}:{root_path.decode('utf-8', 'surrogateescape')}"

@@ -107,28 +107,28 @@ class _Merge:
         self._leaving: list[_Leaving] = []
 
     def run(self, source: Iterator[Entry], target: Iterator[Entry]) -> Iterator[Decision]:
-        ours, theirs = next(source, None), next(target, None)
-        while ours is not None and theirs is not None:
-            our_order, their_order = ours.order, theirs.order
+        source_entry, target_entry = next(source, None), next(target, None)
+        while source_entry is not None and target_entry is not None:
+            source_order, target_order = source_entry.order, target_entry.order
             if self._held or self._leaving:
-                yield from self._release(min(our_order, their_order))
-            if our_order == their_order:
-                yield from self._both(ours, theirs)
-                ours, theirs = next(source, None), next(target, None)
-            elif our_order < their_order:
-                yield from self._only_source(ours)
-                ours = next(source, None)
+                yield from self._release(min(source_order, target_order))
+            if source_order == target_order:
+                yield from self._both(source_entry, target_entry)
+                source_entry, target_entry = next(source, None), next(target, None)
+            elif source_order < target_order:
+                yield from self._only_source(source_entry)
+                source_entry = next(source, None)
             else:
-                yield from self._only_target(theirs)
-                theirs = next(target, None)
-        while ours is not None:
-            yield from self._release(ours.order)
-            yield from self._only_source(ours)
-            ours = next(source, None)
-        while theirs is not None:
-            yield from self._release(theirs.order)
-            yield from self._only_target(theirs)
-            theirs = next(target, None)
+                yield from self._only_target(target_entry)
+                target_entry = next(target, None)
+        while source_entry is not None:
+            yield from self._release(source_entry.order)
+            yield from self._only_source(source_entry)
+            source_entry = next(source, None)
+        while target_entry is not None:
+            yield from self._release(target_entry.order)
+            yield from self._only_target(target_entry)
+            target_entry = next(target, None)
         yield from self._release(None)
 
     def _release(self, order: bytes | None) -> Iterator[Decision]:
@@ -170,15 +170,15 @@ class _Merge:
         if entry.kind is Kind.FOLDER:
             yield Action(Verb.COPY, entry, "not at the target")
             return
-        if is_away(entry, self._rules) and not entry.same_as:
-            yield _away(entry)
+        if needs_recall(entry, self._rules) and not entry.same_as:
+            yield _offline(entry)
             return
         self._held.append(_Held(entry, from_source=True, action=_copy(entry)))
 
     def _only_target(self, entry: Entry) -> Iterator[Decision]:
         held = self._above(entry)
         if held is not None and held.from_source:
-            held.meet_folder(entry, kept=not self._selected(entry))
+            held.meet_folder(entry, stays=not self._selected(entry))
             if self._rules.delete and self._selected(entry):
                 yield Action(Verb.DELETE, entry, "below a folder that makes room", implied=True)
             return
@@ -192,30 +192,37 @@ class _Merge:
             return
         self._held.append(_Held(entry, from_source=False))
 
-    def _both(self, ours: Entry, theirs: Entry) -> Iterator[Decision]:
-        selected = self._selected(ours)
-        held = None if self._target_facts.file_and_folder else self._above(ours)
+    def _both(self, source_entry: Entry, target_entry: Entry) -> Iterator[Decision]:
+        selected = self._selected(source_entry)
+        held = None if self._target_facts.file_and_folder else self._above(source_entry)
         if held is not None and held.from_source:
-            held.meet_folder(theirs, kept=not selected)
+            held.meet_folder(target_entry, stays=not selected)
             if selected:
-                yield _file_and_folder(ours)
+                yield _file_and_folder(source_entry)
             return
         if not selected:
             return
-        problem = self._unable(ours)
+        problem = self._unable(source_entry)
         if problem is not None:
             yield from problem
-        elif ours.kind is Kind.FOLDER:
-            yield kept(ours, theirs, "stands already", self._rules, self._source_facts, self._target_facts)
+        elif source_entry.kind is Kind.FOLDER:
+            yield keep_or_adjust(
+                source_entry,
+                target_entry,
+                "stands already",
+                self._rules,
+                self._source_facts,
+                self._target_facts,
+            )
         else:
-            action = compare(ours, theirs, self._rules, self._source_facts, self._target_facts)
-            if _needs_what_is_away(action, self._rules):
-                yield _away(ours)
+            action = compare(source_entry, target_entry, self._rules, self._source_facts, self._target_facts)
+            if _needs_recall_to_act(action, self._rules):
+                yield _offline(source_entry)
             elif self._source_facts.folders or self._target_facts.file_and_folder:
                 yield action
             else:
                 # A source without folders may have further entries below this name.
-                self._held.append(_Held(ours, from_source=True, action=action))
+                self._held.append(_Held(source_entry, from_source=True, action=action))
 
     def _unable(self, entry: Entry) -> list[Conflict] | None:
         """Return why this entry cannot be transferred, [] if the rules skip it, None if it can."""
@@ -231,7 +238,7 @@ class _Merge:
                 return []
             if not facts.links:
                 return [Conflict(entry, "cannot-hold-links", "the target cannot hold symlinks")]
-        reason = None if self._plain(entry.path) else unholdable(entry.path, facts)
+        reason = None if self._plain(entry.path) else name_problem(entry.path, facts)
         return [Conflict(entry, "unholdable-name", reason, refuse=True)] if reason else None
 
 
@@ -241,18 +248,18 @@ def _file_and_folder(entry: Entry) -> Conflict:
     )
 
 
-def is_away(entry: Entry, rules: Rules) -> bool:
+def needs_recall(entry: Entry, rules: Rules) -> bool:
     """Return whether the content is on tape and the rules do not allow a recall."""
     return entry.offline and not rules.recall
 
 
-def _needs_what_is_away(action: Action, rules: Rules) -> bool:
-    if action.verb is Verb.COMPARE and action.target is not None and is_away(action.target, rules):
+def _needs_recall_to_act(action: Action, rules: Rules) -> bool:
+    if action.verb is Verb.COMPARE and action.target is not None and needs_recall(action.target, rules):
         return True
-    return action.verb in {Verb.REPLACE, Verb.COMPARE} and is_away(action.entry, rules)
+    return action.verb in {Verb.REPLACE, Verb.COMPARE} and needs_recall(action.entry, rules)
 
 
-def _away(entry: Entry) -> Conflict:
+def _offline(entry: Entry) -> Conflict:
     return Conflict(
         entry, "offline", "its bytes are not on disk (on tape, or it is one hole): --recall reads it"
     )
@@ -281,18 +288,18 @@ class _Held:
     action: Action | None = None
     folder: Entry | None = None
     keeps: bool = False
-    made_room: bool = False
+    replaces_folder: bool = False
 
-    def meet_folder(self, entry: Entry, *, kept: bool) -> None:
-        """Note that the target has a folder of this name; `kept` if an entry in it must be kept."""
+    def meet_folder(self, entry: Entry, *, stays: bool) -> None:
+        """Note that the target has a folder of this name; `stays` if an entry in it must be kept."""
         self.folder = self.folder or entry
-        self.keeps = self.keeps or kept
+        self.keeps = self.keeps or stays
 
     def make_folder(self, below: Entry) -> Iterator[Decision]:
         """Replace the target file by a folder, because the source has a folder of its name."""
-        if self.made_room:
+        if self.replaces_folder:
             return
-        self.made_room = True
+        self.replaces_folder = True
         yield Action(Verb.DELETE, self.entry, "a folder takes its place", implied=True)
         mode = below.mode if below.kind is Kind.FOLDER else -1
         folder = Entry(self.entry.path, Kind.FOLDER, mode=mode)
@@ -301,7 +308,7 @@ class _Held:
     def settle(self, rules: Rules) -> Iterator[Decision]:
         """Yield the decision: no folder of this name can follow."""
         if not self.from_source:
-            if rules.delete and not self.made_room:
+            if rules.delete and not self.replaces_folder:
                 yield Action(Verb.DELETE, self.entry, "not in the source")
             return
         assert self.action is not None
@@ -315,51 +322,64 @@ class _Held:
             yield Action(Verb.RETYPE, self.entry, "a folder makes room for it", self.folder)
 
 
-def compare(ours: Entry, theirs: Entry, rules: Rules, source_facts: Facts, target_facts: Facts) -> Action:
+def compare(
+    source_entry: Entry, target_entry: Entry, rules: Rules, source_facts: Facts, target_facts: Facts
+) -> Action:
     """Return the action for a file or link that both sides have."""
-    if ours.same_as:
-        return Action(Verb.LINK, ours, _ANOTHER_NAME, theirs)
-    if ours.kind is not theirs.kind:
-        return Action(Verb.REPLACE, ours, f"it is a {theirs.kind} at the target", theirs)
-    if ours.kind is Kind.LINK:
-        if ours.link == theirs.link:
-            return Action(Verb.KEEP, ours, "the same link", theirs)
-        return Action(Verb.RELINK, ours, "the link points elsewhere", theirs)
-    if ours.size != theirs.size:
-        return Action(Verb.REPLACE, ours, "size differs", theirs)
+    if source_entry.same_as:
+        return Action(Verb.LINK, source_entry, _ANOTHER_NAME, target_entry)
+    if source_entry.kind is not target_entry.kind:
+        return Action(Verb.REPLACE, source_entry, f"it is a {target_entry.kind} at the target", target_entry)
+    if source_entry.kind is Kind.LINK:
+        if source_entry.link == target_entry.link:
+            return Action(Verb.KEEP, source_entry, "the same link", target_entry)
+        return Action(Verb.RELINK, source_entry, "the link points elsewhere", target_entry)
+    if source_entry.size != target_entry.size:
+        return Action(Verb.REPLACE, source_entry, "size differs", target_entry)
     if (
         rules.modes == "execute"
         and source_facts.modes
         and target_facts.modes
-        and _differ_in(0o100, ours, theirs)
+        and _differ_in(0o100, source_entry, target_entry)
     ):
-        return Action(Verb.REPLACE, ours, "execute bit differs", theirs)
+        return Action(Verb.REPLACE, source_entry, "execute bit differs", target_entry)
     if rules.checksum:
-        return Action(Verb.COMPARE, ours, "the digests decide", theirs)
+        return Action(Verb.COMPARE, source_entry, "the digests decide", target_entry)
     both_keep = source_facts.mtimes and target_facts.mtimes
     epoch = (
-        both_keep and not (ours.mtime_ns and theirs.mtime_ns) and same_time(ours.mtime_ns, theirs.mtime_ns)
+        both_keep
+        and not (source_entry.mtime_ns and target_entry.mtime_ns)
+        and same_time(source_entry.mtime_ns, target_entry.mtime_ns)
     )
-    if (ours.mtime_ns and theirs.mtime_ns) or epoch:
-        if same_time(ours.mtime_ns, theirs.mtime_ns):
-            return kept(ours, theirs, "same size and time", rules, source_facts, target_facts)
-        return Action(Verb.REPLACE, ours, "modification time differs", theirs)
-    if ours.digest and ours.digest == theirs.digest:
-        return kept(ours, theirs, "same digest on record", rules, source_facts, target_facts)
-    return Action(Verb.REPLACE, ours, "nothing is on record to compare with", theirs)
+    if (source_entry.mtime_ns and target_entry.mtime_ns) or epoch:
+        if same_time(source_entry.mtime_ns, target_entry.mtime_ns):
+            return keep_or_adjust(
+                source_entry, target_entry, "same size and time", rules, source_facts, target_facts
+            )
+        return Action(Verb.REPLACE, source_entry, "modification time differs", target_entry)
+    if source_entry.digest and source_entry.digest == target_entry.digest:
+        return keep_or_adjust(
+            source_entry, target_entry, "same digest on record", rules, source_facts, target_facts
+        )
+    return Action(Verb.REPLACE, source_entry, "nothing is on record to compare with", target_entry)
 
 
-def kept(
-    ours: Entry, theirs: Entry, because: str, rules: Rules, source_facts: Facts, target_facts: Facts
+def keep_or_adjust(
+    source_entry: Entry,
+    target_entry: Entry,
+    because: str,
+    rules: Rules,
+    source_facts: Facts,
+    target_facts: Facts,
 ) -> Action:
     """Return the action for an entry with unchanged content: permissions or attributes may have to be set."""
     both = source_facts.modes and target_facts.modes
-    if rules.modes == "keep" and both and _differ_in(PERMISSIONS, ours, theirs):
+    if rules.modes == "keep" and both and _differ_in(PERMISSIONS, source_entry, target_entry):
         verb = Verb.ADJUST if target_facts.adjusts else Verb.REPLACE
-        return Action(verb, ours, "permissions differ", theirs)
-    if rules.xattrs and ours.attributes != theirs.attributes:
-        return Action(Verb.ADJUST, ours, "attributes differ", theirs)
-    return Action(Verb.KEEP, ours, because, theirs)
+        return Action(verb, source_entry, "permissions differ", target_entry)
+    if rules.xattrs and source_entry.attributes != target_entry.attributes:
+        return Action(Verb.ADJUST, source_entry, "attributes differ", target_entry)
+    return Action(Verb.KEEP, source_entry, because, target_entry)
 
 
 def same_time(first_ns: int, second_ns: int) -> bool:
@@ -383,7 +403,7 @@ def _is_nearest(kept_ns: int, wanted_ns: int) -> bool:
     )
 
 
-def unholdable(path: bytes, facts: Facts) -> str | None:
+def name_problem(path: bytes, facts: Facts) -> str | None:
     """Return why the target cannot store this name, or None."""
     reason = unsafe_component(path)
     if reason:
@@ -410,7 +430,7 @@ def unholdable(path: bytes, facts: Facts) -> str | None:
 
 
 def plain_names(facts: Facts) -> Callable[[bytes], object]:
-    """Return a fast check that is true for most names that the target can store; others need `unholdable`.
+    """Return a fast check that is true for most names that the target can store; others need `name_problem`.
 
     It accepts at most 8 components, each of at most 99 letters, digits, `_`, `-` and `.`, without a leading
     dot.
@@ -422,8 +442,12 @@ def plain_names(facts: Facts) -> Callable[[bytes], object]:
     return _PLAIN.fullmatch
 
 
-def _differ_in(bits: int, ours: Entry, theirs: Entry) -> bool:
-    return ours.mode >= 0 and theirs.mode >= 0 and (ours.mode ^ theirs.mode) & bits != 0
+def _differ_in(bits: int, source_entry: Entry, target_entry: Entry) -> bool:
+    return (
+        source_entry.mode >= 0
+        and target_entry.mode >= 0
+        and (source_entry.mode ^ target_entry.mode) & bits != 0
+    )
 
 
 class FoldedNames:
@@ -446,8 +470,8 @@ class FoldedNames:
         other = self._names.setdefault(_folded(entry.path), entry.path)
         if other == entry.path:
             return None
-        words = f"the target does not tell it from {printable(other)}: upper and lower case are one there"
-        return Conflict(entry, "folded-name", words, refuse=True)
+        message = f"the target does not tell it from {printable(other)}: upper and lower case are one there"
+        return Conflict(entry, "folded-name", message, refuse=True)
 
 
 def _folded(path: bytes) -> str:

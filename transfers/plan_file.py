@@ -36,7 +36,7 @@ class PlanEndpoint:
     """An endpoint: the location in absolute form, and the root as its store knew it."""
 
     text: bytes
-    where: bytes
+    root_path: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Header:
     single: bool = False
 
 
-def typed_anywhere(location: Location) -> bytes:
+def absolute_text(location: Location) -> bytes:
     """Return the location in a form that does not depend on the current folder."""
     text = location.text
     if location.typed_local:
@@ -148,9 +148,9 @@ def header_record(header: Header) -> Line:
         "version": __version__,
         "at": header.at,
         **path_fields(header.source.text, "source"),
-        **path_fields(header.source.where, "source_place"),
+        **path_fields(header.source.root_path, "source_place"),
         **path_fields(header.target.text, "target"),
-        **path_fields(header.target.where, "target_place"),
+        **path_fields(header.target.root_path, "target_place"),
         "single": header.single,
         "rules": rules_record(header.rules),
     }

@@ -18,7 +18,7 @@ from hibali.locations import Location
 from hibali.signing import is_signed
 from hibali.system_errors import unreadable
 from hibali.text import path_fields
-from transfers.entry import MOST_NS, Entry, Kind, Proof
+from transfers.entry import MOST_NS, Entry, Kind, Verification
 from transfers.plan import Action, Verb
 from transfers.plan_file import SIGNED_AS, Header, PlanEndpoint, signed_content, totals
 from transfers.planner import TransferPlan
@@ -170,14 +170,14 @@ def rules_of(record: Any) -> Rules:
             number(record, key)
     if record.get("newer_ns") is not None:
         number(record, "newer_ns", -_MOST)
-    limit, proof = record.get("max_delete"), record.get("require_proof")
+    limit, verification = record.get("max_delete"), record.get("require_proof")
     for key, words in (("links", ["keep", "skip"]), ("specials", ["fail", "skip"])):
         if record.get(key) not in words:
             raise WrongLineError(f"{key} is not one of its words")
     modes = record.get("modes", "execute")  # plans of earlier versions do not have this key
     if modes not in ("execute", "keep"):
         raise WrongLineError("modes is not one of its words")
-    if proof is not None and proof not in list(Proof):
+    if verification is not None and verification not in list(Verification):
         raise WrongLineError("require_proof is no proof")
     return Rules(
         checksum=truth(record, "checksum"),
@@ -188,7 +188,7 @@ def rules_of(record: Any) -> Rules:
         xattrs=_later(record, "xattrs"),
         hard_links=_later(record, "hard_links"),
         recall=_later(record, "recall"),
-        require_proof=None if proof is None else Proof(proof),
+        require_proof=None if verification is None else Verification(verification),
     )
 
 
@@ -467,15 +467,15 @@ def _damaged(message: str, subject: str) -> RefusedError:
 
 def doubts_about(saved: SavedPlan) -> str:
     """Return why the plan may not be this user's; "" if it is signed here and private."""
-    ours = saved.owner == os.geteuid()
+    is_own = saved.owner == os.geteuid()
     found = []
-    if not ours:
+    if not is_own:
         found.append(f"it belongs to {_account(saved.owner)}")
     if saved.mode & 0o022:
         found.append("other accounts can write to it")
     if not is_signed(SIGNED_AS, saved.signed, saved.signature):
         found.append("it was not signed here")
-    if found and ours:
+    if found and is_own:
         found.insert(0, "it is a file of yours")
     return ", ".join(found)
 

@@ -20,10 +20,10 @@ from transfers.plan import (
     FoldedNames,
     Verb,
     decide,
-    kept,
+    keep_or_adjust,
 )
-from transfers.recorded_digests import DigestBook, MissingRecords
-from transfers.rules import Rules, Selector, selector, shows_in_pages, unmet
+from transfers.recorded_digests import DigestCache, MissingRecords
+from transfers.rules import Rules, Selector, selector, shows_in_pages, track_missing
 from transfers.spool import Spool, sort_on_disk
 from transfers.stores.agent_listing import BothSides
 from transfers.stores.base import Adjustment, Facts, ListingIncompleteError, Page, Problem, Side, Store
@@ -80,17 +80,17 @@ class FurtherNames:
 
 
 _RUN = 20_000  # actions sorted in memory at a time
-_AT_ONCE = 1024  # entries looked up on record before those without a recorded digest are hashed
+_BATCH_COUNT = 1024  # entries looked up on record before those without a recorded digest are hashed
 
 
 class RememberingSide(Side):
     """A side that hashes each file only once; `used` tells whether any digest came from the record."""
 
-    def __init__(self, side: Side, location: Location, where: bytes) -> None:
-        """Open the record of `where`, the root as its site knows it; `manifest --recorded` uses it, too."""
+    def __init__(self, side: Side, location: Location, root_path: bytes) -> None:
+        """Open the record of `root_path`, the root as its site knows it; `manifest --recorded` uses it, too."""
         self._side = side
-        place = [location.site.name, location.bucket, where.decode("utf-8", "surrogateescape")]
-        self._book = DigestBook("digests", place, keep=True)
+        place = [location.site.name, location.bucket, root_path.decode("utf-8", "surrogateescape")]
+        self._cache = DigestCache("digests", place, keep=True)
         self.used = False
 
     @property
@@ -105,8 +105,8 @@ class RememberingSide(Side):
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store; unchanged files with a recorded digest are not read."""
         coming = iter(entries)
-        while some := list(islice(coming, _AT_ONCE)):
-            known = [entry.digest or self._book.find([entry]) for entry in some]
+        while some := list(islice(coming, _BATCH_COUNT)):
+            known = [entry.digest or self._cache.find([entry]) for entry in some]
             self.used = self.used or any(known)
             unknown = [entry for entry, digest in zip(some, known, strict=True) if digest is None]
             computed = self._computed(unknown) if unknown else iter(())
@@ -118,15 +118,15 @@ class RememberingSide(Side):
     def _computed(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         for entry, digest, problem in self._side.digest(entries):
             if digest is not None:
-                self._book.add([entry], digest)
+                self._cache.add([entry], digest)
             yield entry, digest, problem
 
     def close(self) -> None:
         """Close the record; safe to call twice."""
-        self._book.close()
+        self._cache.close()
 
 
-class UnprovenSide(Side):
+class UnverifiedSide(Side):
     """A side with some files that always compare as different, so that they are moved again."""
 
     def __init__(self, side: Side, paths: Collection[bytes]) -> None:
@@ -141,8 +141,8 @@ class UnprovenSide(Side):
     def list(self) -> Iterator[Entry]:
         """See Store."""
         for entry in self._side.list():
-            unproven = entry.path in self._paths
-            yield entry._replace(mtime_ns=0, digest=None) if unproven else entry
+            unverified = entry.path in self._paths
+            yield entry._replace(mtime_ns=0, digest=None) if unverified else entry
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""
@@ -278,31 +278,33 @@ def plan_transfer(
     in_pages = missing_records is None and shows_in_pages(rules)
     listings = _listings(source, target, plan, in_pages=in_pages, target_exists=target_exists)
     listing, existing = (_gathered(each, plan.unlisted) for each in listings)
-    wanted = unmet(rules.files_from, listing, missing) if rules.files_from else listing
-    ours = _counted_source(wanted, rules, selected, plan)
-    theirs = _counted_target(existing, plan)
+    wanted = track_missing(rules.files_from, listing, missing) if rules.files_from else listing
+    from_source = _counted_source(wanted, rules, selected, plan)
+    from_target = _counted_target(existing, plan)
     if target.facts.folds_case:
         folded = FoldedNames()
-        ours = folded.watch(ours, plan.conflicts, selected)
-        theirs = folded.watch(theirs, plan.conflicts)
-    decisions = decide(ours, theirs, rules, selected, source.facts, target.facts)
+        from_source = folded.watch(from_source, plan.conflicts, selected)
+        from_target = folded.watch(from_target, plan.conflicts)
+    decisions = decide(from_source, from_target, rules, selected, source.facts, target.facts)
     if missing_records is not None:
         decisions = missing_records.doubting(decisions, rules)
-    proven = missing_records.proven if missing_records is not None else None
-    _take_decisions(plan, decisions, lambda compared: settle(source, target, compared, rules, proven))
+    on_equal = missing_records.add_verified if missing_records is not None else None
+    _add_decisions(
+        plan, decisions, lambda compared: compare_digests(source, target, compared, rules, on_equal)
+    )
     plan.withdraw()
     nothing = Problem("missing", "the source has no such name")
     plan.unlisted.extend((name, nothing) for name in sorted(missing))
     return plan
 
 
-def _take_decisions(
+def _add_decisions(
     plan: TransferPlan, decisions: Iterable[Decision], compare: Callable[[Spool], Iterable[Decision]]
 ) -> None:
     """Add all decisions to the plan, those by digest last: an agent answers one request at a time."""
     compared, names = Spool(), FurtherNames()
 
-    def take(some: Iterable[Decision]) -> None:
+    def add(some: Iterable[Decision]) -> None:
         for decision in some:
             if isinstance(decision, Conflict):
                 plan.conflicts.append(decision)
@@ -311,8 +313,8 @@ def _take_decisions(
             elif not names.holds(decision):
                 plan.count(decision)
 
-    take(decisions)
-    take(compare(compared))
+    add(decisions)
+    add(compare(compared))
     compared.close()
     for action in names.decided():
         plan.count(action)
@@ -327,11 +329,11 @@ def _listings(
         return source.list(), iter(())
     plain = in_pages and not target.facts.folds_case
     if plain and source.in_pages and target.in_pages:
-        ours, theirs = source.pages(), target.pages()
-        if ours is not None and theirs is not None:
-            both = BothSides(ours, theirs, plan.keep)
+        from_source, from_target = source.pages(), target.pages()
+        if from_source is not None and from_target is not None:
+            both = BothSides(from_source, from_target, plan.keep)
             return both.source(), both.target()
-        return ours or iter(()), theirs or iter(())
+        return from_source or iter(()), from_target or iter(())
     return source.list(), target.list()
 
 
@@ -367,24 +369,28 @@ def _gathered(listing: Iterator[Entry], unlisted: Unlisted) -> Iterator[Entry]:
         unlisted.extend(problem.unlisted)
 
 
-def settle(
+def compare_digests(
     source: Side,
     target: Side,
     compared: Spool,
     rules: Rules,
-    proven: Callable[[Action, str], None] | None = None,
+    on_equal: Callable[[Action, str], None] | None = None,
 ) -> Iterator[Action]:
-    """Compare by digest; both sides hash at the same time. `proven` is called for equal content."""
+    """Compare by digest; both sides hash at the same time. `add_verified` is called for equal content."""
     if not compared.count:
         return
-    ours = source.digest(action.entry for action in compared)
-    theirs = target.digest(action.target for action in compared if action.target is not None)
-    for action, (_, mine, _), (_, other, _) in zip(compared, ours, theirs, strict=True):
-        if mine is not None and mine == other:
+    from_source = source.digest(action.entry for action in compared)
+    from_target = target.digest(action.target for action in compared if action.target is not None)
+    for action, (_, source_digest, _), (_, target_digest, _) in zip(
+        compared, from_source, from_target, strict=True
+    ):
+        if source_digest is not None and source_digest == target_digest:
             assert action.target is not None
-            if proven is not None:
-                proven(action, mine)
-            yield kept(action.entry, action.target, "same digest", rules, source.facts, target.facts)
+            if on_equal is not None:
+                on_equal(action, source_digest)
+            yield keep_or_adjust(
+                action.entry, action.target, "same digest", rules, source.facts, target.facts
+            )
         else:
             yield Action(Verb.REPLACE, action.entry, "content differs", action.target)
 
@@ -422,8 +428,8 @@ def attributes_of(entry: Entry, rules: Rules) -> bytes | None:
 
 def permissions_of(entry: Entry, rules: Rules) -> int | None:
     """Return the permission bits that an entry must have at the target; None if the site decides."""
-    kept = rules.modes == "keep" and entry.mode >= 0 and entry.kind in {Kind.FILE, Kind.FOLDER}
-    return entry.mode & PERMISSIONS if kept else None
+    transferred = rules.modes == "keep" and entry.mode >= 0 and entry.kind in {Kind.FILE, Kind.FOLDER}
+    return entry.mode & PERMISSIONS if transferred else None
 
 
 def sorted_actions(actions: Iterable[Action]) -> Iterator[Action]:
@@ -485,7 +491,7 @@ def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
         return
     space = target.space()
     to_hold = plan.bytes_to_move - (plan.bytes_in_holes if target.facts.holes else 0)
-    for name, code, needed, free, words in (
+    for name, code, needed, free, message in (
         ("bytes", "no-space", to_hold, space.free_bytes, f"{counted(to_hold, 'byte')} to move"),
         (
             "inodes",
@@ -497,17 +503,17 @@ def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
     ):
         if free is None or needed <= free:
             continue
-        whose = space.by.get(name)
-        if whose:
+        quota_owner = space.by.get(name)
+        if quota_owner:
             raise RefusedError(
                 "no-quota",
-                f"{words}, and the quota of {whose} leaves {free} {name}",
+                f"{message}, and the quota of {quota_owner} leaves {free} {name}",
                 subject=subject,
                 hint="Delete files there, or ask the site for more quota. Nothing was moved.",
             )
         raise RefusedError(
             code,
-            f"{words}, and only {free} {name} are free",
+            f"{message}, and only {free} {name} are free",
             subject=subject,
             hint="Free some space there. Nothing was moved.",
         )

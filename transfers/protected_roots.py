@@ -27,8 +27,8 @@ from transfers.stores.open_store import open_host
 _SECONDS = 20.0
 
 
-def check_guarded(target: Location, where: bytes, on_event: Listener = ignore) -> None:
-    """Raise `RefusedError` if `where` (absolute, at the site) is in or above a read-only root.
+def check_read_only_roots(target: Location, root_path: bytes, on_event: Listener = ignore) -> None:
+    """Raise `RefusedError` if `root_path` (absolute, at the site) is in or above a read-only root.
 
     Paths are resolved at the site, because `$NAME`, `~` and symlinks can lead elsewhere.
     """
@@ -38,14 +38,14 @@ def check_guarded(target: Location, where: bytes, on_event: Listener = ignore) -
         return
     try:
         with closing(open_host(site, on_event=on_event)) as host:
-            real = _real_paths(host, [where, *(host.expand(root) for root in roots)])
+            real = _real_paths(host, [root_path, *(host.expand(root) for root in roots)])
     except UsageError:
         real = [
-            where,
+            root_path,
             *(root.encode("utf-8", "surrogateescape") for root in roots),
         ]  # no host resolves them
     for name, root in zip(site.read_only, real[1:], strict=True):
-        relation = lies(real[0], root)
+        relation = path_relation(real[0], root)
         if relation is not None:
             raise RefusedError(
                 "read-only-root",
@@ -55,7 +55,7 @@ def check_guarded(target: Location, where: bytes, on_event: Listener = ignore) -
             )
 
 
-def lies(path: bytes, root: bytes) -> str | None:
+def path_relation(path: bytes, root: bytes) -> str | None:
     """Return the relation of a path to a root: "in", "above", or None."""
     path, root = path.rstrip(b"/") + b"/", root.rstrip(b"/") + b"/"
     if path.startswith(root):
@@ -102,19 +102,19 @@ def check_unprotected(
     """
     if not above.facts.machine:
         for place in (child(one, location.name) for one in above.identities()):
-            for service, words in _service_roots(sites):
+            for service, description in _service_roots(sites):
                 if relation(service, place) in {SAME, INSIDE}:
-                    raise _refused(location, f"{words} is here or below")
+                    raise _refused(location, f"{description} is here or below")
         return None
     (folder,) = above.identities()
-    kept = list(_kept(location.site, sites, here=folder["machine"] == this_machine()))
-    asked = [above.where.rstrip(b"/") + b"/" + location.name]
-    for path, _ in kept:
+    protected = list(_protected_paths(location.site, sites, here=folder["machine"] == this_machine()))
+    paths = [above.root_path.rstrip(b"/") + b"/" + location.name]
+    for path, _ in protected:
         raw = path.encode("utf-8", "surrogateescape")
         # a root can be a symlink, which is protected, too, by its parent folder and name
-        asked += [raw, raw.rpartition(b"/")[0] or b"/" if b"/" in raw else raw]
-    here, *found = above.identify(asked)
-    for position, (path, words) in enumerate(kept):
+        paths += [raw, raw.rpartition(b"/")[0] or b"/" if b"/" in raw else raw]
+    here, *found = above.identify(paths)
+    for position, (path, description) in enumerate(protected):
         root, holds = found[position * 2 : position * 2 + 2]
         named = path.encode("utf-8", "surrogateescape").rpartition(b"/")[2] == location.name
         if link:
@@ -122,7 +122,7 @@ def check_unprotected(
         else:
             stays = _is(root, here, {SAME, INSIDE}) or _is(holds, here, {SAME, INSIDE})
         if stays:
-            raise _refused(location, f"{words} is here or below")
+            raise _refused(location, f"{description} is here or below")
     return here
 
 
@@ -132,15 +132,15 @@ def _is(one: Identity | None, other: Identity | None, relations: set[str]) -> bo
 
 def _service_roots(sites: Iterable[Site]) -> Iterator[tuple[Identity, str]]:
     for site in sites:
-        words = f"the root of {site.name}"
+        description = f"the root of {site.name}"
         if site.s3 is not None and site.s3.bucket:
             url = AMAZON if site.s3.endpoint == "aws" else site.s3.endpoint
-            yield identity_of_bucket(url, site.s3.bucket, site.s3.prefix.encode()), words
+            yield identity_of_bucket(url, site.s3.bucket, site.s3.prefix.encode()), description
         elif site.kind == "url" and site.url:
-            yield identity_of_url(site.url, b""), words
+            yield identity_of_url(site.url, b""), description
 
 
-def _kept(site: Site, sites: Iterable[Site], *, here: bool) -> Iterator[tuple[str, str]]:
+def _protected_paths(site: Site, sites: Iterable[Site], *, here: bool) -> Iterator[tuple[str, str]]:
     """Yield protected paths as in config.toml with a description; `here` if `site` is this machine."""
     yield "~", "the home folder"
     if here:
@@ -172,10 +172,10 @@ def _is_here(site: Site) -> bool:
     return name in {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
-def _refused(location: Location, words: str) -> RefusedError:
+def _refused(location: Location, description: str) -> RefusedError:
     return RefusedError(
         "protected-place",
-        f"{words}, and is not removed",
+        f"{description}, and is not removed",
         subject=location.text,
         hint="Name what lies in it.",
     )

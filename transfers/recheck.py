@@ -12,9 +12,9 @@ from typing import NamedTuple
 from hibali.errors import RefusedError
 from hibali.text import printable
 from transfers.entry import Entry, Kind
-from transfers.plan import Action, Verb, compare, is_away, kept, unholdable
+from transfers.plan import Action, Verb, compare, keep_or_adjust, name_problem, needs_recall
 from transfers.plan_file import Header
-from transfers.planner import TransferPlan, listed, settle
+from transfers.planner import TransferPlan, compare_digests, listed
 from transfers.rules import Rules
 from transfers.spool import Spool
 from transfers.stores.base import Side
@@ -35,37 +35,37 @@ class CurrentState:
     """A name: the actions on it, the existing file and folder, and a name below it that is in no action."""
 
     path: bytes
-    asked: list[NumberedAction] = field(default_factory=list)
+    actions: list[NumberedAction] = field(default_factory=list)
     file: Entry | None = None
     folder: Entry | None = None
     below: bytes | None = None
 
     @property
-    def unasked(self) -> bool:
+    def unplanned(self) -> bool:
         """Whether something exists here that is in no action."""
-        folders = {one.action.entry.kind is Kind.FOLDER for one in self.asked}
+        folders = {one.action.entry.kind is Kind.FOLDER for one in self.actions}
         return (self.file is not None and False not in folders) or (
             self.folder is not None and True not in folders
         )
 
 
-def existing(listed: Iterable[Entry], asked: Iterable[NumberedAction]) -> Iterator[CurrentState]:
+def existing(listed: Iterable[Entry], actions: Iterable[NumberedAction]) -> Iterator[CurrentState]:
     """Yield, for each name in the actions, in canonical order, what exists there as file and as folder.
 
     A name is held until its folder has passed: between `a` and `a/` other names may come (`a-x`, `a.b`). Each
     held name is a prefix of the next one.
     """
     entries: Iterator[_Event] = ((entry.order, 0, entry) for entry in listed)
-    questions: Iterator[_Event] = ((one.action.entry.order, 1, one) for one in asked)
+    planned_events: Iterator[_Event] = ((one.action.entry.order, 1, one) for one in actions)
     held: list[CurrentState] = []
-    for order, _, thing in heapq.merge(entries, questions, key=itemgetter(0, 1)):
+    for order, _, thing in heapq.merge(entries, planned_events, key=itemgetter(0, 1)):
         yield from _release(held, order)
         path = thing.path if isinstance(thing, Entry) else thing.action.entry.path
         if not held or held[-1].path != path:
             held.append(CurrentState(path))
         here = held[-1]
         if not isinstance(thing, Entry):
-            here.asked.append(thing)
+            here.actions.append(thing)
         elif thing.kind is Kind.FOLDER:
             here.folder = thing
         else:
@@ -77,11 +77,11 @@ def _release(held: list[CurrentState], order: bytes | None) -> Iterator[CurrentS
     """Yield held names that no later entry can belong to."""
     while held and (order is None or not order.startswith(held[-1].path)):
         name = held.pop()
-        if name.unasked:
+        if name.unplanned:
             for above in held:
                 if name.path.startswith(above.path + b"/"):
                     above.below = above.below or name.path
-        if name.asked:
+        if name.actions:
             yield name
 
 
@@ -98,9 +98,9 @@ def recheck(
     neither as planned nor done: the plan does not fit the current state.
     """
     with closing(_Recheck(source, target, rules)) as check:
-        check.look_at_source(planned)
-        check.look_at_target(planned, exists=target_exists)
-        check.settle()
+        check.check_source(planned)
+        check.check_target(planned, exists=target_exists)
+        check.compare_content()
         check.refuse_drift(subject)
         return check.remaining(planned)
 
@@ -125,14 +125,14 @@ def same(planned: Entry, found: Entry) -> bool:
 def check_same_ends(planned: Header, now: Header, subject: str) -> None:
     """Raise `RefusedError("drift")` if the locations of a plan now resolve to other roots."""
     for side, before, after in (
-        ("source", planned.source.where, now.source.where),
-        ("target", planned.target.where, now.target.where),
+        ("source", planned.source.root_path, now.source.root_path),
+        ("target", planned.target.root_path, now.target.root_path),
     ):
         if before != after:
             raise drift(f"the {side} was {printable(before)} and is {printable(after)} now", subject)
     if planned.single != now.single:
-        words = "a file and is a folder" if planned.single else "a folder and is a file"
-        raise drift(f"the source was {words} now", subject)
+        message = "a file and is a folder" if planned.single else "a folder and is a file"
+        raise drift(f"the source was {message} now", subject)
 
 
 def drift(message: str, subject: str) -> RefusedError:
@@ -159,16 +159,16 @@ class _Recheck:
         self._deleted = bytearray()
         self._drifted: list[str] = []
         self._drifts = 0
-        self._taken = False
-        self._ours: dict[bytes, tuple[int, int]] = {}
-        self._theirs: dict[bytes, tuple[int, int]] = {}
+        self._handed_over = False
+        self._source_inodes: dict[bytes, tuple[int, int]] = {}
+        self._target_inodes: dict[bytes, tuple[int, int]] = {}
         self.found = TransferPlan()
 
     def close(self) -> None:
         """Delete temporary data, and the result if it was not used."""
         self._moves.close()
         self._compared.close()
-        if not self._taken:
+        if not self._handed_over:
             self.found.close()
 
     def _drift(self, path: bytes, reason: str) -> None:
@@ -176,12 +176,12 @@ class _Recheck:
         if len(self._drifted) < _NAMED:
             self._drifted.append(f"{printable(path)}: {reason}")
 
-    def look_at_source(self, planned: TransferPlan) -> None:
+    def check_source(self, planned: TransferPlan) -> None:
         """Take every move's entry from the current listing; names to delete must still be missing."""
         orders = (planned.moves, planned.adjustments, planned.deletions)
-        asked = heapq.merge(*orders, key=lambda action: action.entry.order)
-        now = self._identified(listed(self._source, self.found.unlisted), self._ours)
-        for action, met in _side_by_side(asked, now):
+        actions = heapq.merge(*orders, key=lambda action: action.entry.order)
+        now = self._identified(listed(self._source, self.found.unlisted), self._source_inodes)
+        for action, met in _side_by_side(actions, now):
             path, entry = action.entry.path, met
             if action.verb is Verb.DELETE:
                 if entry is not None and not action.implied:
@@ -193,27 +193,29 @@ class _Recheck:
                 self._drift(path, f"the source has no {action.entry.kind} of this name any more")
             elif not same(action.entry, entry):
                 self._drift(path, "it changed at the source")
-            elif is_away(entry, self._rules) and action.verb is not Verb.ADJUST:
+            elif needs_recall(entry, self._rules) and action.verb is not Verb.ADJUST:
                 self._drift(path, "its bytes are no longer on disk at the source")
-            elif unholdable(path, self._target.facts):
-                self._drift(path, f"the target cannot hold the name: {unholdable(path, self._target.facts)}")
+            elif name_problem(path, self._target.facts):
+                self._drift(
+                    path, f"the target cannot hold the name: {name_problem(path, self._target.facts)}"
+                )
             if entry is not None and action.entry.same_as:
-                if not _are_one(entry, self._ours.get(action.entry.same_as)):
+                if not _are_one(entry, self._source_inodes.get(action.entry.same_as)):
                     self._drift(path, "it is no longer a name of the same file at the source")
                 entry = entry._replace(same_as=action.entry.same_as)
             self._moves.add(Action(action.verb, entry or action.entry, action.because, action.target))
 
-    def look_at_target(self, planned: TransferPlan, *, exists: bool) -> None:
+    def check_target(self, planned: TransferPlan, *, exists: bool) -> None:
         """Check that each name is as planned, missing, or already done."""
         self._states = bytearray(self._moves.count)
         self._deleted = bytearray(planned.deletions.count)
-        listing = self._identified(listed(self._target, self.found.unlisted), self._theirs)
+        listing = self._identified(listed(self._target, self.found.unlisted), self._target_inodes)
         now = self._count(listing) if exists else iter(())
-        asked = heapq.merge(
+        actions = heapq.merge(
             _numbered(self._moves), _numbered(planned.deletions), key=lambda one: one.action.entry.order
         )
-        for name in existing(now, asked):
-            for action, number in name.asked:
+        for name in existing(now, actions):
+            for action, number in name.actions:
                 if action.verb is Verb.DELETE:
                     self._deleted[number] = self._judge_deletion(action, name)
                 else:
@@ -263,15 +265,15 @@ class _Recheck:
             self._drift(name.path, "it is gone from the target")
             return _TO_DO
         if there is None:
-            room = other is not None or (planned is not None and planned.path != name.path)
-            return _TO_DO if room else _ABSENT
-        return self._judge_standing(action, there, number)
+            replaces_other = other is not None or (planned is not None and planned.path != name.path)
+            return _TO_DO if replaces_other else _ABSENT
+        return self._judge_existing(action, there, number)
 
-    def _judge_standing(self, action: Action, there: Entry, number: int) -> int:
+    def _judge_existing(self, action: Action, there: Entry, number: int) -> int:
         """Judge an existing entry: the result of an earlier command with this plan, or what the plan saw."""
         if there.kind is Kind.FOLDER:
             return self._judge_folder(action, there)
-        if action.entry.same_as and _are_one(there, self._theirs.get(action.entry.same_as)):
+        if action.entry.same_as and _are_one(there, self._target_inodes.get(action.entry.same_as)):
             return _DONE
         judged = compare(action.entry, there, self._rules, self._source.facts, self._target.facts)
         if judged.verb is Verb.KEEP:
@@ -288,17 +290,17 @@ class _Recheck:
 
     def _judge_folder(self, action: Action, there: Entry) -> int:
         """Judge an existing folder; one from an interrupted command may lack its permissions."""
-        judged = kept(action.entry, there, "", self._rules, self._source.facts, self._target.facts)
+        judged = keep_or_adjust(action.entry, there, "", self._rules, self._source.facts, self._target.facts)
         if judged.verb is Verb.KEEP:
             return _DONE
         if action.verb is Verb.ADJUST and not (action.target is not None and same(action.target, there)):
             self._drift(action.entry.path, "its permissions changed at the target")
         return _ADJUST
 
-    def settle(self) -> None:
+    def compare_content(self) -> None:
         """Compare by digest if the rules require it."""
         numbers = iter(self._numbers)
-        for judged in settle(self._source, self._target, self._compared, self._rules):
+        for judged in compare_digests(self._source, self._target, self._compared, self._rules):
             number = next(numbers)
             self._states[number] = _DONE
             if judged.verb is not Verb.KEEP:
@@ -316,11 +318,11 @@ class _Recheck:
         found.files, found.bytes, found.files_kept = planned.files, planned.bytes, planned.files_kept
         named = {path for path, _ in found.unlisted}
         found.unlisted.extend(failure for failure in planned.unlisted if failure[0] not in named)
-        landing: set[bytes] = set()  # files whose further names must be linked again
-        for action, looked in zip(self._moves, self._states, strict=True):
-            state = _TO_DO if action.entry.same_as in landing else looked
+        transferred: set[bytes] = set()  # files whose further names must be linked again
+        for action, known_state in zip(self._moves, self._states, strict=True):
+            state = _TO_DO if action.entry.same_as in transferred else known_state
             if action.entry.links > 1 and not action.entry.same_as and state in {_TO_DO, _ABSENT}:
-                landing.add(action.entry.path)
+                transferred.add(action.entry.path)
             if state == _TO_DO:
                 found.count(action)
             elif state == _ADJUST:
@@ -340,7 +342,7 @@ class _Recheck:
                 found.count(action)
         while leaving:
             found.count(leaving.pop())
-        self._taken = True
+        self._handed_over = True
         return found
 
 
@@ -353,13 +355,13 @@ def _numbered(actions: Iterable[Action]) -> Iterator[NumberedAction]:
         yield NumberedAction(action, number)
 
 
-def _side_by_side(asked: Iterable[Action], now: Iterator[Entry]) -> Iterator[tuple[Action, Entry | None]]:
+def _side_by_side(actions: Iterable[Action], now: Iterator[Entry]) -> Iterator[tuple[Action, Entry | None]]:
     """Pair each action with the entry of the same order, or None.
 
     The listing is read to its end, because it reports unlisted names there.
     """
     entry = next(now, None)
-    for action in asked:
+    for action in actions:
         while entry is not None and entry.order < action.entry.order:
             entry = next(now, None)
         met = entry is not None and entry.order == action.entry.order

@@ -73,14 +73,14 @@ class Reconnection:
             except TryLaterError as problem:
                 self._reconnect(problem, anew=anew)
 
-    def each(self, ask: Callable[[int], Iterable[Result]]) -> Iterator[Result]:
-        """Yield the answers of `ask`, called again after each reconnection with the number of them so far."""
+    def each(self, request: Callable[[int], Iterable[Result]]) -> Iterator[Result]:
+        """Yield the answers of `request`, called again after each reconnection with the number of them so far."""
         done = 0
         while True:
             try:
-                for answer in ask(done):
+                for reply in request(done):
                     done += 1
-                    yield answer
+                    yield reply
             except TryLaterError as problem:
                 self._reconnect(problem, anew=False)
             else:
@@ -123,9 +123,9 @@ class Reconnection:
         return True
 
     def _report_pause(self, problem: HibaliError, attempt: int, seconds: float) -> None:
-        words = f"connection lost, retrying in {seconds:.0f} s"
+        message = f"connection lost, retrying in {seconds:.0f} s"
         self._on_event(Retried(problem.subject, attempt, seconds, f"connection lost: {problem.message}"))
-        self._on_event(Noted(f"{problem.subject}: {words} ({problem.message})"))
+        self._on_event(Noted(f"{problem.subject}: {message} ({problem.message})"))
 
 
 def _reconnect_all(stores: Iterable[Store], *, anew: bool) -> None:

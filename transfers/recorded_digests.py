@@ -18,7 +18,7 @@ from hibali.files import write_atomic
 from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.locations import Location
 from hibali.text import path_fields, path_from_fields
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.plan import Action, Decision, Verb
 from transfers.rules import Rules
 from transfers.stores.base import Facts
@@ -27,16 +27,16 @@ _SLACK = 10_000  # outdated lines before the file is rewritten
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class DigestBook:
+class DigestCache:
     """A file of digests in the ledger; if damaged, files are hashed again, never a wrong digest used.
 
     A line is valid while the identity of each of its files is the same (S5): size, mtime, ctime, device and
     inode, or the ETag. Files of a store that has neither are never in it.
     """
 
-    def __init__(self, folder: str, question: Any, *, keep: bool) -> None:
-        """Open the book for `question`, any JSON value as its key; without `keep` it starts empty."""
-        name = hashlib.sha256(line_of_json({"question": question}).encode("ascii")).hexdigest()[:32]
+    def __init__(self, folder: str, key: Any, *, keep: bool) -> None:
+        """Open the book for `key`, any JSON value as its key; without `keep` it starts empty."""
+        name = hashlib.sha256(line_of_json({"question": key}).encode("ascii")).hexdigest()[:32]
         self._path = ledger_folder(folder) / f"{name}.jsonl"
         self._known: dict[bytes, tuple[str, str]] = {}
         self.header: dict[str, Any] = {}
@@ -128,10 +128,10 @@ class Expected:
     etag: str | None = None
 
 
-def recorded_digests(location: Location, where: bytes) -> dict[bytes, Expected]:
-    """Return the digests by path from all operations that wrote at, above or below `where`, oldest first.
+def recorded_digests(location: Location, root_path: bytes) -> dict[bytes, Expected]:
+    """Return the digests by path from all operations that wrote at, above or below `root_path`, oldest first.
 
-    Paths are relative to `where`, the root as its store knows it; b"" is a file with that name.
+    Paths are relative to `root_path`, the root as its store knows it; b"" is a file with that name.
     """
     known: dict[bytes, Expected] = {}
     for journal in sorted(ledger_folder("operations").glob("*.jsonl"), key=_began):
@@ -140,7 +140,7 @@ def recorded_digests(location: Location, where: bytes) -> dict[bytes, Expected]:
         for record in records:
             if record.get("kind") == "place":
                 same = record.get("site") == location.site.name and record.get("bucket") == location.bucket
-                prefix = relation(path_from_fields(record, "place"), where) if same else None
+                prefix = relation(path_from_fields(record, "place"), root_path) if same else None
                 if prefix is None:
                     break
             elif prefix is not None and record.get("kind") == "empty":
@@ -243,11 +243,11 @@ class MissingRecords:
         cut_off: CutOff | None,
         on_event: Callable[[Event], None],
         *,
-        proof: Proof = Proof.DIGEST,
+        verification: Verification = Verification.DIGEST,
     ) -> None:
-        """Keep the records; `proof` is the proof of a comparison (digests may be recorded ones)."""
+        """Keep the records; `verification` is the proof of a comparison (digests may be recorded ones)."""
         self._known = known
-        self._proof = proof
+        self._verification = verification
         self._cut_off = cut_off
         self._on_event = on_event
         self._facts: tuple[Facts, Facts] | None = None
@@ -280,14 +280,14 @@ class MissingRecords:
             return False
         return target.ctime_ns >= self._cut_off.since_ns - _CLOCKS_NS
 
-    def proven(self, action: Action, digest: str) -> None:
+    def add_verified(self, action: Action, digest: str) -> None:
         """Record the digest of equal files, if it is not on record."""
         target = action.target
         assert target is not None
         known = self._known.get(target.path)
         if known is None or known.digest != digest:
             self.repaired += 1
-            self._on_event(_recorded(target, digest, self._proof))
+            self._on_event(_recorded(target, digest, self._verification))
 
     def message(self) -> str:
         """Return the message for users; "" if there is none."""
@@ -303,11 +303,11 @@ class MissingRecords:
         return " ".join(parts)
 
 
-def _recorded(target: Entry, digest: str, proof: Proof) -> Recorded:
-    return Recorded(target.path, target.size, digest, proof, target.mtime_ns, target.mode, target.etag)
+def _recorded(target: Entry, digest: str, verification: Verification) -> Recorded:
+    return Recorded(target.path, target.size, digest, verification, target.mtime_ns, target.mode, target.etag)
 
 
-def find_cut_off(location: Location, where: bytes, without: str) -> CutOff | None:
+def find_cut_off(location: Location, root_path: bytes, without: str) -> CutOff | None:
     """Return the oldest cut-off operation at this root since the last complete one.
 
     `without` is the id of the current operation, which is skipped.
@@ -318,7 +318,7 @@ def find_cut_off(location: Location, where: bytes, without: str) -> CutOff | Non
         if path.stem == without:
             continue
         head, tail = _head_and_tail(path)
-        if not head or head[0].get("operation") in _READS_ONLY or not _is_at(head, location, where):
+        if not head or head[0].get("operation") in _READS_ONLY or not _is_at(head, location, root_path):
             continue
         receipt = next((line for line in tail if line.get("kind") == "receipt"), None)
         unwritten = any(line.get("code") == "ledger-unwritable" for line in tail)
@@ -332,11 +332,11 @@ def find_cut_off(location: Location, where: bytes, without: str) -> CutOff | Non
     return found
 
 
-def _is_at(head: list[dict[str, Any]], location: Location, where: bytes) -> bool:
+def _is_at(head: list[dict[str, Any]], location: Location, root_path: bytes) -> bool:
     place = next((line for line in head if line.get("kind") == "place"), None)
     if place is None or (place.get("site"), place.get("bucket")) != (location.site.name, location.bucket):
         return False
-    return relation(path_from_fields(place, "place"), where) is not None
+    return relation(path_from_fields(place, "place"), root_path) is not None
 
 
 def _head_and_tail(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

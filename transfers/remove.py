@@ -14,7 +14,7 @@ from hibali.text import counted, printable
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt, Recorder, target_line
-from transfers.protected_roots import check_guarded, check_named, check_unprotected
+from transfers.protected_roots import check_named, check_read_only_roots, check_unprotected
 from transfers.rules import DeleteLimit
 from transfers.spool import EntrySpool
 from transfers.stores.base import Store
@@ -129,7 +129,9 @@ class _Removal:
         if location.slash and found.kind is not Kind.FOLDER:
             found = self._folder_of_that_name(found)
         identity = check_unprotected(location, above, self._request.sites, link=found.kind is Kind.LINK)
-        check_guarded(location, above.where.rstrip(b"/") + b"/" + location.name, self.recorder.on_event)
+        check_read_only_roots(
+            location, above.root_path.rstrip(b"/") + b"/" + location.name, self.recorder.on_event
+        )
         if found.kind is not Kind.FOLDER:
             return found
         if not recursive:
@@ -139,22 +141,24 @@ class _Removal:
         top = above.stat()
         mounts = [] if identity is None else identity["places"][1:]
         if mounts:
-            raise self._another(protocol.bytes_of(mounts[0][2]))
+            raise self._mounted_error(protocol.bytes_of(mounts[0][2]))
         if top is not None and top.device != found.device:
-            raise self._another(b"")
+            raise self._mounted_error(b"")
         self._open(location)
         return found
 
     def _folder_of_that_name(self, found: Entry) -> Entry:
         """Return the folder, if an object store has a file of the same name, too."""
         location = self._request.location
-        again = self._open(location).stat() if found.kind is Kind.FILE else None
-        if again is None or again.kind is not Kind.FOLDER:
-            what = "a symlink, which goes without the slash" if found.kind is Kind.LINK else "no folder"
-            raise UsageError(
-                "not-a-folder", f"PATH ends in a slash, and this is {what}", subject=location.text
+        folder = self._open(location).stat() if found.kind is Kind.FILE else None
+        if folder is None or folder.kind is not Kind.FOLDER:
+            description = (
+                "a symlink, which goes without the slash" if found.kind is Kind.LINK else "no folder"
             )
-        return again
+            raise UsageError(
+                "not-a-folder", f"PATH ends in a slash, and this is {description}", subject=location.text
+            )
+        return folder
 
     def plan(self, found: Entry) -> RemovalPlan:
         """List everything to remove. Raises if the listing is incomplete: then nothing is removed."""
@@ -166,15 +170,15 @@ class _Removal:
             return plan
         for entry in _deepest_first(self._stores[-1].list()):
             if entry.kind is Kind.FOLDER and entry.device != found.device:
-                raise self._another(entry.path)
+                raise self._mounted_error(entry.path)
             plan.add(entry)
         return plan
 
-    def _another(self, path: bytes) -> RefusedError:
-        where = f"at {printable(path)}" if path else "here"
+    def _mounted_error(self, path: bytes) -> RefusedError:
+        position = f"at {printable(path)}" if path else "here"
         return RefusedError(
             "another-filesystem",
-            f"another filesystem is mounted {where}",
+            f"another filesystem is mounted {position}",
             subject=self._request.location.text,
             hint="Remove what it holds by itself, or unmount it.",
         )
@@ -202,15 +206,15 @@ class _Removal:
         self.check_limit(plan)
         if plan.folder:
             confirm(plan)
-        self.recorder.append(target_line(self._request.location, store.where), durable=True)
+        self.recorder.append(target_line(self._request.location, store.root_path), durable=True)
         if plan.folder:
             for path, problem in store.remove_own_files():
                 self.recorder.record(Failed(path, problem.code, problem.message))
-        for entry, gone in store.remove(plan.entries):
+        for entry, failure in store.remove(plan.entries):
             self.recorder.record(
                 Deleted(entry.path, entry.kind)
-                if gone is None
-                else Failed(entry.path, gone.code, gone.message)
+                if failure is None
+                else Failed(entry.path, failure.code, failure.message)
             )
         if plan.folder and not self.recorder.receipt.files_failed:
             self._remove_root(store)
@@ -218,12 +222,12 @@ class _Removal:
 
     def _remove_root(self, store: Store) -> None:
         """Remove the empty folder."""
-        stays = store.remove_root()
-        if stays is None:
+        failure = store.remove_root()
+        if failure is None:
             self.recorder.record(Deleted(b"", Kind.FOLDER))
             self.recorder.append({"kind": "empty"})
         else:
-            self.recorder.record(Failed(b"", stays.code, stays.message))
+            self.recorder.record(Failed(b"", failure.code, failure.message))
 
     def end(self, problem: BaseException | None) -> Receipt:
         """Write the receipt."""

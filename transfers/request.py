@@ -13,7 +13,7 @@ from transfers.stores.globus.paths import TaskTimeouts
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class SaveOptions:
     """How changes in a dataset are saved.
 
     Attributes:
@@ -60,7 +60,7 @@ class Request:
     pack_bytes: int = 0
     recorded: bool = False
     direct: bool = False
-    saving: Saving = field(default_factory=Saving)
+    saving: SaveOptions = field(default_factory=SaveOptions)
     chosen: Mapping[bytes, Entry] | None = None
     via: str = "stream"
     task_timeouts: TaskTimeouts = field(default_factory=TaskTimeouts)

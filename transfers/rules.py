@@ -9,7 +9,7 @@ from typing import Literal
 
 from hibali.errors import UsageError
 from hibali.text import printable
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.stores.base import unsafe_component
 
 
@@ -49,7 +49,7 @@ def is_named(path: bytes, names: frozenset[bytes]) -> bool:
     return any(name in names for name in with_parents(path))
 
 
-def unmet(names: frozenset[bytes], entries: Iterable[Entry], missing: set[bytes]) -> Iterator[Entry]:
+def track_missing(names: frozenset[bytes], entries: Iterable[Entry], missing: set[bytes]) -> Iterator[Entry]:
     """Yield the same entries; afterwards, `missing` has the listed names that matched none."""
     missing.update(names)
     for entry in entries:
@@ -58,7 +58,7 @@ def unmet(names: frozenset[bytes], entries: Iterable[Entry], missing: set[bytes]
         yield entry
 
 
-def takes_by_facts(
+def matches_facts(
     entry: Entry,
     names: frozenset[bytes] | None,
     newer_ns: int | None,
@@ -146,7 +146,7 @@ class Rules:
     hard_links: bool = False
     recall: bool = False
     specials: Literal["fail", "skip"] = "fail"
-    require_proof: Proof | None = None
+    require_proof: Verification | None = None
 
 
 def selector(rules: Rules) -> Selector:
@@ -158,7 +158,7 @@ def selector(rules: Rules) -> Selector:
     names, newer, sizes = rules.files_from, rules.newer_ns, (rules.min_size, rules.max_size)
     if names is None and newer is None and sizes == (None, None):
         return by_pattern
-    return lambda entry: takes_by_facts(entry, names, newer, sizes) and by_pattern(entry)
+    return lambda entry: matches_facts(entry, names, newer, sizes) and by_pattern(entry)
 
 
 def shows_in_pages(rules: Rules) -> bool:
@@ -167,7 +167,7 @@ def shows_in_pages(rules: Rules) -> bool:
     Listings have size, time, execute bit and link.
     """
     more = rules.checksum or rules.xattrs or rules.hard_links or rules.modes == "keep"
-    return not more and rules.files_from is None and selector(rules) is _take_all
+    return not more and rules.files_from is None and selector(rules) is _select_all
 
 
 def _pattern_selector(rules: Rules) -> Selector:
@@ -176,7 +176,7 @@ def _pattern_selector(rules: Rules) -> Selector:
     The patterns are those of gitignore; a folder's pattern matches everything below it.
     """
     if not rules.include and not rules.exclude:
-        return _take_all
+        return _select_all
     from pathspec import GitIgnoreSpec
 
     try:
@@ -187,7 +187,7 @@ def _pattern_selector(rules: Rules) -> Selector:
             "bad-pattern", f"a pattern cannot be read: {problem}", hint="Patterns are those of .gitignore."
         ) from None
 
-    def takes(entry: Entry) -> bool:
+    def matches(entry: Entry) -> bool:
         name = entry.path.decode("utf-8", "surrogateescape")
         if entry.kind is Kind.FOLDER:
             name += "/"
@@ -195,8 +195,8 @@ def _pattern_selector(rules: Rules) -> Selector:
             return False
         return not rules.include or include.match_file(name)
 
-    return takes
+    return matches
 
 
-def _take_all(entry: Entry) -> bool:
+def _select_all(entry: Entry) -> bool:
     return bool(entry.path)

@@ -20,9 +20,9 @@ from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location, check_writable
 from hibali.system_errors import reason_of
 from hibali.text import printable
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import group_units
-from transfers.protected_roots import check_guarded
+from transfers.protected_roots import check_read_only_roots
 from transfers.stores.base import (
     PACK_BYTES,
     Committed,
@@ -105,8 +105,8 @@ def _bytes_of(source: SingleSource, entry: Entry, subject: str) -> Iterator[byte
 
 
 def _check(payload: Payload, size: int, digest: str, subject: str) -> None:
-    vouched = payload.digests[0]
-    if size != payload.unit.items[0].entry.size or (vouched is not None and vouched != digest):
+    known_digest = payload.digests[0]
+    if size != payload.unit.items[0].entry.size or (known_digest is not None and known_digest != digest):
         raise IncompleteError(
             "differs",
             "the bytes that came are not those that the file is known to have",
@@ -120,7 +120,7 @@ _ALIGNED = 1024 * 1024
 _NAME_BYTES = 255
 
 
-def take_file(
+def download_file(
     store: Store,
     entry: Entry,
     file: Path,
@@ -145,18 +145,18 @@ def take_file(
         with part.open("r+b" if part.exists() else "w+b") as stream:
             there = min(os.fstat(stream.fileno()).st_size, entry.size - 1) // _ALIGNED * _ALIGNED
             there = there if entry.size > PACK_BYTES else 0  # smaller files are downloaded whole
-            whole = _take(store, known, stream, there, progress, subject)
-            if not whole and not (there and _take(store, known, stream, 0, progress, subject)):
+            whole = _download(store, known, stream, there, progress, subject)
+            if not whole and not (there and _download(store, known, stream, 0, progress, subject)):
                 raise _differs(subject)
         part.replace(file)
     except OSError as problem:
         raise _unwritable(problem, file) from None
 
 
-def put_content(
+def write_content(
     content: bytes, file: Path, progress: Callable[[int], None], *, digest: str | None, subject: str
 ) -> None:
-    """Write a complete content to `file`; raises as `take_file` does."""
+    """Write a complete content to `file`; raises as `download_file` does."""
     if digest is not None and hashlib.sha256(content).hexdigest() != digest:
         raise _differs(subject)
     part = _part_of(file)
@@ -183,15 +183,15 @@ def _part_of(file: Path) -> Path:
     return file.with_name(name) if len(os.fsencode(name)) <= _NAME_BYTES else file
 
 
-def _take(
+def _download(
     store: Store, entry: Entry, stream: IO[bytes], there: int, progress: Callable[[int], None], subject: str
 ) -> bool:
     """Download the content from offset `there`, and return whether the whole has the expected digest."""
     summed = _hash_beginning(stream, there)
     stream.truncate(there)
-    vouched = entry.digest
+    known_digest = entry.digest
     units = group_units([Item(next(_numbers), entry)], lambda: store.facts.segment_bytes, lambda _: there)
-    if there and vouched and not store.facts.hashes_ranges:
+    if there and known_digest and not store.facts.hashes_ranges:
         # a store that cannot hash ranges would read the first part again for the digest
         units = (replace(unit, piece=True) for unit in units)
     for payload in store.read(units):
@@ -199,10 +199,10 @@ def _take(
             raise IncompleteError(payload.problems[0].code, payload.problems[0].message, subject=subject)
         stream.write(payload.data)
         summed.update(payload.data)
-        vouched = vouched or payload.digests[0]
+        known_digest = known_digest or payload.digests[0]
         progress(stream.tell())
     stream.flush()
-    return stream.tell() == entry.size and vouched in {None, summed.hexdigest()}
+    return stream.tell() == entry.size and known_digest in {None, summed.hexdigest()}
 
 
 def _hash_beginning(stream: IO[bytes], size: int) -> Any:
@@ -237,7 +237,7 @@ def make_place(location: Location, on_event: Listener = ignore) -> bool:
             return False
         if found is not None:
             raise _in_the_way(location)
-        check_guarded(location, store.where, on_event)
+        check_read_only_roots(location, store.root_path, on_event)
         try:
             store.make_root()
         except (IncompleteError, RefusedError) as problem:
@@ -257,7 +257,7 @@ def _in_the_way(location: Location) -> RefusedError:
 
 
 _MODE = 0o644
-_STANDING = "target-changed"  # the code of every store for an unexpected entry at the target
+_EXISTS = "target-changed"  # the code of every store for an unexpected entry at the target
 
 
 def open_small_files(location: Location, *, on_event: Listener = ignore) -> SmallFiles:
@@ -270,8 +270,8 @@ def open_small_files(location: Location, *, on_event: Listener = ignore) -> Smal
 
 def content_mark(entry: Entry) -> str:
     """Return a text that changes with the content: ETag, size, times and inode, if the store has them."""
-    told = (entry.etag or "", entry.inode, entry.size, entry.mtime_ns, entry.ctime_ns)
-    return "-".join(str(part) for part in told)
+    facts = (entry.etag or "", entry.inode, entry.size, entry.mtime_ns, entry.ctime_ns)
+    return "-".join(str(part) for part in facts)
 
 
 class StoreFiles(SmallFiles):
@@ -320,7 +320,7 @@ class StoreFiles(SmallFiles):
         """See SmallFiles."""
         if not self._store.facts.writable:
             raise RefusedError("read-only-site", "this site can only be read", subject=self._location.text)
-        check_guarded(self._location, self._store.where, self._on_event)
+        check_read_only_roots(self._location, self._store.root_path, self._on_event)
         if not self._store.facts.locks:
             yield
             return
@@ -349,14 +349,14 @@ class StoreFiles(SmallFiles):
             Item(number, Entry(path, Kind.FILE, len(content), changed, _MODE), exact=True)
             for number, (path, content) in enumerate(contents.items())
         ]
-        with closing(self._store.write(_payloads(items, contents))) as answers:
-            existing = [self._path_that_stands(answer) for answer in answers if answer.problem is not None]
+        with closing(self._store.write(_payloads(items, contents))) as results:
+            existing = [self._existing_path(result) for result in results if result.problem is not None]
         found = dict(zip(existing, self.read(self._entry_at(path) for path in existing), strict=True))
         return {path: content for path, content in found.items() if content != contents[path]}
 
-    def _path_that_stands(self, answer: Committed) -> bytes:
-        path, problem = answer.item.entry.path, answer.problem
-        if problem is not None and problem.code != _STANDING:
+    def _existing_path(self, result: Committed) -> bytes:
+        path, problem = result.item.entry.path, result.problem
+        if problem is not None and problem.code != _EXISTS:
             raise IncompleteError(problem.code, problem.message, subject=self._subject(path))
         return path
 
@@ -384,7 +384,7 @@ def _payloads(items: Iterable[Item], contents: Mapping[bytes, bytes]) -> Iterato
 def _payload(unit: Unit, contents: list[bytes]) -> Payload:
     digests: list[str | None] = [hashlib.sha256(content).hexdigest() for content in contents]
     sizes = [len(content) for content in contents]
-    return Payload(unit, b"".join(contents), sizes, digests, [Proof.DIGEST] * len(contents))
+    return Payload(unit, b"".join(contents), sizes, digests, [Verification.DIGEST] * len(contents))
 
 
 _SHARE = re.compile(r"([0-9]{1,18})(%?)")

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from hibali.errors import Exit, NotFoundError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, Unverified, ignore
 from hibali.locations import Location
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.inventory import Tree, open_tree
 from transfers.journal import Coverage, Receipt, Recorder, source_line, target_line
 from transfers.manifest import Manifest
-from transfers.recorded_digests import DigestBook, recorded_digests
+from transfers.recorded_digests import DigestCache, recorded_digests
 from transfers.rules import Rules, Selector, selector, with_parents
 from transfers.single_files import Share, choose, new_seed
 from transfers.spool import EntrySpool, Spooled, entry_from_list, entry_to_list
@@ -33,14 +33,14 @@ Unknown = Callable[[bytes], None]
 class Pair(NamedTuple):
     """A file and the digest it should have, or two files that should be the same."""
 
-    ours: Entry
-    theirs: Entry | None = None
+    first: Entry
+    second: Entry | None = None
     wanted: str | None = None
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """One or both entries."""
-        return (self.ours,) if self.theirs is None else (self.ours, self.theirs)
+        return (self.first,) if self.second is None else (self.first, self.second)
 
 
 class Pairs(Spooled[Pair]):
@@ -53,35 +53,35 @@ class Pairs(Spooled[Pair]):
     def add(self, value: Pair) -> None:
         """See Spooled."""
         super().add(value)
-        self.bytes += value.ours.size
+        self.bytes += value.first.size
 
     def _pack(self, value: Pair) -> list[Any]:
-        theirs = entry_to_list(value.theirs) if value.theirs is not None else None
-        return [entry_to_list(value.ours), theirs, value.wanted]
+        second = entry_to_list(value.second) if value.second is not None else None
+        return [entry_to_list(value.first), second, value.wanted]
 
     def _unpack(self, fields: list[Any]) -> Pair:
-        ours, theirs, wanted = fields
-        return Pair(entry_from_list(ours), entry_from_list(theirs) if theirs else None, wanted)
+        first, second, wanted = fields
+        return Pair(entry_from_list(first), entry_from_list(second) if second else None, wanted)
 
 
 @dataclass(slots=True)
 class Matched:
-    """The pairs to compare; `nobodys` counts files without an expected digest."""
+    """The pairs to compare; `without_digest` counts files without an expected digest."""
 
     pairs: Pairs = field(default_factory=Pairs)
-    nobodys: int = 0
+    without_digest: int = 0
 
 
-def leave_out(trees: Sequence[Tree], takes: Selector, left: Callable[[bytes], object]) -> None:
-    """Remove names that `takes` rejects by age or size from one or two trees, and call `left` with each.
+def leave_out(trees: Sequence[Tree], selects: Selector, left: Callable[[bytes], object]) -> None:
+    """Remove names that `selects` rejects by age or size from one or two trees, and call `left` with each.
 
     The first tree with the name decides, so that a copy of another size is still checked.
     """
     kept = [EntrySpool() for _ in trees for _ in range(2)]
     sides = [_by_path(entries) for tree in trees for entries in (tree.files, tree.links)]
-    for path, having in _together(*sides):
+    for path, having in _merge(*sides):
         first = next(number for number, values in enumerate(having) if values)
-        if trees[first // 2].single or takes(having[first][0]):
+        if trees[first // 2].single or selects(having[first][0]):
             for spool, values in zip(kept, having, strict=True):
                 for entry in values:
                     spool.add(entry)
@@ -92,7 +92,7 @@ def leave_out(trees: Sequence[Tree], takes: Selector, left: Callable[[bytes], ob
         tree.files, tree.links = kept[2 * number : 2 * number + 2]
 
 
-def unmet_names(trees: Sequence[Tree], expected: Iterable[bytes]) -> Iterator[Failed]:
+def missing_names(trees: Sequence[Tree], expected: Iterable[bytes]) -> Iterator[Failed]:
     """Yield a failure for each listed name that is in no tree and is not expected."""
     missing = set.intersection(*(tree.missing for tree in trees))
     for path in expected if missing else ():
@@ -110,12 +110,12 @@ def match_digests(
     """
     found = Matched()
     wanted = ((path, None) for path in sorted(expected))
-    for path, (named, file, link) in _together(wanted, _by_path(tree.files), _by_path(tree.links)):
+    for path, (named, file, link) in _merge(wanted, _by_path(tree.files), _by_path(tree.links)):
         if not named:
             if exact and path.startswith(below):
                 fail(Failed(path, "unexpected", "nothing is known of it"))
             elif file:
-                found.nobodys += 1
+                found.without_digest += 1
                 unknown(path)
         elif file:
             found.pairs.add(Pair(file[0], None, expected[path]))
@@ -126,18 +126,18 @@ def match_digests(
     return found
 
 
-def match_trees(ours: Tree, theirs: Tree, fail: Fail) -> Matched:
+def match_trees(first: Tree, second: Tree, fail: Fail) -> Matched:
     """Match two trees: the second must have exactly what the first has.
 
     Two single files match whatever their names. Files of different sizes are reported without hashing.
     """
     found = Matched()
-    if ours.single and theirs.single:
-        for mine, other in zip(ours.files, theirs.files, strict=True):
-            found.pairs.add(Pair(mine, other))
+    if first.single and second.single:
+        for first_file, other in zip(first.files, second.files, strict=True):
+            found.pairs.add(Pair(first_file, other))
         return found
-    _match_links(ours, theirs, fail)
-    for path, (here, there) in _together(_by_path(ours.files), _by_path(theirs.files)):
+    _match_links(first, second, fail)
+    for path, (here, there) in _merge(_by_path(first.files), _by_path(second.files)):
         if not here:
             fail(Failed(path, "unexpected", "only the second place has it"))
         elif not there:
@@ -150,9 +150,9 @@ def match_trees(ours: Tree, theirs: Tree, fail: Fail) -> Matched:
     return found
 
 
-def _match_links(ours: Tree, theirs: Tree, fail: Fail) -> None:
+def _match_links(first: Tree, second: Tree, fail: Fail) -> None:
     """Compare symlinks by their targets, as text."""
-    for path, (here, there) in _together(_by_path(ours.links), _by_path(theirs.links)):
+    for path, (here, there) in _merge(_by_path(first.links), _by_path(second.links)):
         if not here:
             fail(Failed(path, "unexpected", "only the second place has it"))
         elif not there:
@@ -165,7 +165,7 @@ def _by_path(entries: EntrySpool) -> Iterator[tuple[bytes, Entry]]:
     return ((entry.path, entry) for entry in entries)
 
 
-def _together(*sides: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[bytes, list[list[Any]]]]:
+def _merge(*sides: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[bytes, list[list[Any]]]]:
     """Merge sorted sides by path; each path has, for each side, a list of one value or none."""
     numbered = [_numbered(number, side) for number, side in enumerate(sides)]
     for path, group in groupby(heapq.merge(*numbered, key=itemgetter(0)), key=itemgetter(0)):
@@ -180,7 +180,7 @@ def _numbered(number: int, side: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class VerificationRequest:
     """The request: verify `first` alone, or `second` against `first`.
 
     With `exact`, files without a known digest are failures. A `sample` is drawn with `seed`, or a new seed if
@@ -200,23 +200,23 @@ class Question:
 _NO_FACTS = [None, None, None]
 
 
-class Verification:
+class Verifier:
     """One verification; `receipt` is always up to date, so that it is correct after an interruption."""
 
-    def __init__(self, question: Question, on_event: Listener = ignore) -> None:
-        self._question = question
-        rules = question.rules
+    def __init__(self, request: VerificationRequest, on_event: Listener = ignore) -> None:
+        self._request = request
+        rules = request.rules
         # Names are selected while listing; age and size only after both listings, see leave_out.
         self._selected: Selector = selector(replace(rules, newer_ns=None, min_size=None, max_size=None))
-        self._takes: Selector = selector(
+        self._selects: Selector = selector(
             Rules(newer_ns=rules.newer_ns, min_size=rules.min_size, max_size=rules.max_size)
         )
         self._facts = [rules.newer_ns, rules.min_size, rules.max_size]
         self._trees: list[Tree] = []
         self._coverage = Coverage()
         self.listed = False  # whether the counts in the receipt are complete
-        target = question.second or question.first
-        self._recorder = Recorder("verify", question.first.text, target.text, on_event)
+        target = request.second or request.first
+        self._recorder = Recorder("verify", request.first.text, target.text, on_event)
         self.receipt = self._recorder.receipt
         self.receipt.coverage = self._coverage
 
@@ -227,7 +227,7 @@ class Verification:
             try:
                 matched = self._match(stack)
                 stack.callback(matched.pairs.close)
-                self._prove(matched)
+                self._verify_files(matched)
             except BaseException as problem:
                 self._settle()
                 self._recorder.end(problem)
@@ -235,11 +235,11 @@ class Verification:
             return self._recorder.end(None, self._settle())
 
     def _open(self, location: Location, stack: ExitStack) -> Tree:
-        names = self._question.rules.files_from
+        names = self._request.rules.files_from
         tree = open_tree(location, self._selected, self._recorder.on_event, stack, names)
         self._trees.append(tree)
-        second = location is self._question.second or self._question.second is None
-        self._recorder.append((target_line if second else source_line)(location, tree.where))
+        second = location is self._request.second or self._request.second is None
+        self._recorder.append((target_line if second else source_line)(location, tree.root_path))
         for path, problem in tree.unlisted:
             self._fail(path, problem)
         return tree
@@ -250,20 +250,20 @@ class Verification:
 
     def _match(self, stack: ExitStack) -> Matched:
         """List one or both trees and match them."""
-        question = self._question
-        tree = self._open(question.first, stack)
-        if question.second is not None:
-            other = self._open(question.second, stack)
+        request = self._request
+        tree = self._open(request.first, stack)
+        if request.second is not None:
+            other = self._open(request.second, stack)
             self._leave_out(lambda _: None)
             found = match_trees(tree, other, self._recorder.record)
-            missing = list(unmet_names(self._trees, ()))
+            missing = list(missing_names(self._trees, ()))
         else:
             expected = self._expected(tree)
-            missing = list(unmet_names(self._trees, expected))
+            missing = list(missing_names(self._trees, expected))
             self._leave_out(lambda path: expected.pop(path, None))
-            below = question.manifest.below if question.manifest is not None else b""
+            below = request.manifest.below if request.manifest is not None else b""
             found = match_digests(
-                tree, expected, self._recorder.record, self._unknown, exact=question.exact, below=below
+                tree, expected, self._recorder.record, self._unknown, exact=request.exact, below=below
             )
         for failure in missing:
             self._recorder.record(failure)
@@ -271,19 +271,19 @@ class Verification:
 
     def _unknown(self, path: bytes) -> None:
         """Report a file without a recorded digest, unless a manifest defines the files."""
-        if self._question.manifest is None:
+        if self._request.manifest is None:
             self._coverage.files_unrecorded += 1
             self._recorder.record(Unverified(path, "unrecorded", "no digest is on record for it"))
 
     def _leave_out(self, left: Callable[[bytes], object]) -> None:
         if self._facts != _NO_FACTS:
-            leave_out(self._trees, self._takes, left)
+            leave_out(self._trees, self._selects, left)
 
     def _expected(self, tree: Tree) -> dict[bytes, str]:
         """Return the expected digests of the selected paths."""
         known = self._known(tree)
         if tree.single:
-            name = self._question.first.name
+            name = self._request.first.name
             one = known.get(b"") or known.get(name)
             known = {name: one} if one is not None else {}
         else:
@@ -292,46 +292,46 @@ class Verification:
             raise NotFoundError(
                 "nothing-recorded",
                 "no digests are on record for this place",
-                subject=self._question.first.text,
+                subject=self._request.first.text,
                 hint="Give a manifest (--manifest FILE), or another place to compare with.",
             )
         return known
 
     def _known(self, tree: Tree) -> Mapping[bytes, str]:
-        if self._question.manifest is not None:
-            return self._question.manifest.digests
+        if self._request.manifest is not None:
+            return self._request.manifest.digests
         known = {entry.path: entry.digest for entry in tree.files if entry.digest}
-        recorded = recorded_digests(self._question.first, tree.where)
+        recorded = recorded_digests(self._request.first, tree.root_path)
         return known | {path: expected.digest for path, expected in recorded.items()}
 
-    def _prove(self, matched: Matched) -> None:
+    def _verify_files(self, matched: Matched) -> None:
         """Hash and compare the files that were not verified before."""
-        question, coverage = self._question, self._coverage
+        request, coverage = self._request, self._coverage
         files = self._trees[-1].files
         self.receipt.files, self.receipt.bytes = files.count, files.bytes
-        coverage.files_unchecked = matched.pairs.count + matched.nobodys
+        coverage.files_unchecked = matched.pairs.count + matched.without_digest
         self.listed = True
         with (
-            closing(DigestBook("verify", self._key(), keep=question.resume)) as book,
+            closing(DigestCache("verify", self._key(), keep=request.resume)) as cache,
             closing(Pairs()) as unseen,
         ):
-            if question.resume and book.empty:
+            if request.resume and cache.empty:
                 self._recorder.record(Noted("There is nothing to go on from: all of it is looked at."))
-            self._sort_out(self._chosen(matched.pairs, book), book, unseen)
+            self._skip_verified(self._chosen(matched.pairs, cache), cache, unseen)
             self._recorder.on_event(Hashing(unseen.count, unseen.bytes))
             for pair, digest, wanted, problem in self._hashed(unseen):
                 coverage.files_unchecked -= 1
-                self._recorder.on_event(Carried(pair.ours.size))
+                self._recorder.on_event(Carried(pair.first.size))
                 if digest is None or wanted is None:
                     self._fail(pair.entries[-1].path, problem)
                 else:
-                    self._judge(pair, digest, wanted, book)
-            book.discard()
+                    self._judge(pair, digest, wanted, cache)
+            cache.discard()
 
-    def _sort_out(self, chosen: Iterable[Pair], book: DigestBook, unseen: Pairs) -> None:
+    def _skip_verified(self, chosen: Iterable[Pair], cache: DigestCache, unseen: Pairs) -> None:
         """Put into `unseen` the pairs that the resumed verification did not verify, or that changed since."""
         for pair in chosen:
-            earlier = book.find(pair.entries)
+            earlier = cache.find(pair.entries)
             if earlier is not None and pair.wanted in {None, earlier}:
                 self._coverage.files_recorded += 1
                 self._coverage.files_unchecked -= 1
@@ -339,50 +339,50 @@ class Verification:
             else:
                 unseen.add(pair)
 
-    def _judge(self, pair: Pair, digest: str, wanted: str, book: DigestBook) -> None:
+    def _judge(self, pair: Pair, digest: str, wanted: str, cache: DigestCache) -> None:
         self._coverage.files_hashed += 1
         if digest == wanted:
             self.receipt.files_kept += 1
-            book.add(pair.entries, digest)
+            cache.add(pair.entries, digest)
         else:
             reason = f"its sha256 is {digest}, and {wanted} was expected"
             self._recorder.record(Failed(pair.entries[-1].path, "differs", reason))
 
     def _key(self) -> list[Any]:
         """Return the key of the request (roots, digests, selection), which must be equal to resume."""
-        question = self._question
-        against = question.manifest.fingerprint if question.manifest is not None else ""
-        sample = str(question.sample) if question.sample is not None else ""
-        rules = question.rules
-        places = [tree.question() for tree in self._trees]
-        question_of = [places, against, list(rules.include), list(rules.exclude), sample]
+        request = self._request
+        against = request.manifest.fingerprint if request.manifest is not None else ""
+        sample = str(request.sample) if request.sample is not None else ""
+        rules = request.rules
+        places = [tree.key() for tree in self._trees]
+        key = [places, against, list(rules.include), list(rules.exclude), sample]
         if rules.files_from is not None:
-            question_of.append(hashlib.sha256(b"\0".join(sorted(rules.files_from))).hexdigest())
-        return [*question_of, self._facts] if self._facts != _NO_FACTS else question_of
+            key.append(hashlib.sha256(b"\0".join(sorted(rules.files_from))).hexdigest())
+        return [*key, self._facts] if self._facts != _NO_FACTS else key
 
-    def _chosen(self, pairs: Pairs, book: DigestBook) -> Iterable[Pair]:
+    def _chosen(self, pairs: Pairs, cache: DigestCache) -> Iterable[Pair]:
         """Return all pairs, or a sample with the given seed, the resumed verification's, or a new one."""
-        question = self._question
-        if question.sample is None:
-            book.begin({})
+        request = self._request
+        if request.sample is None:
+            cache.begin({})
             return pairs
-        earlier = book.header.get("seed")
-        seed = question.seed if question.seed is not None else earlier
+        earlier = cache.header.get("seed")
+        seed = request.seed if request.seed is not None else earlier
         if not isinstance(seed, int):
             seed = new_seed()
         self._coverage.sample_seed = seed
-        book.begin({"seed": seed})
-        return choose(pairs, lambda pair: pair.ours.path, question.sample, seed)
+        cache.begin({"seed": seed})
+        return choose(pairs, lambda pair: pair.first.path, request.sample, seed)
 
     def _hashed(self, pairs: Pairs) -> Iterator[tuple[Pair, str | None, str | None, Problem | None]]:
         """Yield pairs with actual and expected digest; both sites hash at the same time, with read-ahead."""
-        ours = self._trees[0].digests(pair.ours for pair in pairs)
-        if self._question.second is None:
-            for pair, (_, digest, problem) in zip(pairs, ours, strict=True):
+        first = self._trees[0].digests(pair.first for pair in pairs)
+        if self._request.second is None:
+            for pair, (_, digest, problem) in zip(pairs, first, strict=True):
                 yield pair, digest, pair.wanted, problem
             return
-        theirs: Iterable[Entry] = (pair.theirs for pair in pairs if pair.theirs is not None)
-        both = zip(pairs, ours, self._trees[1].digests(theirs), strict=True)
+        second: Iterable[Entry] = (pair.second for pair in pairs if pair.second is not None)
+        both = zip(pairs, first, self._trees[1].digests(second), strict=True)
         for pair, (_, wanted, unread), (_, digest, problem) in both:
             yield pair, digest, wanted, unread or problem
 
@@ -396,9 +396,9 @@ class Verification:
         receipt.bytes_sent = sum(store.wire_bytes for store in stores)
         receipt.logins = sum(store.logins for store in stores)
         if not self.listed or receipt.files_failed or coverage.files_unchecked:
-            receipt.proof_tree = Proof.NONE
+            receipt.proof_tree = Verification.NONE
         elif receipt.files:
-            receipt.proof_tree = Proof.RECORDED if coverage.files_recorded else Proof.DIGEST
+            receipt.proof_tree = Verification.RECORDED if coverage.files_recorded else Verification.DIGEST
         if receipt.files_failed:
             return Exit.INCOMPLETE
         return Exit.NOT_VERIFIED if coverage.files_unrecorded else Exit.DONE

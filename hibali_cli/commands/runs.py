@@ -158,7 +158,7 @@ def collect_command(
     from hibali_cli.progress import listening
     from runs.model import State
     from runs.store import RunStore
-    from transfers.request import Saving
+    from transfers.request import SaveOptions
 
     if dataset is not None and (folder is not None or no_save):
         raise UsageError("usage", "it says where outputs go, and that they are saved", subject="--dataset")
@@ -172,7 +172,7 @@ def collect_command(
         raise UsageError("usage", "it is for a sweep, and this run is none", subject="--table")
     with listening(common, f"collect {run.id}") as on_event:
         [run] = update_runs(common, run_store, [run], on_event)
-        saving = Saving(save=not no_save)
+        saving = SaveOptions(save=not no_save)
         if dataset is not None and run.state is State.SUCCEEDED:
             saving = saving_in(run_store, run, dataset)
         receipt = collect_outputs(

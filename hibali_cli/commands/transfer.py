@@ -32,7 +32,7 @@ from hibali_cli.transfer_options import (
 
 # modules of transfers are imported where they are used, for start-up time
 if TYPE_CHECKING:
-    from transfers.follow.watcher import Following
+    from transfers.follow.watcher import FollowOptions
     from transfers.journal import Receipt
     from transfers.planner import TransferPlan
     from transfers.request import Request
@@ -284,7 +284,9 @@ def _unread(found: TransferPlan, target: str) -> IncompleteError:
     )
 
 
-def _follow(common: Common, source: str, target: str, following: Following, options: dict[str, Any]) -> int:
+def _follow(
+    common: Common, source: str, target: str, following: FollowOptions, options: dict[str, Any]
+) -> int:
     """Follow the source, and print the receipt also of an interruption; return the exit code."""
     from hibali_cli.progress import listening
     from transfers.follow.operation import follow as follow_source

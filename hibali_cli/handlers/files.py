@@ -22,7 +22,7 @@ from hibali_cli.records import action_fields, entry_fields, event_fields, moment
 from transfers.entry import Entry, Kind
 from transfers.inventory import Usage, usages
 from transfers.journal import Receipt
-from transfers.packs.view import Seeing
+from transfers.packs.view import PackAwareOpener
 from transfers.plan import Action, Verb
 from transfers.planner import incomplete
 from transfers.remove import RemovalPlan, RemovalRequest, plan_removal, remove
@@ -60,7 +60,7 @@ def _print_entry(common: Common, entry: Entry, *, long: bool) -> None:
 
 
 def _entries(location: Location, on_event: Listener, *, recursive: bool) -> Iterator[Entry]:
-    store, found = Seeing(lambda at: open_store(at, on_event=on_event)).find(location)
+    store, found = PackAwareOpener(lambda at: open_store(at, on_event=on_event)).find(location)
     with closing(store):
         if found is None:
             raise NotFoundError(

@@ -13,7 +13,7 @@ from hibali.locations import Location, parse_location, read_location
 from hibali.text import counted, path_fields, path_from_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
-from transfers.history.index import Story, compact, print_story, read_operations
+from transfers.history.index import OperationDetails, compact, read_details, read_operations
 from transfers.history.operations import FileChange, Filter, Move, Operation, OperationRoot, Result, moves_of
 
 _MOST_LINES = 40  # for people, unless they say how many
@@ -120,7 +120,7 @@ def _list_moves(common: Common, path: str, operations: Iterable[Operation], last
         [
             (
                 _clock(each.operation.began),
-                str(each.way),
+                str(each.change),
                 each.operation.id,
                 each.operation.source,
                 each.operation.target,
@@ -132,7 +132,7 @@ def _list_moves(common: Common, path: str, operations: Iterable[Operation], last
             for each in found
         ],
     )
-    moved = [each for each in found if each.files and each.way in {FileChange.ARRIVED, FileChange.LEFT}]
+    moved = [each for each in found if each.files and each.change in {FileChange.ARRIVED, FileChange.LEFT}]
     if moved:
         common.output.say(_last_words(moved[-1]))
     return None
@@ -153,7 +153,7 @@ def _move_fields(each: Move) -> dict[str, Any]:
         "source": each.operation.source,
         "target": each.operation.target,
         "schedule": each.operation.schedule,
-        "way": str(each.way),
+        "way": str(each.change),
         "files": each.files,
         "bytes": each.bytes,
         "files_failed": each.failed,
@@ -187,46 +187,46 @@ def parse_typed(text: str, sites: Any) -> OperationRoot | None:
 
 def show_operation(common: Common, identifier: str) -> int | None:
     """Show one operation in full."""
-    story, now = print_story(identifier), time.time()
+    details, now = read_details(identifier), time.time()
     if common.json:
-        common.output.record("story", _story_fields(story, now), flush=True)
+        common.output.record("story", _story_fields(details, now), flush=True)
         return None
-    common.output.pairs(_story_pairs(story, now))
-    for note in story.notes:
+    common.output.pairs(_story_pairs(details, now))
+    for note in details.notes:
         common.output.text(f"note     {printable(note)}\n")
-    if story.failures:
+    if details.failures:
         common.output.text("\n")
-        shown = story.failures if common.output.verbose else story.failures[:_MOST_FAILURES]
+        shown = details.failures if common.output.verbose else details.failures[:_MOST_FAILURES]
         common.output.table(
             ["failed", "code", "why"],
             [(path_from_fields(each), str(each.get("code")), str(each.get("message"))) for each in shown],
         )
-        if len(shown) < story.files["failed"]:
+        if len(shown) < details.files["failed"]:
             common.output.say(
-                f"{len(shown)} of {story.files['failed']} are shown; -v shows a thousand of them."
+                f"{len(shown)} of {details.files['failed']} are shown; -v shows a thousand of them."
             )
     return None
 
 
-def _story_fields(story: Story, now: float) -> dict[str, Any]:
+def _story_fields(details: OperationDetails, now: float) -> dict[str, Any]:
     failures = [
         {**path_fields(path_from_fields(each)), "code": each.get("code"), "message": each.get("message")}
-        for each in story.failures
+        for each in details.failures
     ]
     return {
-        **operation_fields(story.operation, now),
-        "firing": story.operation.firing,
-        "receipt": None if story.operation.receipt is None else dict(story.operation.receipt),
-        "on_record": dict(story.files),
-        "proofs": dict(story.proofs),
+        **operation_fields(details.operation, now),
+        "firing": details.operation.firing,
+        "receipt": None if details.operation.receipt is None else dict(details.operation.receipt),
+        "on_record": dict(details.files),
+        "proofs": dict(details.proofs),
         "failures": failures,
-        "notes": story.notes,
-        "compacted": story.operation.compacted,
+        "notes": details.notes,
+        "compacted": details.operation.compacted,
     }
 
 
-def _story_pairs(story: Story, now: float) -> dict[str, Cell]:
-    each = story.operation
+def _story_pairs(details: OperationDetails, now: float) -> dict[str, Cell]:
+    each = details.operation
     receipt, stopped = each.receipt or {}, each.stopped or {}
     pairs: dict[str, Cell] = {
         "operation": each.id,
@@ -243,11 +243,11 @@ def _story_pairs(story: Story, now: float) -> dict[str, Cell]:
             "took": format_duration(each.seconds) if each.seconds >= 1 else f"{each.seconds:.2f} s",
             "files": f"{receipt.get('files')}, {format_size(each.number('bytes'))}",
             "moved": f"{receipt.get('files_moved')}, {format_size(each.number('bytes_moved'))}"
-            + (f", {format_size(round(story.rate))} a second" if story.rate else ""),
+            + (f", {format_size(round(details.rate))} a second" if details.rate else ""),
             "kept, deleted, failed": ", ".join(
                 str(receipt.get(name)) for name in ("files_kept", "files_deleted", "files_failed")
             ),
-            "proof": ", ".join(f"{count} by {proof}" for proof, count in story.proofs.most_common())
+            "proof": ", ".join(f"{count} by {proof}" for proof, count in details.proofs.most_common())
             or receipt.get("proof_moved")
             or receipt.get("proof_tree"),
             "logins": receipt.get("logins"),

@@ -51,7 +51,7 @@ from runs.schedulers.base import Resources
 from runs.stage import Synchroniser
 from runs.store import Reference, RunStore
 from transfers.journal import Receipt
-from transfers.request import Saving
+from transfers.request import SaveOptions
 
 _WIDEST = 60  # columns; a longer value exceeds its column
 
@@ -335,7 +335,7 @@ def _collect_after(
     folder = options.target
     if folder is None or run.state is not State.SUCCEEDED:
         return None
-    saving = Saving(save=not options.no_save)
+    saving = SaveOptions(save=not options.no_save)
     if run.results.from_copy:
         return _collect_copy(common, run_store, run, folder, saving, on_event)
     if options.dataset is not None:
@@ -344,7 +344,7 @@ def _collect_after(
 
 
 def _collect_copy(
-    common: Common, run_store: RunStore, run: Run, folder: str, saving: Saving, on_event: Listener
+    common: Common, run_store: RunStore, run: Run, folder: str, saving: SaveOptions, on_event: Listener
 ) -> Receipt:
     """Copy the outputs from the folder into which they were collected before."""
     copy = find_collected_copy(run, run_store)
@@ -359,7 +359,7 @@ def _collect_copy(
 
 
 def collect_outputs(
-    common: Common, run_store: RunStore, run: Run, folder: str, on_event: Listener, saving: Saving
+    common: Common, run_store: RunStore, run: Run, folder: str, on_event: Listener, saving: SaveOptions
 ) -> Receipt:
     """Pull the outputs of a run into a folder. Raises what `runs.collect.collect` does."""
     target = read_target(folder, common.settings())
@@ -367,7 +367,7 @@ def collect_outputs(
     return collect(run, run_site(common, run.site), target, run_store, on_event, saving=saving)
 
 
-def saving_in(run_store: RunStore, run: Run, dataset: str) -> Saving:
+def saving_in(run_store: RunStore, run: Run, dataset: str) -> SaveOptions:
     """Return the commit that saves a run in a dataset. Raises `UsageError`."""
     return dataset_saving(find_dataset(dataset, recorded_request(run_store.records(run.id), run.id)), run)
 

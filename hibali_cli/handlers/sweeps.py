@@ -56,7 +56,7 @@ from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_ou
 from runs.sweeps.launch import files_of, show_tasks, sweep_key, takes_several
 from runs.sweeps.table import OutputFile, check_table, hash_files, read_again, tasks_to_rerun, write_table
 from transfers.journal import Receipt
-from transfers.request import Saving
+from transfers.request import SaveOptions
 
 
 def read_tasks(pipeline: Pipeline, answers: Path | None, sweep: SweepOptions) -> Workload:
@@ -248,7 +248,7 @@ def _finish(
     if folder is not None:
         target = read_target(folder, common.settings())
         collector = TaskCollector(
-            run_store, request.compute.site, target, on_event, Saving(save=not collect.no_save)
+            run_store, request.compute.site, target, on_event, SaveOptions(save=not collect.no_save)
         )
 
     def changed(now: Run) -> None:
@@ -307,7 +307,7 @@ def collect_sweep(common: Common, run_store: RunStore, run: Run, collect: Collec
         [run] = update_runs(common, run_store, [run], on_event, going_on=True)
         target = read_target(collect.target or f"./{run.id}", common.settings())
         site = run_site(common, run.site)
-        collector = TaskCollector(run_store, site, target, on_event, Saving(save=not collect.no_save))
+        collector = TaskCollector(run_store, site, target, on_event, SaveOptions(save=not collect.no_save))
         if collect.dataset is not None and run.state is State.SUCCEEDED:
             collector = _saving_collector(run_store, run, collect.dataset, collector)
         receipt, chosen = collector.bring(run, ended_tasks(run))

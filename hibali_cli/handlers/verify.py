@@ -31,20 +31,20 @@ from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.transfer_options import take_selection
-from transfers.entry import Proof
+from transfers.entry import Verification
 from transfers.inventory import Hashed, Inventory, InventoryRequest
 from transfers.journal import Coverage, Receipt
 from transfers.manifest import Manifest, is_bag_name, read_manifest, write_bag, write_line
 from transfers.rules import Rules
 from transfers.single_files import read_share
-from transfers.verify import Question, Verification
+from transfers.verify import VerificationRequest, Verifier
 
 
 def verify(common: Common, first: str, second: str | None, options: dict[str, Any]) -> int:
     """Run one verification and show its receipt; returns the exit code."""
-    question = _question(common, first, second, options)
+    request = _read_request(common, first, second, options)
     with listening(common, f"verify {first}", records=True) as on_event:
-        work = Verification(question, on_event)
+        work = Verifier(request, on_event)
         try:
             receipt = work.run()
         except OutOfTime:
@@ -60,7 +60,9 @@ def verify(common: Common, first: str, second: str | None, options: dict[str, An
     return int(receipt.exit)
 
 
-def _question(common: Common, first: str, second: str | None, options: dict[str, Any]) -> Question:
+def _read_request(
+    common: Common, first: str, second: str | None, options: dict[str, Any]
+) -> VerificationRequest:
     given = options["manifest"]
     if given is not None and second is not None:
         raise UsageError("usage", "a manifest is compared with one place, not with two", subject="--manifest")
@@ -72,7 +74,7 @@ def _question(common: Common, first: str, second: str | None, options: dict[str,
         raise UsageError("usage", "only one list can come from stdin", subject="--files-from")
     settings = common.settings()
     places = read_location(first, settings), read_location(second, settings) if second else None
-    return Question(
+    return VerificationRequest(
         *places,
         manifest=None if given is None else _read(given, bag=options["bagit"] or is_bag_name(given)),
         rules=Rules(**take_selection(options)),
@@ -221,7 +223,7 @@ class _Told:
         entry = hashed.entry
         self._files += 1
         self._bytes += entry.size
-        self._recorded += hashed.proof is Proof.RECORDED
+        self._recorded += hashed.verification is Verification.RECORDED
         self.percent += b"%" in entry.path
         if self._common.json:
             self._lines += 1
@@ -231,7 +233,7 @@ class _Told:
                     **path_fields(entry.path),
                     "size": entry.size,
                     "sha256": hashed.digest,
-                    "proof": hashed.proof,
+                    "proof": hashed.verification,
                 },
             )
 

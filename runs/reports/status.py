@@ -12,7 +12,7 @@ from typing import Any
 from hibali.amounts import format_duration, format_size
 from hibali.text import counted
 from runs.schedules.records import WELL, Trigger
-from transfers.history.operations import Operation, Result, Unproven, moment_of
+from transfers.history.operations import Operation, Result, UnverifiedFiles, moment_of
 
 STRIP = 30  # firings that are shown of each schedule
 
@@ -212,7 +212,7 @@ class Overview:
     lines: Sequence[Line] = ()
     days: Sequence[Day] = ()
     by_hand: Sequence[Trouble] = ()
-    unproven: Sequence[Unproven] = ()
+    unproven: Sequence[UnverifiedFiles] = ()
     fading: Sequence[Fading] = ()
     usage: Sequence[Mapping[str, Any]] = ()
     runs: Mapping[str, int] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from runs.schedules.records import read_triggers
 from runs.schedules.schedule import Schedule, Schedules, load_schedules
 from runs.schedules.tend import all_credentials, longest_silence
 from transfers.history.index import read_operations
-from transfers.history.operations import Operation, find_unproven, journal_of
+from transfers.history.operations import Operation, find_unverified, journal_of
 
 
 def count_states() -> dict[str, int]:
@@ -196,7 +196,7 @@ def look_over(config: str | None, days: int = DAYS) -> Overview:
         lines=sorted(lines, key=lambda line: (line.trouble is None, line.plan.name)),
         days=by_day(operations, now, days),
         by_hand=by_hand(operations, now),
-        unproven=find_unproven(operations),
+        unproven=find_unverified(operations),
         fading=[*expiring(credentials, soon), *find_purged(sites, operations, settings.sites, now)],
         usage=[site_usage(site, carried_in(operations)) for site in sites],
         runs=count_states(),

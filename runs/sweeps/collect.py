@@ -22,7 +22,7 @@ from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
 from transfers.operation import synchronise
 from transfers.recorded_digests import moved_by
-from transfers.request import Request, Saving
+from transfers.request import Request, SaveOptions
 from transfers.stores.open_store import open_store
 
 _WORK = b"work"
@@ -100,17 +100,17 @@ class TaskCollector:
         site: Site,
         target: Location,
         on_event: Listener = ignore,
-        saving: Saving | None = None,
+        saving: SaveOptions | None = None,
     ) -> None:
         self._run_store = run_store
         self._site = site
         self.target = target
         self._on_event = on_event
-        self._saving = saving or Saving()
+        self._saving = saving or SaveOptions()
         self._brought: set[int] = set()
         self.digests: dict[bytes, str] = {}
 
-    def saving(self, saving: Saving) -> TaskCollector:
+    def saving(self, saving: SaveOptions) -> TaskCollector:
         """Return a collector of the same target that makes this commit there."""
         return TaskCollector(self._run_store, self._site, self.target, self._on_event, saving)
 
@@ -135,7 +135,7 @@ class TaskCollector:
         receipt, chosen = self._pull(run, numbers, self._on_event)
         whole = receipt.exit is Exit.DONE
         for problem in chosen.problems:
-            receipt.take(problem)
+            receipt.count(problem)
             self._on_event(problem)
         if whole and run.state.final and not chosen.problems:
             self._run_store.note(run.id, "collected", {"target": self.target.path, "receipt": receipt.id})
@@ -264,4 +264,6 @@ def pull_named(
     finally:
         store.close()
     target = Location(local_site(), str(folder), str(folder), typed_local=True)
-    return synchronise(Request(operation, source, target, saving=Saving(save=False), chosen=chosen), on_event)
+    return synchronise(
+        Request(operation, source, target, saving=SaveOptions(save=False), chosen=chosen), on_event
+    )

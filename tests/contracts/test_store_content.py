@@ -20,7 +20,7 @@ from tests.contracts.subjects import ROOT, Subject, store_servers, subjects
 from tests.services.session import REPOSITORY
 from tests.support.payloads import MTIME, file_entry, items_of, payload_of, payloads_of, put, read_back
 from tests.support.trees import Link, make_tree, sha256
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import group_units
 from transfers.stores.base import Committed, Item, Payload, Store, Unit
 
@@ -133,7 +133,7 @@ def test_what_is_answered_stands_there(subject: Subject) -> None:
     for one in store.write(payloads_of(items, contents)):
         assert one.problem is None
         assert one.digest == sha256(contents[one.item.entry.path])
-        assert one.proof is store.facts.proof_write
+        assert one.verification is store.facts.write_verification
         if one.item.number % 50 == 0:
             assert subject.read(one.item.entry.path) == contents[one.item.entry.path]
         numbers.add(one.item.number)
@@ -233,7 +233,9 @@ def test_content_that_differs_from_its_digest_is_not_landed(subject: Subject) ->
     for payload in payloads_of(items_of(file_entry(p, c) for p, c in contents.items()), contents):
         data = bytearray(payload.data)
         data[0] ^= 1  # the first file of a pack, the first byte of a segment
-        spoiled.append(Payload(payload.unit, bytes(data), payload.sizes, payload.digests, payload.proofs))
+        spoiled.append(
+            Payload(payload.unit, bytes(data), payload.sizes, payload.digests, payload.verifications)
+        )
     answers = {one.item.entry.path: one for one in write(store, iter(spoiled))}
     assert {path for path, one in answers.items() if one.problem} == {b"a", b"large"}
     assert all(one.problem is None or one.problem.again for one in answers.values())
@@ -251,7 +253,7 @@ def test_what_the_source_could_not_read_is_not_landed(subject: Subject) -> None:
         b"2",
         [0, 1],
         [None, sha256(b"2")],
-        payload.proofs,
+        payload.verifications,
         {0: Problem("source-changed", "it changed")},
     )
     answers = {one.item.entry.path: one.problem for one in write(store, iter([broken]))}
@@ -472,8 +474,8 @@ def test_reading_proves_what_the_store_declares(subject: Subject) -> None:
     entry = store.stat(b"a")
     assert entry is not None
     (payload,) = store.read(iter([Unit((Item(0, entry),))]))
-    best = (payload.proofs or [Proof.DIGEST])[0]
-    assert best.strength >= store.facts.proof_read.strength
+    best = (payload.verifications or [Verification.DIGEST])[0]
+    assert best.strength >= store.facts.read_verification.strength
     assert payload.digests == [sha256(b"1")]
 
 

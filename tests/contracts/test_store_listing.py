@@ -16,7 +16,7 @@ from tests.support.payloads import file_entry, items_of, payloads_of, put, read_
 from tests.support.trees import HOSTILE_NAMES, Folder, Link
 from transfers.agent.identity import AROUND, INSIDE, SAME, relation
 from transfers.entry import Entry, Kind
-from transfers.plan import unholdable
+from transfers.plan import name_problem
 from transfers.stores.base import Facts, Item, Store
 
 
@@ -127,7 +127,7 @@ def test_the_planner_refuses_what_the_facts_rule_out(subject: Subject) -> None:
     store = subject.fresh()
     put(store, {b"a": b"1"})  # an object store knows its server only after a write request
     for name in HOSTILE_NAMES:
-        assert (unholdable(name, store.facts) is None) == can_hold(name, store.facts), name
+        assert (name_problem(name, store.facts) is None) == can_hold(name, store.facts), name
     assert store.facts.name_bytes in {0, 255}
 
 

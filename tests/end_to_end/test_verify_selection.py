@@ -9,7 +9,7 @@ from hibali.locations import read_location
 from tests.support.transfers import Transfers, failed
 from tests.support.trees import File
 from transfers.rules import Rules
-from transfers.verify import Question, Verification
+from transfers.verify import VerificationRequest, Verifier
 
 OLD = 1_600_000_000_000_000_000
 TREE = {b"sub/a": b"x" * 10, b"sub/big": b"y" * 5000, b"b": File(b"z" * 20, mtime_ns=OLD), b"c\nd": b"odd"}
@@ -84,6 +84,6 @@ def test_another_selection_is_another_question(tmp_path: Path) -> None:
         Rules(files_from=frozenset({b"a"})),
         Rules(files_from=frozenset({b"a", b"b"})),
     ]
-    keys = [Verification(Question(place, rules=rules))._key() for rules in asked]
+    keys = [Verifier(VerificationRequest(place, rules=rules))._key() for rules in asked]
     assert all(keys.count(key) == 1 for key in keys)
-    assert keys == [Verification(Question(place, rules=rules))._key() for rules in asked]
+    assert keys == [Verifier(VerificationRequest(place, rules=rules))._key() for rules in asked]

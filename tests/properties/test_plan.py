@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.properties.trees import FOLDER, Model, ModelSide, buckets, carried_out, parents, trees
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.plan import Action, Conflict, Verb, decide
 from transfers.planner import TransferPlan, plan_transfer
 from transfers.rules import Rules, selector
 from transfers.stores.base import Facts
 
-POSIX = Facts(kind="local", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST)
+POSIX = Facts(kind="local", read_verification=Verification.DIGEST, write_verification=Verification.DIGEST)
 BUCKET = Facts(
     kind="s3",
-    proof_read=Proof.DIGEST,
-    proof_write=Proof.DIGEST,
+    read_verification=Verification.DIGEST,
+    write_verification=Verification.DIGEST,
     folders=False,
     file_and_folder=True,
     links=False,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.manifests import read_lines, write_lines
-from transfers.entry import Proof
-from transfers.plan import plain_names, unholdable
+from transfers.entry import Verification
+from transfers.plan import name_problem, plain_names
 from transfers.stores.base import Facts
 from transfers.stores.s3 import listing, requests
 from transfers.stores.s3.manifest import Known
@@ -39,8 +39,8 @@ PATHS = st.lists(COMPONENTS, min_size=1, max_size=9).map(b"/".join)
 FACTS = st.builds(
     Facts,
     kind=st.just("x"),
-    proof_read=st.just(Proof.SIZE),
-    proof_write=st.just(Proof.SIZE),
+    read_verification=st.just(Verification.SIZE),
+    write_verification=st.just(Verification.SIZE),
     name_bytes=st.sampled_from([0, 50, 99, 255]),
     path_bytes=st.sampled_from([0, 100, 800, 4096]),
     utf8_names=st.booleans(),
@@ -51,7 +51,7 @@ FACTS = st.builds(
 @given(PATHS, FACTS)
 def test_a_plain_name_can_be_held(path: bytes, facts: Facts) -> None:
     if plain_names(facts)(path):
-        assert unholdable(path, facts) is None
+        assert name_problem(path, facts) is None
 
 
 KEYS = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Z", "S")), min_size=1, max_size=12)

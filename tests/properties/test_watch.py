@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transfers.entry import Entry, Kind, Proof
-from transfers.follow.watcher import Following, ListedName, Snapshot, SourceWatcher
+from transfers.entry import Entry, Kind, Verification
+from transfers.follow.watcher import FollowOptions, ListedName, Snapshot, SourceWatcher
 from transfers.rules import Rules
 from transfers.stores.base import Facts, Problem
 
-FACTS = Facts(kind="local", proof_read=Proof.DIGEST, proof_write=Proof.DIGEST)
+FACTS = Facts(kind="local", read_verification=Verification.DIGEST, write_verification=Verification.DIGEST)
 QUIET = 3.0
 NAMES = [b"a", b"a-x", b"a.b", b"a0", b"d/a", b"d/b", b"log"]
 STEPS = st.lists(
@@ -59,7 +59,7 @@ class Target:
         self.source = source
         self.there = dict(existing)
         ordered = sorted(existing.values(), key=lambda entry: entry.order)
-        following = Following(quiet=QUIET)
+        following = FollowOptions(quiet=QUIET)
         self.watch = SourceWatcher(source, FACTS, Snapshot(map(ListedName, ordered)), Rules(), following)
         self.watch.existing = self.there.get
         self.watch.grows = lambda entry: entry.path == b"log"
@@ -125,5 +125,5 @@ def test_only_what_is_finished_goes_and_in_the_end_everything(
     assert not target.look(now, set())
     for path, entry in source.names.items():
         assert target.there[path][:4] == entry[:4]
-    assert not target.watch.undone
+    assert not target.watch.retries
     target.watch.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tests.support.trees import sha256
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import group_units
 from transfers.stores.base import Committed, Item, Payload, Problem, Store, Unit
 
@@ -33,7 +33,7 @@ def payload_of(unit: Unit, contents: Mapping[bytes, bytes]) -> Payload:
         sizes.append(len(part))
         whole = item.entry.kind is Kind.FILE and unit.last
         digests.append(sha256(content) if whole else None)
-    return Payload(unit, bytes(data), sizes, digests, [Proof.DIGEST] * len(sizes))
+    return Payload(unit, bytes(data), sizes, digests, [Verification.DIGEST] * len(sizes))
 
 
 def payloads_of(

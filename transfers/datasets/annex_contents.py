@@ -18,10 +18,10 @@ from hibali.retry import growing_intervals, pause
 from hibali.text import printable
 from transfers.entry import Entry, Kind, weakest
 from transfers.movers.stream import StreamMover
-from transfers.plan import unholdable
-from transfers.protected_roots import check_guarded
+from transfers.plan import name_problem
+from transfers.protected_roots import check_read_only_roots
 from transfers.reconnect import is_lost
-from transfers.single_files import put_content, take_file
+from transfers.single_files import download_file, write_content
 from transfers.stores.base import (
     PACK_BYTES,
     Committed,
@@ -40,7 +40,7 @@ _Result = TypeVar("_Result")
 _LOCKED_SECONDS = 60.0  # long enough for another transfer into the same folder, unless its file is large
 
 
-class KeptPlace:
+class CachedRoot:
     """A root at a site with cached connections. Paths are relative bytes; methods raise hibali's errors."""
 
     def __init__(self, location: Location, on_event: Listener = ignore) -> None:
@@ -55,24 +55,24 @@ class KeptPlace:
 
     def close(self) -> None:
         """Close all connections; safe to call twice."""
-        self._give_back()
-        kept, self._there, self._here = [self._there, self._here], None, None
-        for store in kept:
+        self._close_lent()
+        cached, self._there, self._here = [self._there, self._here], None, None
+        for store in cached:
             if store is not None:
                 with suppress(HibaliError):
                     store.close()
 
-    def ask(self, act: Callable[[], _Result]) -> _Result:
+    def run(self, act: Callable[[], _Result]) -> _Result:
         """Call `act`, and once more with a new connection if a cached one was lost.
 
         After any failure all connections are closed, because the state of the other side is unknown.
         """
-        kept = self._there is not None
+        cached = self._there is not None
         try:
             return act()
         except TryLaterError as problem:
             self.close()
-            if not (kept and is_lost(problem)):
+            if not (cached and is_lost(problem)):
                 raise
         except BaseException:
             self.close()
@@ -102,7 +102,7 @@ class KeptPlace:
             check_writable(self.location)
             if not store.facts.writable:
                 raise RefusedError("read-only-site", "this site can only be read", subject=self.location.text)
-            check_guarded(self.location, store.where, self.on_event)
+            check_read_only_roots(self.location, store.root_path, self.on_event)
             self._checked = True
         return store
 
@@ -130,9 +130,9 @@ class KeptPlace:
             raise NotFoundError("no-such-file", "there is no such content", subject=self.location.text)
         return found
 
-    def check_holdable(self, path: bytes) -> None:
+    def check_name(self, path: bytes) -> None:
         """Raise `RefusedError` for a name that the store cannot have or that hibali reserves."""
-        reason = unholdable(path, self.writable().facts)
+        reason = name_problem(path, self.writable().facts)
         if reason or b".hibali" in path.split(b"/"):
             raise self._unsafe(path, reason or "it is a name that hibali keeps for itself")
 
@@ -141,7 +141,7 @@ class KeptPlace:
         return RefusedError("unsafe-name", message, subject=self.location.text)
 
     @contextmanager
-    def shelf(self, folder: bytes) -> Iterator[tuple[Store, bytes]]:
+    def open_folder(self, folder: bytes) -> Iterator[tuple[Store, bytes]]:
         """Open a store for the files of a folder, without a lock.
 
         Yields:
@@ -150,8 +150,8 @@ class KeptPlace:
         store = self.writable()
         try:
             if store.facts.substores:
-                shelf, below = store.substore(folder)
-                yield shelf, below + b"/" if below else b""
+                folder_store, below = store.substore(folder)
+                yield folder_store, below + b"/" if below else b""
                 return
             place = self.location
             for part in folder.split(b"/") if folder else ():
@@ -159,17 +159,17 @@ class KeptPlace:
             self._lent.append(open_store(place, on_event=self.on_event))
             yield self._lent[-1], b""
         finally:
-            self._give_back()
+            self._close_lent()
 
-    def _give_back(self) -> None:
+    def _close_lent(self) -> None:
         while self._lent:
             with suppress(HibaliError):
                 self._lent.pop().close()
 
     @contextmanager
-    def locked_shelf(self, folder: bytes) -> Iterator[tuple[Store, bytes]]:
+    def open_locked_folder(self, folder: bytes) -> Iterator[tuple[Store, bytes]]:
         """Open the same, with the folder created if needed and locked against other hibali commands."""
-        with self.shelf(folder) as (store, below):
+        with self.open_folder(folder) as (store, below):
             lock = _lock(store)
             try:
                 yield store, below
@@ -215,40 +215,40 @@ class AnnexContents:
 
     def __init__(self, location: Location, on_event: Listener = ignore) -> None:
         """Keep the location; `on_event` receives events from any thread."""
-        self._place = KeptPlace(location, on_event)
+        self._place = CachedRoot(location, on_event)
         self._subject = location.text
 
     def make_place(self) -> None:
         """Create the root folder; on a read-only site, raise `NotFoundError` if it is missing."""
-        self._place.ask(self._make)
+        self._place.run(self._make)
 
     def is_present(self, path: bytes, size: int | None = None) -> bool:
         """Return whether a file (of that size) exists. Raises `NotFoundError` if the root is missing."""
-        return self._place.ask(lambda: self._present(path, size))
+        return self._place.run(lambda: self._present(path, size))
 
     def store(self, path: bytes, file: Path, progress: Progress) -> None:
         """Upload a file, hashed at both ends; an interrupted upload is resumed."""
-        self._place.ask(lambda: self._store(path, file, progress))
+        self._place.run(lambda: self._store(path, file, progress))
 
     def retrieve(self, path: bytes, file: Path, progress: Progress, digest: str | None = None) -> None:
         """Download into `file`, which may have the start already; verify the sha256 if given."""
-        self._place.ask(lambda: self._retrieve(path, file, progress, digest))
+        self._place.run(lambda: self._retrieve(path, file, progress, digest))
 
     def remove(self, path: bytes) -> None:
         """Remove a file; a missing one is not an error."""
-        self._place.ask(lambda: self._remove(path))
+        self._place.run(lambda: self._remove(path))
 
     def remove_folder(self, path: bytes) -> None:
         """Remove a folder of empty folders; one with files is kept, a missing one is not an error."""
-        self._place.ask(lambda: self._remove_folder(path))
+        self._place.run(lambda: self._remove_folder(path))
 
     def rename(self, path: bytes, other: bytes) -> bool:
         """Rename a file without a transfer; return False, with nothing changed, if that is not possible."""
-        return self._place.ask(lambda: self._rename(path, other))
+        return self._place.run(lambda: self._rename(path, other))
 
     def files(self) -> list[Entry]:
         """Return all files, in order; raises if the listing is incomplete."""
-        return self._place.ask(lambda: [one for one in self._place.store().list() if one.kind is Kind.FILE])
+        return self._place.run(lambda: [one for one in self._place.store().list() if one.kind is Kind.FILE])
 
     def close(self) -> None:
         """Close all connections; safe to call twice."""
@@ -266,12 +266,12 @@ class AnnexContents:
         return found is not None and found.kind is Kind.FILE and (size is None or found.size == size)
 
     def _store(self, path: bytes, file: Path, progress: Progress) -> None:
-        self._place.check_holdable(path)
+        self._place.check_name(path)
         if self._store_small(path, file):
             progress(file.stat().st_size)
             return
         folder, name = _parted(path)
-        with self._place.locked_shelf(folder) as (target, below):
+        with self._place.open_locked_folder(folder) as (target, below):
             source = self._place.source(file, below + name)
             if target.facts.folders and target.stat(_JOURNAL) is not None:
                 for _ in target.list():  # listing under the lock removes what a killed command left
@@ -315,8 +315,11 @@ class AnnexContents:
                 self._place.on_event(event)
                 continue
             self._check(event)
-            if event.proof.strength < weakest(source.facts.proof_read, target.facts.proof_write).strength:
-                message = f"it arrived with no more than {event.proof} as its proof"
+            if (
+                event.verification.strength
+                < weakest(source.facts.read_verification, target.facts.write_verification).strength
+            ):
+                message = f"it arrived with no more than {event.verification} as its proof"
                 raise IncompleteError("unproven", message, subject=self._subject)
         progress(entry.size)
 
@@ -331,11 +334,11 @@ class AnnexContents:
         found = self._place.find_file(path)
         whole = self._place.whole()
         if whole is not None and found.size <= PACK_BYTES:
-            put_content(whole.fetch_whole(found), file, progress, digest=digest, subject=self._subject)
+            write_content(whole.fetch_whole(found), file, progress, digest=digest, subject=self._subject)
             return
         store = self._place.store()
         store.expect(found.size)
-        take_file(store, found, file, progress, digest=digest, subject=self._subject)
+        download_file(store, found, file, progress, digest=digest, subject=self._subject)
 
     def _remove(self, path: bytes) -> None:
         found = self._place.find(path)
@@ -347,7 +350,7 @@ class AnnexContents:
             self._check_problem(whole.remove_whole(found))
             return
         folder, name = _parted(path)
-        with self._place.locked_shelf(folder) as (target, below):
+        with self._place.open_locked_folder(folder) as (target, below):
             self._remove_from(target, [found._replace(path=below + name)])
 
     def _remove_from(self, target: Store, entries: list[Entry]) -> None:
@@ -358,27 +361,27 @@ class AnnexContents:
         found = self._place.find(path)
         if found is None or found.kind is not Kind.FOLDER or not self._place.store().facts.folders:
             return
-        with self._place.shelf(path) as (shelf, _):
-            held = list(shelf.list())
+        with self._place.open_folder(path) as (folder_store, _):
+            held = list(folder_store.list())
         if any(entry.kind is not Kind.FOLDER for entry in held):
             return
         folder, name = _parted(path)
-        with self._place.locked_shelf(folder) as (target, _):
+        with self._place.open_locked_folder(folder) as (target, _):
             deepest = [entry._replace(path=name + b"/" + entry.path) for entry in reversed(held)]
             self._remove_from(target, [*deepest, found._replace(path=name)])
 
     def _rename(self, path: bytes, other: bytes) -> bool:
-        self._place.check_holdable(other)
+        self._place.check_name(other)
         found = self._place.find_file(path)
         above = os.path.commonpath([b"/" + path, b"/" + other + b"/."])[1:]
-        with self._place.locked_shelf(above) as (shelf, below):
+        with self._place.open_locked_folder(above) as (folder_store, below):
             before, after = (below + one[len(above) :].lstrip(b"/") for one in (path, other))
-            landing = named_anew(shelf, found._replace(path=before), after)
-            if landing is None:
+            results = named_anew(folder_store, found._replace(path=before), after)
+            if results is None:
                 return False
-            for committed in landing:
+            for committed in results:
                 self._check(committed)
-            self._remove_from(shelf, [found._replace(path=before)])
+            self._remove_from(folder_store, [found._replace(path=before)])
         return True
 
 

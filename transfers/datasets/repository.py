@@ -113,18 +113,18 @@ def repository_around(folder: bytes) -> Repository | None:
     return Repository(folder or b"/", os.fsencode(git), annex)
 
 
-def find_place(where: bytes) -> RepositoryPath | None:
+def find_repository_path(root_path: bytes) -> RepositoryPath | None:
     """Return the repository and the resolved form of an absolute path, which may be missing.
 
     None outside of one. Symlinks are followed, except those of git-annex.
     """
-    above, _, name = where.rstrip(b"/").rpartition(b"/")
+    above, _, name = root_path.rstrip(b"/").rpartition(b"/")
     folder = os.path.realpath(above or b"/")
     path = folder.rstrip(b"/") + b"/" + name
     if _path(path).is_symlink():
         repository = repository_around(folder)
-        led = key_of_link(os.fsencode(_path(path).readlink()), folder)
-        if repository is not None and led is not None and led[0] == repository.root:
+        resolved = key_of_link(os.fsencode(_path(path).readlink()), folder)
+        if repository is not None and resolved is not None and resolved[0] == repository.root:
             return RepositoryPath(repository, path, link=True)
         path = os.path.realpath(path)
     repository = repository_around(path if _path(path).is_dir() else path.rpartition(b"/")[0])
@@ -144,8 +144,8 @@ def _git_folder(root: Path) -> Path | None:
     git = (root / ".git").resolve()
     try:
         if git.is_file():
-            words, _, named = git.read_bytes()[:_PATH_BYTES].partition(b"gitdir: ")
-            if words or not named:
+            arguments, _, named = git.read_bytes()[:_PATH_BYTES].partition(b"gitdir: ")
+            if arguments or not named:
                 return None
             git = (root / os.fsdecode(named.rstrip(b"\n"))).resolve()
         common = git / "commondir"
@@ -191,33 +191,33 @@ _ELSEWHERE = frozenset(
 
 
 def run_git(
-    repository: Repository, *words: str | bytes, stdin: bytes = b"", more: Mapping[str, str] | None = None
+    repository: Repository, *arguments: str | bytes, stdin: bytes = b"", more: Mapping[str, str] | None = None
 ) -> CommandResult:
     """Run a git command without hooks and without the repository's file system monitor (S13)."""
     quiet = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]
-    argv: list[str | bytes] = ["git", "-C", repository.root, *quiet, *words]
+    argv: list[str | bytes] = ["git", "-C", repository.root, *quiet, *arguments]
     return run(argv, stdin=stdin, timeout=_SECONDS, environment={**_environment(), **(more or {})})
 
 
-def ask_git(
-    repository: Repository, *words: str | bytes, stdin: bytes = b"", more: Mapping[str, str] | None = None
+def git_output(
+    repository: Repository, *arguments: str | bytes, stdin: bytes = b"", more: Mapping[str, str] | None = None
 ) -> bytes:
     """Return the output of a git command. Raises `IncompleteError` if it fails."""
-    finished = run_git(repository, *words, stdin=stdin, more=more)
+    finished = run_git(repository, *arguments, stdin=stdin, more=more)
     if finished.exit_code != 0:
-        raise IncompleteError("git-failed", told_by("git", finished), subject=printable(repository.root))
+        raise IncompleteError("git-failed", failure_text("git", finished), subject=printable(repository.root))
     return finished.stdout
 
 
-def ask_annex(
-    repository: Repository, *words: str, stdin: bytes = b""
+def run_annex_json(
+    repository: Repository, *arguments: str, stdin: bytes = b""
 ) -> tuple[CommandResult, Iterator[dict[str, Any]]]:
     """Return the result and records of `git annex WORDS --json`. Raises `NotFoundError` without git-annex."""
-    finished = run_annex(repository, *words, "--json", "--json-error-messages", stdin=stdin)
+    finished = run_annex(repository, *arguments, "--json", "--json-error-messages", stdin=stdin)
     return finished, _records(finished.stdout)
 
 
-def run_annex(repository: Repository, *words: str, stdin: bytes = b"") -> CommandResult:
+def run_annex(repository: Repository, *arguments: str, stdin: bytes = b"") -> CommandResult:
     """Run a git-annex command; return its result, or that of a failed `init`.
 
     Raises `NotFoundError` without git-annex. In a clone without `init`, git-annex would initialise itself,
@@ -230,7 +230,7 @@ def run_annex(repository: Repository, *words: str, stdin: bytes = b"") -> Comman
         begun = run([*annex, "init", "--quiet", "--no-autoenable"], timeout=_SECONDS, environment=environment)
         if begun.exit_code != 0:
             return begun
-    return run([*annex, *words], stdin=stdin, timeout=_SECONDS, environment=environment)
+    return run([*annex, *arguments], stdin=stdin, timeout=_SECONDS, environment=environment)
 
 
 def require_annex(repository: Repository) -> dict[str, str]:
@@ -250,13 +250,13 @@ def push_to_sibling(repository: Repository, sibling: str) -> None:
     """Run `datalad push`. Raises `IncompleteError` with the command to repeat."""
     environment = _environment()
     program = shutil.which("datalad", path=environment["PATH"]) or "datalad"
-    words: list[str | bytes] = [program, "push", "-d", repository.root, f"--to={sibling}"]
-    finished = run(words, timeout=_SECONDS, environment=environment)
+    arguments: list[str | bytes] = [program, "push", "-d", repository.root, f"--to={sibling}"]
+    finished = run(arguments, timeout=_SECONDS, environment=environment)
     if finished.exit_code != 0:
         root = printable(repository.root)
         raise IncompleteError(
             "not-pushed",
-            f"all is saved, but not pushed to {printable(sibling)}: {told_by('datalad push', finished)}",
+            f"all is saved, but not pushed to {printable(sibling)}: {failure_text('datalad push', finished)}",
             subject=root,
             hint=f"datalad push -d {root} --to {printable(sibling)}",
         )
@@ -268,21 +268,23 @@ def identity(repository: Repository) -> dict[str, str]:
         return {}
     name, email = account_names()
     roles = ("AUTHOR", "COMMITTER")
-    return {f"GIT_{role}_{what}": word for role in roles for what, word in (("NAME", name), ("EMAIL", email))}
+    return {
+        f"GIT_{role}_{field}": value for role in roles for field, value in (("NAME", name), ("EMAIL", email))
+    }
 
 
-def told_by(program: str, finished: CommandResult) -> str:
+def failure_text(program: str, finished: CommandResult) -> str:
     """Return the exit code and the end of a program's output, in one line."""
-    said = printable(b" ".join((finished.stderr.strip() or finished.stdout.strip())[-500:].split()))
-    return f"{program} ended with {finished.exit_code}: {said}"
+    text = printable(b" ".join((finished.stderr.strip() or finished.stdout.strip())[-500:].split()))
+    return f"{program} ended with {finished.exit_code}: {text}"
 
 
 def _environment() -> dict[str, str]:
     """Return the user's environment without git's variables and prompts; hibali's PATH is last."""
-    kept = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-    ours = str(Path(sys.executable).parent)
-    path = os.pathsep.join(part for part in (kept.get("PATH", os.defpath), ours) if part)
-    return {**kept, "PATH": path, "GIT_TERMINAL_PROMPT": "0", "DATALAD_UI_PROGRESSBAR": "none"}
+    inherited = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+    program_folder = str(Path(sys.executable).parent)
+    path = os.pathsep.join(part for part in (inherited.get("PATH", os.defpath), program_folder) if part)
+    return {**inherited, "PATH": path, "GIT_TERMINAL_PROMPT": "0", "DATALAD_UI_PROGRESSBAR": "none"}
 
 
 def _records(lines: bytes) -> Iterator[dict[str, Any]]:
@@ -307,18 +309,18 @@ def get_content(repository: Repository, keys: Iterable[bytes]) -> dict[bytes, st
     """
     wanted = list(dict.fromkeys(keys))
     try:
-        finished, records = ask_annex(
+        finished, records = run_annex_json(
             repository, "get", "--batch-keys", stdin=b"".join(key + b"\n" for key in wanted)
         )
     except HibaliError as problem:
         hint = f" ({problem.hint})" if problem.hint else ""
         return dict.fromkeys(wanted, f"{problem.message}{hint}")
-    told = {_key(record): record for record in records}
+    records_by_key = {_key(record): record for record in records}
     missing: dict[bytes, str] = {}
     for key in wanted:
-        record = told.get(key)
+        record = records_by_key.get(key)
         if record is None:
-            missing[key] = told_by("git annex get", finished)
+            missing[key] = failure_text("git annex get", finished)
         elif record.get("success") is not True:
             missing[key] = _why_not(record)
     return missing
@@ -331,15 +333,17 @@ def _key(record: dict[str, Any]) -> bytes:
 def _why_not(record: dict[str, Any]) -> str:
     """Return git-annex's error and the copies that it knows."""
     errors = record.get("error-messages")
-    said = [str(record.get("note") or ""), *(map(str, errors) if isinstance(errors, list) else ())]
+    text = [str(record.get("note") or ""), *(map(str, errors) if isinstance(errors, list) else ())]
     wanted = record.get("wanted")
     places = [
         str(place.get("description") or place.get("uuid"))
         for place in (wanted if isinstance(wanted, list) else ())
         if isinstance(place, dict)
     ]
-    words = "; ".join(" ".join(part.split()) for part in said if part.strip()) or "git-annex could not get it"
-    return printable(words + (f"; copies are in {', '.join(places)}" if places else ""))
+    arguments = (
+        "; ".join(" ".join(part.split()) for part in text if part.strip()) or "git-annex could not get it"
+    )
+    return printable(arguments + (f"; copies are in {', '.join(places)}" if places else ""))
 
 
 _FOLDERS_KNOWN = 4096
@@ -384,30 +388,30 @@ class Contents:
         """
         name = self.absolute(path)
         if link is not None:
-            led = self._led(name, link)
-            return led[1] if led is not None else None
+            resolved = self._resolve(name, link)
+            return resolved[1] if resolved is not None else None
         content = read_start(name)
         repository = self.around(name) if content.startswith(b"/annex/") else None
         return key_of_pointer(content) if repository is not None and repository.annex else None
 
-    def _led(self, name: bytes, link: bytes) -> tuple[bytes, Key] | None:
+    def _resolve(self, name: bytes, link: bytes) -> tuple[bytes, Key] | None:
         """Return the path where a symlink's content would be, and its key."""
-        led = key_of_link(link, name.rpartition(b"/")[0])
-        repository = self.around(name) if led is not None else None
-        if led is None or repository is None or led[0] != repository.root:
+        resolved = key_of_link(link, name.rpartition(b"/")[0])
+        repository = self.around(name) if resolved is not None else None
+        if resolved is None or repository is None or resolved[0] != repository.root:
             return None
-        return repository.objects + b"/" + led[1], led[2]
+        return repository.objects + b"/" + resolved[1], resolved[2]
 
     def find(self, path: bytes) -> Content | None:
         """Return a file's content; None if it is missing, or outside of `common`."""
         name = self.absolute(path)
         try:
-            led = self._led(name, os.readlink(name))  # noqa: PTH115 - names are bytes here
+            resolved = self._resolve(name, os.readlink(name))  # noqa: PTH115 - names are bytes here
         except OSError:  # not a link, or nothing at all
             return _content(name) if key_of_pointer(read_start(name)) is None else None
-        return _content(led[0]) if led is not None and led[0].startswith(self.common) else None
+        return _content(resolved[0]) if resolved is not None and resolved[0].startswith(self.common) else None
 
-    def key_there(self, path: bytes) -> Key | None:
+    def current_key(self, path: bytes) -> Key | None:
         """Return the key of the file that exists now."""
         try:
             link: bytes | None = os.readlink(self.absolute(path))  # noqa: PTH115 - as above
@@ -415,13 +419,13 @@ class Contents:
             link = None
         return self.key(path, link)
 
-    def bring(self, paths: Iterable[bytes]) -> None:
+    def fetch(self, paths: Iterable[bytes]) -> None:
         """Get missing content with one command per repository, and keep the reasons of failures."""
         wanted: dict[Repository, dict[bytes, int]] = {}
         for path in paths:
             if self.find(path) is not None:
                 continue
-            repository, key = self.around(self.absolute(path)), self.key_there(path)
+            repository, key = self.around(self.absolute(path)), self.current_key(path)
             if repository is not None and key is not None and key.name not in self._not_got:
                 wanted.setdefault(repository, {})[key.name] = max(key.size, 0)
         for repository, keys in wanted.items():
@@ -435,25 +439,27 @@ class Contents:
 
     def why_missing(self, path: bytes) -> str:
         """Return the reason why a file's content is missing."""
-        key = self.key_there(path)
+        key = self.current_key(path)
         why = self._not_got.get(key.name) if key is not None else None
-        return f"its content is not here: {why or 'git annex get brings it'}"
+        return f"its content is not here: {why or 'git annex get fetches it'}"
 
 
-def look_into(path: bytes) -> Contents | None:
+def open_contents(path: bytes) -> Contents | None:
     """Return the files at and below an absolute path in a repository; None outside of one."""
-    place = find_place(path)
+    place = find_repository_path(path)
     return Contents(place, ignore) if place is not None else None
 
 
-def bring_here(path: bytes) -> None:
+def fetch_contents(path: bytes) -> None:
     """Get annexed content at and below an absolute path. Raises `IncompleteError` if some fails."""
-    contents = look_into(path)
+    contents = open_contents(path)
     if contents is None:
         return
     files = list(_files_below(contents.place.path))
-    contents.bring(files)
-    missing = [name for name in files if contents.find(name) is None and contents.key_there(name) is not None]
+    contents.fetch(files)
+    missing = [
+        name for name in files if contents.find(name) is None and contents.current_key(name) is not None
+    ]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise IncompleteError(

@@ -21,20 +21,20 @@ from hibali.text import counted, printable
 from transfers.datasets.repository import (
     Contents,
     Repository,
-    ask_annex,
-    ask_git,
+    failure_text,
+    git_output,
     identity,
     push_to_sibling,
     repository_around,
     require_annex,
     run_annex,
+    run_annex_json,
     run_git,
-    told_by,
     zero_ended,
 )
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
-from transfers.request import Saving
+from transfers.request import SaveOptions
 
 _TRIES = 50  # attempts, because others may commit at the same time
 _NOTHING = b"0" * 40
@@ -53,7 +53,7 @@ def save(groups: dict[Repository, set[bytes]], outermost: Repository, message: s
     try:
         while changed:
             repository = max(changed, key=lambda each: len(each.root))
-            commit = _Saving(repository, changed.pop(repository)).run(message)
+            commit = _Commit(repository, changed.pop(repository)).run(message)
             if commit is None:
                 continue
             made.append(commit)
@@ -78,10 +78,10 @@ def _inside(path: bytes, root: bytes) -> bool:
 def _knows(parent: Repository, child: Repository) -> bool:
     """Return whether `parent` records `child` as a subdataset."""
     path = b":(top,literal)" + child.root[len(parent.root.rstrip(b"/")) + 1 :]
-    return ask_git(parent, "ls-files", "-s", "-z", "--", path).startswith(b"160000 ")
+    return git_output(parent, "ls-files", "-s", "-z", "--", path).startswith(b"160000 ")
 
 
-class _Saving:
+class _Commit:
     """One repository to commit. It uses an index of its own, so that what the user staged stays staged."""
 
     def __init__(self, repository: Repository, names: Iterable[bytes]) -> None:
@@ -121,7 +121,7 @@ class _Saving:
         asked = zero_ended(b"./" + name for name in self._names if not self._is_behind_link(name))
         told = run_git(self._repository, "check-ignore", "-z", "--stdin", stdin=asked)
         if told.exit_code not in {0, 1}:
-            raise IncompleteError("git-failed", told_by("git check-ignore", told))
+            raise IncompleteError("git-failed", failure_text("git check-ignore", told))
         ignored = {name.removeprefix(b"./") for name in told.stdout.split(b"\0")}
         return [name for name in self._names if name not in ignored]
 
@@ -136,7 +136,7 @@ class _Saving:
     def _check_backends(self, names: list[bytes]) -> None:
         """Raise `RefusedError` if .gitattributes set a backend with a path: git-annex would run it (S13)."""
         asked = zero_ended(b"./" + name for name in names if not self._is_behind_link(name))
-        told = ask_git(self._repository, "check-attr", "-z", "--stdin", "annex.backend", stdin=asked)
+        told = git_output(self._repository, "check-attr", "-z", "--stdin", "annex.backend", stdin=asked)
         # "unspecified", "unset" and "set" are words of git's own (git-check-attr(1), OUTPUT)
         for backend in set(told.split(b"\0")[2::3]):
             if not _BACKEND.fullmatch(backend):
@@ -149,19 +149,19 @@ class _Saving:
 
     def _annex(self, names: list[bytes]) -> None:
         """Run `git annex add`: files that the repository's rules call large are annexed, others go to git."""
-        finished, records = ask_annex(
+        finished, records = run_annex_json(
             self._repository, "add", "--batch", "-z", stdin=zero_ended(b"./" + name for name in names)
         )
         failed = [record for record in records if record.get("success") is False]
         if failed or finished.exit_code != 0:
             told = [f"{each.get('file')}: {each.get('error-messages')}" for each in islice(failed, _NAMED)]
             raise IncompleteError(
-                "annex-failed", printable("; ".join(told)) or told_by("git annex add", finished)
+                "annex-failed", printable("; ".join(told)) or failure_text("git annex add", finished)
             )
 
     def _stage(self, names: list[bytes]) -> None:
         """Update the user's index, too, where these names would look changed otherwise."""
-        ask_git(
+        git_output(
             self._repository,
             "update-index",
             "--add",
@@ -178,13 +178,13 @@ class _Saving:
         The format is in git-ls-files(1), OUTPUT.
         """
         lines: list[bytes] = []
-        for line in ask_git(self._repository, "ls-files", "-s", "-z").split(b"\0"):
+        for line in git_output(self._repository, "ls-files", "-s", "-z").split(b"\0"):
             head, _, name = line.partition(b"\t")
             if name in names and head.endswith(b" 0"):
                 lines.append(line)
         known = {line.partition(b"\t")[2] for line in lines}
-        gone = [b"0 " + _NOTHING + b"\t" + name for name in names - known]
-        return zero_ended([*gone, *lines])
+        deleted = [b"0 " + _NOTHING + b"\t" + name for name in names - known]
+        return zero_ended([*deleted, *lines])
 
     def _commit(self, staged: bytes, message: str) -> tuple[bool, str | None]:
         """Return whether the branch has the changes, and the commit if one was needed.
@@ -195,22 +195,24 @@ class _Saving:
         apart = {"GIT_INDEX_FILE": os.fsdecode(index)}
         try:
             head = run_git(self._repository, "rev-parse", "-q", "--verify", "HEAD").stdout.strip()
-            ask_git(self._repository, "read-tree", *([head] if head else ["--empty"]), more=apart)
-            ask_git(
+            git_output(self._repository, "read-tree", *([head] if head else ["--empty"]), more=apart)
+            git_output(
                 self._repository, "update-index", "--replace", "-z", "--index-info", stdin=staged, more=apart
             )
-            tree = ask_git(self._repository, "write-tree", more=apart).strip()
+            tree = git_output(self._repository, "write-tree", more=apart).strip()
         finally:
             for left in (index, index + b".lock"):
                 with contextlib.suppress(FileNotFoundError):
                     Path(os.fsdecode(left)).unlink()
-        before = ask_git(self._repository, "rev-parse", head + b"^{tree}").strip() if head else b""
+        before = git_output(self._repository, "rev-parse", head + b"^{tree}").strip() if head else b""
         if tree == before:
             return True, None
         parents: list[str | bytes] = ["-p", head] if head else []
         words: list[str | bytes] = ["commit-tree", tree, *parents, "-F", "-"]
-        said = message.encode("utf-8", "surrogateescape")
-        commit = ask_git(self._repository, *words, stdin=said, more=identity(self._repository)).strip()
+        message_bytes = message.encode("utf-8", "surrogateescape")
+        commit = git_output(
+            self._repository, *words, stdin=message_bytes, more=identity(self._repository)
+        ).strip()
         subject = message.partition("\n")[0]
         moved = run_git(
             self._repository, "update-ref", "-m", f"commit: {subject}", "HEAD", commit, head or _NOTHING
@@ -219,7 +221,7 @@ class _Saving:
             return True, commit.decode("ascii")
         now = run_git(self._repository, "rev-parse", "-q", "--verify", "HEAD").stdout.strip()
         if now == head and b"cannot lock ref" not in moved.stderr:
-            raise IncompleteError("git-failed", told_by("git update-ref", moved))
+            raise IncompleteError("git-failed", failure_text("git update-ref", moved))
         return False, None
 
     def _is_adjusted(self) -> bool:
@@ -231,7 +233,7 @@ class _Saving:
         nothing = [f"--no-{word}" for word in ("pull", "push", "commit", "content", "resolvemerge")]
         finished = run_annex(self._repository, "sync", *nothing)
         if finished.exit_code != 0:
-            raise IncompleteError("annex-failed", told_by("git annex sync", finished))
+            raise IncompleteError("annex-failed", failure_text("git annex sync", finished))
 
     def _patiently(self, act: Callable[[], None]) -> None:
         """Call `act` again while another process has locked the index."""
@@ -267,9 +269,9 @@ def commit_message(receipt: Receipt) -> str:
 class Unsaved:
     """The absolute names that are changed and not committed; used only with the target locked."""
 
-    def __init__(self, where: bytes) -> None:
-        """Open a new file of names; `where` is the target, without symlinks."""
-        self._folder = ledger_folder("unsaved", hashlib.sha256(where).hexdigest()[:32])
+    def __init__(self, root_path: bytes) -> None:
+        """Open a new file of names; `root_path` is the target, without symlinks."""
+        self._folder = ledger_folder("unsaved", hashlib.sha256(root_path).hexdigest()[:32])
         self._failed: set[bytes] = set()
         self._left = sorted(self._folder.glob("*.names"))
         self._own = self._folder / f"{new_identifier()}.names"
@@ -331,7 +333,7 @@ class Changes:
         self._on_event = on_event
         self._unsaved: Unsaved | None = None
 
-    def check(self, saving: Saving) -> None:
+    def check(self, saving: SaveOptions) -> None:
         """Raise, before any change, if the commit would fail.
 
         Raises:
@@ -345,7 +347,7 @@ class Changes:
         if told.exit_code != 0:
             raise RefusedError(
                 "unusable-dataset",
-                f"what lands there could not be saved: {told_by('git', told)}",
+                f"what lands there could not be saved: {failure_text('git', told)}",
                 subject=printable(self._repository.root),
                 hint="Put that right, or leave the commit to yourself: --no-save. Nothing was changed.",
             )
@@ -389,7 +391,7 @@ class Changes:
         if self._unsaved is not None:
             self._unsaved.fail(self._contents.absolute(entry.path))
 
-    def save(self, receipt: Receipt, saving: Saving) -> None:
+    def save(self, receipt: Receipt, saving: SaveOptions) -> None:
         """Commit all uncommitted names and push them, or leave both to the user. Raises `IncompleteError`."""
         if self._unsaved is None:
             return
@@ -398,9 +400,9 @@ class Changes:
         self._unsaved.settle()
         for sibling in saving.push_to:
             push_to_sibling(self._repository, sibling)
-            self._say(f"pushed to {printable(sibling)}")
+            self._note(f"pushed to {printable(sibling)}")
 
-    def _save(self, unsaved: Unsaved, receipt: Receipt, saving: Saving) -> None:
+    def _save(self, unsaved: Unsaved, receipt: Receipt, saving: SaveOptions) -> None:
         groups: dict[Repository, set[bytes]] = {}
         apart = 0
         for name in (*unsaved.names(), *saving.also):
@@ -411,11 +413,11 @@ class Changes:
                 groups.setdefault(repository, set()).add(name)
         made = save(groups, self._repository, saving.message or commit_message(receipt))
         if apart:
-            self._say(f"{counted(apart, 'file is', 'files are')} in nested git repositories and not saved")
+            self._note(f"{counted(apart, 'file is', 'files are')} in nested git repositories and not saved")
         for commit in made:
-            self._say(f"saved as {commit[:12]}")
+            self._note(f"saved as {commit[:12]}")
 
-    def _say(self, words: str) -> None:
+    def _note(self, words: str) -> None:
         self._on_event(Noted(f"{printable(self._repository.root)}: {words}"))
 
     def close(self) -> None:

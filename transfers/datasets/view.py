@@ -17,13 +17,13 @@ from transfers.datasets.repository import (
     RESERVED,
     Contents,
     RepositoryPath,
-    find_place,
+    find_repository_path,
     is_reserved,
 )
 from transfers.datasets.saving import Changes
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
-from transfers.request import Saving
+from transfers.request import SaveOptions
 from transfers.stores.base import (
     Adjustment,
     Committed,
@@ -41,42 +41,42 @@ from transfers.stores.base import (
 Opener = Callable[[Location], Store]
 
 NOT_HERE = "content-not-here"
-_AT_ONCE = 256
+_BATCH_COUNT = 256
 
 
-class ContentReading:
+class ContentReader:
     """A reader of annexed contents, with a store that includes git-annex's objects."""
 
     def __init__(
-        self, contents: Contents, location: Location, opener: Opener, *, brings: bool = True
+        self, contents: Contents, location: Location, opener: Opener, *, fetches: bool = True
     ) -> None:
-        """Keep the contents; without `brings`, missing content is not fetched."""
+        """Keep the contents; without `fetches`, missing content is not fetched."""
         self._contents = contents
         self._location = location
         self._opener = opener
-        self._brings = brings
+        self._fetches = fetches
         self._around: Store | None = None
 
-    def bring(self, entries: Iterable[Entry]) -> None:
+    def fetch(self, entries: Iterable[Entry]) -> None:
         """Get the missing content of these entries; failures are reported when it is read."""
-        if self._brings:
-            self._contents.bring(entry.path for entry in entries if entry.kind is Kind.FILE)
+        if self._fetches:
+            self._contents.fetch(entry.path for entry in entries if entry.kind is Kind.FILE)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store; missing content is a problem of its item."""
-        asked: deque[Unit] = deque()
+        pending: deque[Unit] = deque()
 
         def placed() -> Iterator[Unit]:
             for unit in units:
-                # not every caller calls `bring` before
-                self.bring(item.entry for item in unit.items)
+                # not every caller calls `fetch` before
+                self.fetch(item.entry for item in unit.items)
                 known = replace(unit, items=tuple(self._as_got(item) for item in unit.items))
-                asked.append(known)
+                pending.append(known)
                 items = (replace(item, entry=self._placed(item.entry)) for item in known.items)
                 yield replace(known, items=tuple(items))
 
         for payload in self._store().read(placed()):
-            payload.unit = asked.popleft()
+            payload.unit = pending.popleft()
             for position in payload.problems:
                 path = payload.unit.items[position].entry.path
                 if self._contents.find(path) is None:
@@ -116,8 +116,8 @@ class ContentReading:
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store; missing content is fetched first, because the key alone is no proof."""
         coming = iter(entries)
-        while some := list(islice(coming, _AT_ONCE)):
-            self.bring(some)
+        while some := list(islice(coming, _BATCH_COUNT)):
+            self.fetch(some)
             here = [self._contents.find(entry.path) is not None for entry in some]
             present = [entry for entry, is_here in zip(some, here, strict=True) if is_here]
             computed = self._store().digest(self._placed(entry) for entry in present)
@@ -139,17 +139,17 @@ class ContentReading:
 _SHORTEST_POINTER = 20
 
 
-def see_dataset(
-    store: Store, location: Location, opener: Opener, on_event: Listener, *, brings: bool = True
+def dataset_view(
+    store: Store, location: Location, opener: Opener, on_event: Listener, *, fetches: bool = True
 ) -> Store:
     """Return the store, or a view of it if it is in a dataset on this machine.
 
-    `opener` opens further stores of the same site. Without `brings`, missing content is not fetched.
+    `opener` opens further stores of the same site. Without `fetches`, missing content is not fetched.
     """
-    place = find_place(store.where) if location.site.kind == "local" else None
+    place = find_repository_path(store.root_path) if location.site.kind == "local" else None
     if place is None:
         return store
-    return DatasetStore(store, place, location, opener, on_event, brings=brings)
+    return DatasetStore(store, place, location, opener, on_event, fetches=fetches)
 
 
 class DatasetStore(StoreView):
@@ -168,12 +168,12 @@ class DatasetStore(StoreView):
         opener: Opener,
         on_event: Listener,
         *,
-        brings: bool = True,
+        fetches: bool = True,
     ) -> None:
         super().__init__(store)
         self._location = location
         self._contents = Contents(place, on_event)
-        self._reading = ContentReading(self._contents, location, opener, brings=brings)
+        self._reading = ContentReader(self._contents, location, opener, fetches=fetches)
         self._changes = Changes(self._contents, on_event)
         self._receives = False
 
@@ -182,7 +182,7 @@ class DatasetStore(StoreView):
         """The facts of the filesystem, without what annexed files cannot have."""
         return self.store.facts.of_view(keeps=False, attributes=False, hard_links=False, reserved=RESERVED)
 
-    def receive(self, saving: Saving) -> None:
+    def receive(self, saving: SaveOptions) -> None:
         """Treat files without content as missing. Raises the errors of `Changes.check`."""
         self._receives = True
         self._changes.check(saving)
@@ -239,9 +239,9 @@ class DatasetStore(StoreView):
         marked = entry.link or POINTER + key.name
         return annexed._replace(link=marked, links=1, allocated=-1, offline=False)
 
-    def bring(self, entries: Iterable[Entry]) -> None:
+    def fetch(self, entries: Iterable[Entry]) -> None:
         """Get the missing content of these entries; failures are reported when it is read."""
-        self._reading.bring(entries)
+        self._reading.fetch(entries)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store; missing content is a problem of its item."""
@@ -264,24 +264,24 @@ class DatasetStore(StoreView):
                 payload.unit = replace(unit, items=tuple(items))
                 yield payload
 
-        with closing(self.store.write(noted())) as landing:
-            for committed in landing:
+        with closing(self.store.write(noted())) as results:
+            for committed in results:
                 if committed.problem is not None:
                     self._changes.fail(committed.item.entry)
                 yield committed
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; only the name of an annexed file is removed (content: `git annex dropunused`)."""
-        asked: deque[Entry] = deque()
+        pending: deque[Entry] = deque()
 
         def listed() -> Iterator[Entry]:
             for entry in entries:
-                asked.append(entry)
+                pending.append(entry)
                 self._changes.begin(entry)
                 yield _as_listed(entry)
 
         for _, problem in self.store.remove(listed()):
-            entry = asked.popleft()
+            entry = pending.popleft()
             if problem is not None:
                 self._changes.fail(entry)
             yield entry, problem
@@ -311,7 +311,7 @@ class DatasetStore(StoreView):
         self._changes.open()
         return lock
 
-    def save(self, receipt: Receipt, saving: Saving) -> None:
+    def save(self, receipt: Receipt, saving: SaveOptions) -> None:
         """Commit and push what is not committed yet. Raises `IncompleteError` with the command to repeat."""
         self._changes.save(receipt, saving)
 

@@ -21,7 +21,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AppendResult:
     """The result for a tail: the sha256 of the first `tail.entry.size` bytes of the file, or a problem."""
 
     tail: Tail
@@ -53,8 +53,8 @@ class AgentAppender(Appender):
         with self._connection.understanding():
             if frame.header["problem"] is not None:
                 return frame
-            told = [frame.header[word] for word in ("before", "piece", "after")]
-            if len(frame.body) != stop - start or not all(_DIGEST.fullmatch(one) for one in told):
+            digests = [frame.header[key] for key in ("before", "piece", "after")]
+            if len(frame.body) != stop - start or not all(_DIGEST.fullmatch(one) for one in digests):
                 raise self._connection.broken("sent a tail that does not add up")
         return frame
 
@@ -68,7 +68,7 @@ class AgentAppender(Appender):
             "mode": entry.mode,
             "mtime_ns": entry.mtime_ns,
             "last": start + len(frame.body) >= entry.size,
-            **{word: frame.header[word] for word in ("before", "piece", "after")},
+            **{key: frame.header[key] for key in ("before", "piece", "after")},
         }
         self.unanswered += 1
         self._connection.send(protocol.REQUEST, header, frame.body)
@@ -85,40 +85,40 @@ class AgentAppender(Appender):
             return None if problem is None else problem_from(problem)
 
 
-def add_tails(
+def send_tails(
     source: Appender, target: Appender, tails: Iterable[Tail], pace: Pace
-) -> Iterator[Carried | Added]:
-    """Send all tails; yield an `Added` for each, in order. Raises the errors of a connection.
+) -> Iterator[Carried | AppendResult]:
+    """Send all tails; yield an `AppendResult` for each, in order. Raises the errors of a connection.
 
     After a failed piece, the target rejects the next pieces of the file, because it is too short.
     """
-    return _Adding(source, target, pace).run(tails)
+    return _AppendRun(source, target, pace).run(tails)
 
 
-class _Adding:
+class _AppendRun:
     """One run; it keeps pieces without an answer, oldest first."""
 
     def __init__(self, source: Appender, target: Appender, pace: Pace) -> None:
         self._source = source
         self._target = target
         self._pace = pace
-        self._asked: deque[_Piece] = deque()
+        self._pending: deque[_Piece] = deque()
         self._held = 0
         self._failed: Problem | None = None
 
-    def run(self, tails: Iterable[Tail]) -> Iterator[Carried | Added]:
+    def run(self, tails: Iterable[Tail]) -> Iterator[Carried | AppendResult]:
         for tail in tails:
             problem = None
             for start in range(tail.start, tail.entry.size, _PIECE_BYTES) or (tail.start,):
                 problem = self._send(tail, start)
                 if problem is not None:
                     break
-                yield from self._take(WINDOW_BYTES, _AHEAD)
+                yield from self._read_replies(WINDOW_BYTES, _AHEAD)
             if problem is not None:
-                yield from self._take(0)
-                yield Added(tail, None, self._failed or problem)
+                yield from self._read_replies(0)
+                yield AppendResult(tail, None, self._failed or problem)
                 self._failed = None
-        yield from self._take(0)
+        yield from self._read_replies(0)
 
     def _send(self, tail: Tail, start: int) -> Problem | None:
         """Read a piece and send it; return the source's problem if it cannot be read."""
@@ -129,18 +129,18 @@ class _Adding:
         self._pace.take(len(frame.body))
         self._target.add(tail, start, frame)
         self._held += len(frame.body)
-        self._asked.append(_Piece(tail, stop, len(frame.body), frame.header["after"]))
+        self._pending.append(_Piece(tail, stop, len(frame.body), frame.header["after"]))
         return None
 
-    def _take(self, size: int, count: int = 0) -> Iterator[Carried | Added]:
+    def _read_replies(self, size: int, count: int = 0) -> Iterator[Carried | AppendResult]:
         """Read answers until at most this many bytes and pieces are pending."""
-        while self._asked and (self._held > size or len(self._asked) > count):
-            piece = self._asked.popleft()
+        while self._pending and (self._held > size or len(self._pending) > count):
+            piece = self._pending.popleft()
             self._held -= piece.size
             problem = self._target.answered()
             self._failed = self._failed or problem  # the first one is the cause of the others
             if self._failed is None:
                 yield Carried(piece.size)
             if piece.stop >= piece.tail.entry.size:
-                yield Added(piece.tail, None if self._failed else piece.digest, self._failed)
+                yield AppendResult(piece.tail, None if self._failed else piece.digest, self._failed)
                 self._failed = None

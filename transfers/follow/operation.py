@@ -19,12 +19,12 @@ from hibali.locations import check_writable
 from hibali.retry import Pace, pause
 from hibali.text import counted, printable
 from transfers.endpoints import Endpoints
-from transfers.entry import Entry, Kind, Proof
-from transfers.follow.appending import Added, add_tails
+from transfers.entry import Entry, Kind, Verification
+from transfers.follow.appending import AppendResult, send_tails
 from transfers.follow.watcher import (
     HELD_BACK,
     CyclePlan,
-    Following,
+    FollowOptions,
     ListedName,
     Snapshot,
     SourceWatcher,
@@ -58,7 +58,7 @@ _IDLE_SECONDS = 2.0
 
 
 def follow(
-    request: Request, following: Following, on_event: Listener = ignore
+    request: Request, following: FollowOptions, on_event: Listener = ignore
 ) -> tuple[Receipt, KeyboardInterrupt | None]:
     """Send finished files until the end is announced, or until an interruption.
 
@@ -104,8 +104,8 @@ def check_request(request: Request) -> None:
         "--files-from": rules.files_from is not None,
         "--backup-dir": request.backup is not None,
     }
-    for option, given in refused.items():
-        if given:
+    for option, is_set in refused.items():
+        if is_set:
             raise UsageError(
                 "not-with-follow",
                 f"{option} cannot be used with --follow",
@@ -126,7 +126,7 @@ class Progress:
     grown: dict[bytes, Grown] = field(default_factory=dict)
 
 
-def _run(operation: Operation, following: Following, progress: Progress, stack: ExitStack) -> Receipt:
+def _run(operation: Operation, following: FollowOptions, progress: Progress, stack: ExitStack) -> Receipt:
     """Lock the target, list it once, and run the cycles until the end."""
     # a Globus task for every cycle would be too many
     endpoints = connect(operation, stack, not_by_globus=("--follow",))
@@ -139,7 +139,7 @@ def _run(operation: Operation, following: Following, progress: Progress, stack: 
     follower.check_start(exists=existed)
     lock = make_root_and_lock(endpoints, lock)
     _run_cycles(follower)
-    for failed in [*follower.failures(), *follower.unproven()]:
+    for failed in [*follower.failures(), *follower.unverified()]:
         operation.recorder.record(failed)
     if lock is not None:
         lock.release()
@@ -153,7 +153,7 @@ def _listed_target(endpoints: Endpoints, unlisted: list[tuple[bytes, Problem]], 
 
 
 def _watcher(
-    operation: Operation, endpoints: Endpoints, following: Following, target: Snapshot
+    operation: Operation, endpoints: Endpoints, following: FollowOptions, target: Snapshot
 ) -> SourceWatcher:
     """Return the watcher of the source, compared with what the target has."""
     if not target.count:
@@ -171,8 +171,8 @@ def _watcher(
 
         watcher.marked = is_marked
     if following.append and endpoints.target.facts.appends and source.store.facts.appends:
-        takes = selector(Rules(include=following.append))
-        watcher.grows = lambda entry: takes(entry._replace(path=source.path_of(entry)))
+        selects = selector(Rules(include=following.append))
+        watcher.grows = lambda entry: selects(entry._replace(path=source.path_of(entry)))
     elif following.append:
         operation.recorder.record(
             Noted(
@@ -183,13 +183,13 @@ def _watcher(
     return watcher
 
 
-def _until_inside(endpoints: Endpoints, following: Following) -> bytes | None:
+def _until_inside(endpoints: Endpoints, following: FollowOptions) -> bytes | None:
     """Return the path of the file that announces the end, if it is in the source: it is sent last."""
     until = following.until
     if until is None or endpoints.single is not None:
         return None
     folder = os.path.realpath(os.fsencode(until.parent))
-    root = os.path.realpath(endpoints.root.where)
+    root = os.path.realpath(endpoints.root.root_path)
     if folder != root and not folder.startswith(root.rstrip(b"/") + b"/"):
         return None
     below = folder[len(root) :].strip(b"/")
@@ -207,7 +207,7 @@ def _run_cycles(follower: Follower) -> None:
         if result.moved or not watcher.ended:
             moved = time.monotonic()
         idle = 0 if result.busy else idle + 1
-        if watcher.ended and idle >= _IDLE_CYCLES and follower.prove_grown():
+        if watcher.ended and idle >= _IDLE_CYCLES and follower.verify_grown():
             break
         if time.monotonic() - moved > max(_IDLE_SECONDS, following.quiet):
             break
@@ -270,7 +270,7 @@ class Follower:
 
     operation: Operation
     endpoints: Endpoints
-    following: Following
+    following: FollowOptions
     watcher: SourceWatcher
     progress: Progress
     unlisted_target: list[tuple[bytes, Problem]]
@@ -359,7 +359,7 @@ class Follower:
         size = receipt.bytes_moved - before[1] + added
         if files:
             self._cycles += 1
-            failed = len(self.watcher.undone) + len(plan.conflicts)
+            failed = len(self.watcher.retries) + len(plan.conflicts)
             counts = plan.files, plan.bytes, files, size, plan.files_waiting, failed
             self.operation.recorder.record(Round(self._cycles, *counts))
         return files > 0
@@ -388,7 +388,7 @@ class Follower:
         markers = cycle.plan.markers
         if not markers.count:
             return
-        missing = [*self.watcher.undone, *(conflict.entry.path for conflict in self._conflicts)]
+        missing = [*self.watcher.retries, *(conflict.entry.path for conflict in self._conflicts)]
         if sum(self._may_send(cycle, action.entry, missing) for action in markers):
             sent = (action for action in markers if action.entry.path not in cycle.failures)
             self._carry(cycle, sent, 0)
@@ -425,8 +425,8 @@ class Follower:
             if action.target is not None
         )
         rate = Pace(self.operation.request.lowest_rate)
-        for event in add_tails(source.store.appender(), target.appender(), tails, rate):
-            if not isinstance(event, Added):
+        for event in send_tails(source.store.appender(), target.appender(), tails, rate):
+            if not isinstance(event, AppendResult):
                 self.operation.recorder.record(event)
             elif event.digest is None or event.problem is not None:
                 problem = event.problem or Problem("failed", "no reason was given")
@@ -440,26 +440,26 @@ class Follower:
 
     def _record_grown(self, tail: Tail, digest: str) -> int:
         entry, added = tail.entry, tail.entry.size - tail.start
-        event = Grown(entry.path, entry.size, added, digest, Proof.DIGEST, entry.mtime_ns, entry.mode)
+        event = Grown(entry.path, entry.size, added, digest, Verification.DIGEST, entry.mtime_ns, entry.mode)
         self.progress.grown[entry.path] = event
         self.operation.recorder.record(event)
         return added
 
-    def prove_grown(self) -> bool:
+    def verify_grown(self) -> bool:
         """Hash files that were sent in tails, at both ends; return whether all are equal."""
         waiting, self.progress.grown = self.progress.grown, {}
         entries = [Entry(one.path, Kind.FILE, one.size, one.mtime_ns) for one in waiting.values()]
         wrong = []
         both = zip(self.endpoints.source.digest(entries), self.endpoints.target.digest(entries), strict=True)
-        for (entry, ours, _), (_, theirs, _) in list(both):
-            if ours is not None and ours == theirs:
+        for (entry, source_digest, _), (_, target_digest, _) in list(both):
+            if source_digest is not None and source_digest == target_digest:
                 self.operation.recorder.record(_moved(waiting[entry.path]))
-            elif ours is None or theirs is None or self._source_size(entry) != entry.size:
+            elif source_digest is None or target_digest is None or self._source_size(entry) != entry.size:
                 self.progress.grown[entry.path] = waiting[entry.path]  # not finished yet
             else:
                 wrong.append(entry.path)
         if wrong:
-            self.watcher.mistrust(wrong)
+            self.watcher.resend_whole(wrong)
         return not (wrong or self.progress.grown)
 
     def _source_size(self, entry: Entry) -> int | None:
@@ -484,10 +484,10 @@ class Follower:
             yield Failed(path, problem.code, problem.message)
         for conflict in self._conflicts:
             yield Failed(conflict.entry.path, conflict.code, conflict.message)
-        for path, undone in self.watcher.undone.items():
-            yield Failed(path, undone.problem.code, undone.problem.message)
+        for path, retries in self.watcher.retries.items():
+            yield Failed(path, retries.problem.code, retries.problem.message)
 
-    def unproven(self) -> Iterator[Failed]:
+    def unverified(self) -> Iterator[Failed]:
         """Return the files that were sent in tails and could not be hashed as a whole."""
         for path in self.progress.grown:
             yield Failed(

@@ -25,7 +25,7 @@ _Identity = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class FollowOptions:
     """How to follow a source.
 
     Attributes:
@@ -94,14 +94,14 @@ class ListedName(NamedTuple):
         since: when it was first seen unchanged, in seconds of a monotonic clock.
         scans: the number of scans that found it unchanged.
         renamed: whether it was created by a rename.
-        ours: whether this operation wrote it.
+        own: whether this operation wrote it.
     """
 
     entry: Entry
     since: float = 0.0
     scans: int = 1
     renamed: bool = False
-    ours: bool = False
+    own: bool = False
 
 
 class Snapshot:
@@ -133,7 +133,7 @@ class Snapshot:
         self._blocks.close()
 
 
-class Reader:
+class SnapshotReader:
     """A reader of a snapshot in step with another listing in the same order."""
 
     def __init__(self, snapshot: Iterable[ListedName]) -> None:
@@ -148,7 +148,7 @@ class Reader:
         return found if found is not None and found.entry.order == order else None
 
 
-def see(entry: Entry, before: ListedName | None, now: float, *, renamed: bool) -> ListedName:
+def compare_scans(entry: Entry, before: ListedName | None, now: float, *, renamed: bool) -> ListedName:
     """Compare an entry of a scan at `now` with the previous scan."""
     if before is None or identity(before.entry) != identity(entry):
         return ListedName(entry, now, renamed=renamed)
@@ -173,17 +173,17 @@ class Renames:
         self._most = most
         self._known: dict[_Identity, tuple[int, int, bool]] = {}
 
-    def remember(self, entry: Entry, *, taken: bool) -> None:
-        """Keep a file of this scan; `taken` if its name is selected."""
+    def remember(self, entry: Entry, *, selected: bool) -> None:
+        """Keep a file of this scan; `selected` if its name is selected."""
         if entry.kind is Kind.FILE and entry.inode and entry.links == 1 and len(self._known) < self._most:
-            self._known[entry.device, entry.inode] = (entry.size, entry.mtime_ns, taken)
+            self._known[entry.device, entry.inode] = (entry.size, entry.mtime_ns, selected)
 
     @property
     def count(self) -> int:
         """The number of remembered files."""
         return len(self._known)
 
-    def meets(self, entry: Entry) -> bool:
+    def is_renamed(self, entry: Entry) -> bool:
         """Return whether a new name is a renamed, complete file of the previous scan.
 
         A name that is not selected is a temporary one, renamed at the end. Other names count only if nothing
@@ -192,8 +192,8 @@ class Renames:
         known = self._known.get((entry.device, entry.inode))
         if known is None or entry.kind is not Kind.FILE or entry.links != 1:
             return False
-        size, mtime_ns, taken = known
-        if taken:
+        size, mtime_ns, selected = known
+        if selected:
             return (entry.size, entry.mtime_ns) == (size, mtime_ns)
         return entry.size >= size and entry.mtime_ns >= mtime_ns
 
@@ -207,13 +207,13 @@ _REMEMBERED = 50_000  # finished files that are remembered, to recognize a renam
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class RetryState:
     """Why a name is not at the target, the number of tries, and the time of the next one."""
 
     problem: Problem
     entry: Entry
     tries: int
-    again_at: float
+    retry_at: float
 
 
 @dataclass(slots=True)
@@ -248,7 +248,7 @@ class SourceWatcher:
     """The state of both sides between scans; memory is one byte for each name, plus failures."""
 
     def __init__(
-        self, source: Source, target_facts: Facts, there: Snapshot, rules: Rules, following: Following
+        self, source: Source, target_facts: Facts, there: Snapshot, rules: Rules, following: FollowOptions
     ) -> None:
         """Keep `there`, the listing of the locked target, which only this operation changes.
 
@@ -263,7 +263,7 @@ class SourceWatcher:
         self._selected: Selector = selector(rules)
         self._seen = Snapshot()
         self._renames = Renames()
-        self.undone: dict[bytes, Undone] = {}
+        self.retries: dict[bytes, RetryState] = {}
         self.unlisted: list[tuple[bytes, Problem]] = []
         self.ended = False
         self.last: bytes | None = None  # a name to send after everything else
@@ -271,73 +271,73 @@ class SourceWatcher:
         self.marked: Callable[[Entry], bool] = lambda _: False
         self.existing: Callable[[bytes], Entry | None] = lambda _: None
         self._whole: set[bytes] = set()
-        self._again: set[bytes] = set()
+        self._resend: set[bytes] = set()
 
     def scan(self, now: float) -> None:
         """List the source, and compare it with the previous scan."""
         seen, renames, unlisted = Snapshot(), Renames(), list[tuple[bytes, Problem]]()
-        before = Reader(self._seen)
-        failing: dict[bytes, Undone] = {}
+        before = SnapshotReader(self._seen)
+        failing: dict[bytes, RetryState] = {}
         for entry in listed(self._source, unlisted):
             if not self._selected(entry):
-                renames.remember(entry, taken=False)
+                renames.remember(entry, selected=False)
                 continue
             known = before.at(entry.order)
             fresh = known is None or known.entry.inode != entry.inode
-            one = see(entry, known, now, renamed=fresh and self._renames.meets(entry))
+            one = compare_scans(entry, known, now, renamed=fresh and self._renames.is_renamed(entry))
             seen.add(one)
             if not is_quiet(one, now, self._following.quiet) or renames.count < _REMEMBERED:
-                renames.remember(entry, taken=True)
-            undone = self.undone.get(entry.path)
-            if undone is not None and identity(undone.entry) == identity(entry):
-                failing[entry.path] = undone
+                renames.remember(entry, selected=True)
+            retries = self.retries.get(entry.path)
+            if retries is not None and identity(retries.entry) == identity(entry):
+                failing[entry.path] = retries
         self._seen.close()
         self._seen, self._renames = seen, renames
-        self.undone, self.unlisted = failing, unlisted
+        self.retries, self.unlisted = failing, unlisted
 
     def plan(self, now: float, *, everything: bool = False) -> CyclePlan:
         """Return what to send now; with `everything`, as if all files were finished."""
         plan = CyclePlan()
-        theirs = (seen.entry for seen in self._there)
-        ours = self._finished(plan, now, everything=everything)
-        for decision in decide(ours, theirs, self._rules, _all, self._source.facts, self._facts):
+        at_target = (seen.entry for seen in self._there)
+        at_source = self._finished(plan, now, everything=everything)
+        for decision in decide(at_source, at_target, self._rules, _all, self._source.facts, self._facts):
             self._count(plan, decision)
         return plan
 
     def _finished(self, plan: CyclePlan, now: float, *, everything: bool) -> Iterator[Entry]:
-        there = Reader(self._there)
+        there = SnapshotReader(self._there)
         for seen in self._seen:
             entry = seen.entry
-            theirs = there.at(entry.order)
-            same = theirs is not None and self._is_same(entry, theirs.entry)
+            at_target = there.at(entry.order)
+            same = at_target is not None and self._is_same(entry, at_target.entry)
             if entry.kind in _COUNTED:
                 plan.files += 1
                 plan.bytes += entry.size
-                plan.files_kept += same and theirs is not None and not theirs.ours
+                plan.files_kept += same and at_target is not None and not at_target.own
             ready = same or self._is_ready(seen, now) or everything
-            grows = not same and not everything and self._can_grow(seen, theirs, now)
+            grows = not same and not everything and self._can_grow(seen, at_target, now)
             plan.offered.append(ready and not grows and not same)
-            if plan.offered[-1] and theirs is not None and theirs.ours:
-                self._again.add(entry.path)
+            if plan.offered[-1] and at_target is not None and at_target.own:
+                self._resend.add(entry.path)
             if grows:
-                self._add_growth(plan, entry, theirs)
+                self._add_growth(plan, entry, at_target)
             elif ready:
                 yield entry
-            elif entry.path not in self.undone and entry.path != self.last:
+            elif entry.path not in self.retries and entry.path != self.last:
                 plan.files_waiting += 1
 
-    def _is_same(self, ours: Entry, theirs: Entry) -> bool:
-        if ours.kind is Kind.FOLDER or ours.kind is not theirs.kind:
-            return ours.kind is theirs.kind
-        return compare(ours, theirs, self._rules, self._source.facts, self._facts).verb is Verb.KEEP
+    def _is_same(self, at_source: Entry, at_target: Entry) -> bool:
+        if at_source.kind is Kind.FOLDER or at_source.kind is not at_target.kind:
+            return at_source.kind is at_target.kind
+        return compare(at_source, at_target, self._rules, self._source.facts, self._facts).verb is Verb.KEEP
 
     def _is_ready(self, seen: ListedName, now: float) -> bool:
         entry = seen.entry
         if entry.path == self.last:
             return False
-        undone = self.undone.get(entry.path)
-        if undone is not None:
-            return now >= undone.again_at
+        retries = self.retries.get(entry.path)
+        if retries is not None:
+            return now >= retries.retry_at
         if self.ended or entry.kind is not Kind.FILE:
             return True
         marker = self._following.marker
@@ -347,7 +347,7 @@ class SourceWatcher:
             return self.marked(entry)
         return is_quiet(seen, now, self._following.quiet)
 
-    def _can_grow(self, seen: ListedName, theirs: ListedName | None, now: float) -> bool:
+    def _can_grow(self, seen: ListedName, at_target: ListedName | None, now: float) -> bool:
         """Return whether to send only a tail; complete new files are sent whole, over all channels."""
         entry = seen.entry
         if (
@@ -357,15 +357,15 @@ class SourceWatcher:
             or entry.path in self._whole
         ):
             return False
-        undone = self.undone.get(entry.path)
-        if undone is not None and now < undone.again_at:
+        retries = self.retries.get(entry.path)
+        if retries is not None and now < retries.retry_at:
             return False
-        if theirs is None:
+        if at_target is None:
             return not self.ended and not is_quiet(seen, now, self._following.quiet)
-        return theirs.entry.kind is Kind.FILE and theirs.entry.size <= entry.size
+        return at_target.entry.kind is Kind.FILE and at_target.entry.size <= entry.size
 
-    def _add_growth(self, plan: CyclePlan, entry: Entry, theirs: ListedName | None) -> None:
-        start = 0 if theirs is None else theirs.entry.size
+    def _add_growth(self, plan: CyclePlan, entry: Entry, at_target: ListedName | None) -> None:
+        start = 0 if at_target is None else at_target.entry.size
         plan.growths.add(Action(Verb.REPLACE, entry, "it grew", Entry(entry.path, Kind.FILE, start)))
         plan.files_to_move += 1
         plan.bytes_to_move += entry.size - start
@@ -374,9 +374,9 @@ class SourceWatcher:
         if isinstance(decision, Conflict):
             plan.conflicts.append(decision)
         elif decision.verb is not Verb.KEEP:
-            if decision.entry.path in self._again:
+            if decision.entry.path in self._resend:
                 # files of this operation have the permissions that the site sets
-                self._again.discard(decision.entry.path)
+                self._resend.discard(decision.entry.path)
                 decision = replace(decision, target=self.existing(decision.entry.path))
             later = is_marker(self._following.marker, decision.entry.path)
             (plan.markers if later else plan.moves).add(decision)
@@ -388,23 +388,23 @@ class SourceWatcher:
         """Note a failure; the name is tried again when it changes, and from time to time."""
         if problem.code in _NO_TAIL:  # not a failure: it is sent as a whole once it is finished
             self._whole.add(entry.path)
-            self.undone.pop(entry.path, None)
+            self.retries.pop(entry.path, None)
             return
-        before = self.undone.get(entry.path)
+        before = self.retries.get(entry.path)
         tries = before.tries if before is not None else 0
         wait = min(_LONGEST_WAIT, self._following.quiet * 2**tries)
         if problem.code == HELD_BACK:
             wait = 0.0
         elif self.ended:
             wait = 0.0 if problem.code in _FLEETING else float("inf")
-        self.undone[entry.path] = Undone(problem, entry, min(tries + 1, 30), now + wait)
+        self.retries[entry.path] = RetryState(problem, entry, min(tries + 1, 30), now + wait)
 
     def end(self) -> None:
         """Treat all files as finished, and try failed ones once more."""
         self.ended = True
-        self.undone = {}
+        self.retries = {}
 
-    def mistrust(self, paths: Iterable[bytes]) -> None:
+    def resend_whole(self, paths: Iterable[bytes]) -> None:
         """Send these files again as a whole: their content at the target is wrong."""
         wrong: dict[bytes, Entry | None] = {path: Entry(path, Kind.FILE, -1) for path in paths}
         self._whole.update(wrong)
@@ -414,7 +414,7 @@ class SourceWatcher:
         """Update the target's state with what a plan `offered`, except what was `left`, and with `grown`."""
         there, before = Snapshot(), iter(self._there)
         existing = next(before, None)
-        for given, seen in zip(offered, self._seen, strict=True):
+        for was_offered, seen in zip(offered, self._seen, strict=True):
             order, path = seen.entry.order, seen.entry.path
             while existing is not None and existing.entry.order < order:
                 there.add(existing)
@@ -424,9 +424,9 @@ class SourceWatcher:
                 existing = next(before, None)
             if path in grown:
                 changed = grown[path]
-                known = None if changed is None else ListedName(changed, ours=True)
-            elif given and path not in left:
-                known = ListedName(seen.entry, ours=True)
+                known = None if changed is None else ListedName(changed, own=True)
+            elif was_offered and path not in left:
+                known = ListedName(seen.entry, own=True)
                 self._whole.discard(path)
             if known is not None:
                 there.add(known)

@@ -132,7 +132,7 @@ _MOST_FAILURES = 1000
 
 
 @dataclass(slots=True)
-class Story:
+class OperationDetails:
     """An operation in full.
 
     Attributes:
@@ -155,24 +155,24 @@ class Story:
         return moved / seconds if moved and seconds else None
 
 
-def print_story(identifier: str) -> Story:
+def read_details(identifier: str) -> OperationDetails:
     """Read everything recorded about an operation. Raises `NotFoundError`."""
     path = journal_of(identifier)
     operation = read_operation(path)
     if operation is None:
         raise no_such_operation(identifier)
-    story = Story(operation)
+    details = OperationDetails(operation)
     for record in read_records(path):
         kind = record.get("kind")
         if kind == "noted":
-            story.notes.append(str(record.get("message")))
+            details.notes.append(str(record.get("message")))
         if kind in {"moved", "deleted", "linked", "failed"} and record.get("entry") != "folder":
-            story.files[str(kind)] += 1
+            details.files[str(kind)] += 1
             if record.get("proof"):
-                story.proofs[str(record["proof"])] += 1
-            if kind == "failed" and len(story.failures) < _MOST_FAILURES:
-                story.failures.append(record)
-    return story
+                details.proofs[str(record["proof"])] += 1
+            if kind == "failed" and len(details.failures) < _MOST_FAILURES:
+                details.failures.append(record)
+    return details
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def compact(operations: Iterable[Operation], before: float, *, dry: bool) -> Ite
         old = operation.moment < before and operation.receipt is not None
         path = journal_of(operation.id)
         lines = path.read_bytes().splitlines(keepends=True)
-        kept, dropped = _sort_out(lines, operation, newer)
+        kept, dropped = _split_lines(lines, operation, newer)
         if old and dropped:
             size = sum(len(line) for line in dropped)
             if not dry:
@@ -233,7 +233,9 @@ def _key(place: OperationRoot, path: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
-def _sort_out(lines: Iterable[bytes], operation: Operation, newer: _Newer) -> tuple[list[bytes], list[bytes]]:
+def _split_lines(
+    lines: Iterable[bytes], operation: Operation, newer: _Newer
+) -> tuple[list[bytes], list[bytes]]:
     """Split the lines into kept and removed ones, judged from the last to the first."""
     kept: list[bytes] = []
     dropped: list[bytes] = []

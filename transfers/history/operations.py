@@ -14,9 +14,9 @@ from typing import Any
 from hibali.errors import Exit, NotFoundError
 from hibali.ledger import find_identifier, ledger_folder, read_records
 from hibali.text import path_fields, path_from_fields, printable
-from transfers.entry import Proof, weakest
+from transfers.entry import Verification, weakest
 
-PATIENCE_SECONDS = 86400.0  # seconds of silence after which an operation without an end counts as killed
+SILENCE_SECONDS = 86400.0  # seconds of silence after which an operation without an end counts as killed
 
 
 class Result(StrEnum):
@@ -52,23 +52,23 @@ class OperationRoot:
     bucket: str | None
     path: bytes
 
-    def way_to(self, other: OperationRoot) -> bytes | None:
+    def path_to(self, other: OperationRoot) -> bytes | None:
         """Return the path of `other` relative to this one: b"" for the same or a parent.
 
         None if unrelated.
         """
         if self.site != other.site or self.bucket != other.bucket:
             return None
-        mine, theirs = self.path.rstrip(b"/"), other.path.rstrip(b"/")
-        if not theirs or mine == theirs or mine.startswith(theirs + b"/"):
+        own_path, other_path = self.path.rstrip(b"/"), other.path.rstrip(b"/")
+        if not other_path or own_path == other_path or own_path.startswith(other_path + b"/"):
             return b""
-        if not mine or theirs.startswith(mine + b"/"):
-            return theirs[len(mine) :].lstrip(b"/")
+        if not own_path or other_path.startswith(own_path + b"/"):
+            return other_path[len(own_path) :].lstrip(b"/")
         return None
 
     def holds(self, other: OperationRoot) -> bool:
         """Return whether `other` is this root or below it."""
-        return other.way_to(self) == b""
+        return other.path_to(self) == b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Operation:
     def result(self, now: float) -> Result:
         """Return its result; `now` in seconds since the epoch."""
         if self.receipt is None:
-            return Result.UNDER_WAY if now - self.touched < PATIENCE_SECONDS else Result.UNFINISHED
+            return Result.UNDER_WAY if now - self.touched < SILENCE_SECONDS else Result.UNFINISHED
         return _RESULTS.get(self.number("exit"), Result.FAILED)
 
     def number(self, name: str) -> int:
@@ -275,7 +275,7 @@ class Filter:
     since: float | None = None
     until: float | None = None
 
-    def takes(self, operation: Operation, now: float) -> bool:
+    def matches(self, operation: Operation, now: float) -> bool:
         """Return whether the operation satisfies all conditions."""
         return (
             (self.site is None or self.site in operation.sites)
@@ -287,7 +287,7 @@ class Filter:
 
     def choose(self, operations: Iterable[Operation], now: float) -> list[Operation]:
         """Return the operations that satisfy the filter, in the same order."""
-        return [each for each in operations if self.takes(each, now)]
+        return [each for each in operations if self.matches(each, now)]
 
 
 class FileChange(StrEnum):
@@ -296,7 +296,7 @@ class FileChange(StrEnum):
     ARRIVED = "arrived"
     LEFT = "left"
     DELETED = "deleted"
-    LOOKED_AT = "verified"
+    VERIFIED = "verified"
 
 
 @dataclass(slots=True)
@@ -304,14 +304,14 @@ class Move:
     """The changes by one operation at a root; `proof` is the weakest, `sha256` that of a single file."""
 
     operation: Operation
-    way: FileChange
+    change: FileChange
     files: int = 0
     bytes: int = 0
     failed: int = 0
     proof: str | None = None
     sha256: str | None = None
 
-    def take(self, record: dict[str, Any]) -> None:
+    def add(self, record: dict[str, Any]) -> None:
         """Add one file."""
         kind = record.get("kind")
         if kind == "failed":
@@ -323,16 +323,16 @@ class Move:
             self.bytes += int(record.get("size") or 0)
             self.sha256 = record.get("sha256") if self.files == 1 else None
             if record.get("proof"):
-                proof = Proof(record["proof"])
-                self.proof = str(proof if self.proof is None else weakest(Proof(self.proof), proof))
+                proof = Verification(record["proof"])
+                self.proof = str(proof if self.proof is None else weakest(Verification(self.proof), proof))
 
 
 def moves_of(wanted: Iterable[OperationRoot], operations: Iterable[Operation]) -> Iterator[Move]:
     """Yield what operations did at or below these roots (spellings of one root), in their order."""
     places = list(wanted)
     for operation in operations:
-        arrived = _way(operation.place, places)
-        left = _way(operation.origin, places) if arrived is None else None
+        arrived = _path_in(operation.place, places)
+        left = _path_in(operation.origin, places) if arrived is None else None
         below = arrived if arrived is not None else left
         if below is None:
             continue
@@ -345,26 +345,26 @@ def moves_of(wanted: Iterable[OperationRoot], operations: Iterable[Operation]) -
             )
 
 
-def _way(place: OperationRoot | None, wanted: list[OperationRoot]) -> bytes | None:
+def _path_in(place: OperationRoot | None, wanted: list[OperationRoot]) -> bytes | None:
     if place is None:
         return None
-    return next((way for each in wanted if (way := place.way_to(each)) is not None), None)
+    return next((change for each in wanted if (change := place.path_to(each)) is not None), None)
 
 
 def _verified(operation: Operation) -> Move:
     receipt = operation.receipt or {}
     counts = (operation.number("files"), operation.number("bytes"), operation.number("files_failed"))
-    return Move(operation, FileChange.LOOKED_AT, *counts, proof=receipt.get("proof_tree"))
+    return Move(operation, FileChange.VERIFIED, *counts, proof=receipt.get("proof_tree"))
 
 
-def _read_moves(operation: Operation, below: bytes, way: FileChange) -> list[Move]:
-    moved, deleted = Move(operation, way), Move(operation, FileChange.DELETED)
+def _read_moves(operation: Operation, below: bytes, change: FileChange) -> list[Move]:
+    moved, deleted = Move(operation, change), Move(operation, FileChange.DELETED)
     for record in lines_below(operation.id, below):
         kind = record.get("kind")
-        if kind == "deleted" and way is FileChange.ARRIVED:
-            deleted.take(record)
+        if kind == "deleted" and change is FileChange.ARRIVED:
+            deleted.add(record)
         elif kind in {"moved", "linked", "failed"}:
-            moved.take(record)
+            moved.add(record)
     return [each for each in (moved, deleted) if each.files or each.failed]
 
 
@@ -396,11 +396,11 @@ def _needle(below: bytes) -> bytes:
     return b'"path":' + text[:-1].encode("ascii")
 
 
-_PROVEN = frozenset({"digest", "recorded", None})
+_VERIFIED = frozenset({"digest", "recorded", None})
 
 
 @dataclass(slots=True)
-class Unproven:
+class UnverifiedFiles:
     """The unverified files of one target: their number, bytes, and weakest proof."""
 
     site: str
@@ -410,7 +410,7 @@ class Unproven:
     bytes: int = 0
 
 
-def find_unproven(operations: Sequence[Operation]) -> list[Unproven]:
+def find_unverified(operations: Sequence[Operation]) -> list[UnverifiedFiles]:
     """Find files that moved without proof and were not moved with proof, deleted or verified since.
 
     The largest first. Only journals of operations that moved files without proof are read, and later ones at
@@ -426,9 +426,9 @@ def find_unproven(operations: Sequence[Operation]) -> list[Unproven]:
             if operation.exit == 0 and (operation.receipt or {}).get("proof_tree") in {"digest", "recorded"}:
                 weak = {key: each for key, each in weak.items() if not place.holds(OperationRoot(*key))}
             continue
-        if operation.proof_moved not in _PROVEN:
+        if operation.proof_moved not in _VERIFIED:
             places.append(place)
-        elif not any(place.way_to(each) is not None for each in places):
+        elif not any(place.path_to(each) is not None for each in places):
             continue
         _fold(weak, operation, place)
     return _by_target(weak.values(), weak)
@@ -447,16 +447,16 @@ def _fold(
         path = path_from_fields(record)
         key = (place.site, place.bucket, root + b"/" + path if root else path)
         weak.pop(key, None)
-        if kind == "moved" and record.get("entry") == "file" and record.get("proof") not in _PROVEN:
+        if kind == "moved" and record.get("entry") == "file" and record.get("proof") not in _VERIFIED:
             weak[key] = (operation.target, str(record["proof"]), int(record.get("size") or 0))
 
 
 def _by_target(
     found: Iterable[tuple[str, str, int]], keys: Iterable[tuple[str, str | None, bytes]]
-) -> list[Unproven]:
-    together: dict[tuple[str, str, str], Unproven] = {}
+) -> list[UnverifiedFiles]:
+    together: dict[tuple[str, str, str], UnverifiedFiles] = {}
     for (target, proof, size), (site, _, _) in zip(found, keys, strict=True):
-        each = together.setdefault((site, target, proof), Unproven(site, target, proof))
+        each = together.setdefault((site, target, proof), UnverifiedFiles(site, target, proof))
         each.files += 1
         each.bytes += size
     return sorted(together.values(), key=lambda each: -each.bytes)

@@ -123,7 +123,7 @@ def open_direct_route(
     connection, logins = ssh.connect(here, bulk=True, on_event=on_event)
     try:
         connection.subject = subject
-        connection.request("open", path=protocol.text_of(reading.where), make=False)
+        connection.request("open", path=protocol.text_of(reading.root_path), make=False)
         on_event(Noted(f"{here.name} logs in to {host}; the bytes do not pass this machine."))
         nonce = secrets.token_hex(16)
         answer = connection.request(

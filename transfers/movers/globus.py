@@ -13,10 +13,10 @@ from hibali.config.settings import Settings
 from hibali.errors import UsageError
 from hibali.events import Event, Listener
 from hibali.locations import Location
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.movers.base import Mover
 from transfers.movers.stream import FULL, MAX_ATTEMPTS, is_retryable, retried
-from transfers.recorded_digests import DigestBook
+from transfers.recorded_digests import DigestCache
 from transfers.request import Request
 from transfers.stores.base import Committed, Item, Problem, Source, Store, Written
 from transfers.stores.globus.errors import error_of, fault_of, with_details
@@ -92,7 +92,7 @@ def verify_by_digest(target: Store, pairs: Iterable[Pair], source_digests: Hashe
         digest, problem = source_digests.get(pair.item.number, (None, None))
         if digest is None:
             wrong = problem or Problem("vanished", "the source has it no more")
-            yield Committed(pair.item, None, Proof.NONE, problem=wrong)
+            yield Committed(pair.item, None, Verification.NONE, problem=wrong)
         else:
             known.append((pair, digest))
     if target.facts.external_writes:
@@ -103,27 +103,27 @@ def verify_by_digest(target: Store, pairs: Iterable[Pair], source_digests: Hashe
     target_digests = target.digest([pair.item.entry for pair, _ in known])
     for (pair, digest), (_, found, _) in zip(known, target_digests, strict=True):
         if found == digest:
-            yield Committed(pair.item, digest, Proof.DIGEST)
+            yield Committed(pair.item, digest, Verification.DIGEST)
         else:
             problem = NEVER_ARRIVED if found is None else _CORRUPT
-            yield Committed(pair.item, None, Proof.NONE, problem=problem)
+            yield Committed(pair.item, None, Verification.NONE, problem=problem)
 
 
 def commit_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Committed, None, None]:
     """Rename partial files to their final names, with Globus's own verification as proof."""
     if not target.facts.external_writes:
         for pair in pairs:
-            yield Committed(pair.item, None, Proof.CLAIMED)
+            yield Committed(pair.item, None, Verification.CLAIMED)
         return
     written = [pair.item.entry._replace(path=pair.sent.written) for pair in pairs]
     known = []
     for pair, (_, digest, _) in zip(pairs, list(target.digest(written)), strict=True):
         if digest is None:
-            yield Committed(pair.item, None, Proof.NONE, problem=NEVER_ARRIVED)
+            yield Committed(pair.item, None, Verification.NONE, problem=NEVER_ARRIVED)
         else:
             known.append(Written(pair.item, pair.sent.written, digest))
     for committed in target.commit_external(known):
-        yield committed if committed.problem else replace(committed, proof=Proof.CLAIMED)
+        yield committed if committed.problem else replace(committed, verification=Verification.CLAIMED)
 
 
 TASK_FILES = 10_000  # of one task, so that its document is at most a few MB
@@ -229,7 +229,7 @@ class GlobusMover:
         pairs: list[Pair] = []
         for item, written, problem in _paths_to_write(target, items):
             if problem is not None:
-                yield Committed(item, None, Proof.NONE, problem=problem)
+                yield Committed(item, None, Verification.NONE, problem=problem)
             else:
                 pairs.append(Pair(item, self._sent(source, item, written)))
         if not pairs:
@@ -268,7 +268,7 @@ class GlobusMover:
         for pair in pairs:
             if pair.item.number not in verified:
                 code, details = skipped.get(pair.sent.path, (end.code, end.details))
-                yield Committed(pair.item, None, Proof.NONE, problem=_problem(code, details))
+                yield Committed(pair.item, None, Verification.NONE, problem=_problem(code, details))
         if end.code and fault_of(end.code).code in FULL:
             self._full = True
 
@@ -277,7 +277,7 @@ class GlobusMover:
         """Replace the problem of a missing file by the error of its failed task."""
         if committed.problem is None or not committed.problem.again or not end.code:
             return committed
-        return Committed(committed.item, None, Proof.NONE, problem=_problem(end.code, end.details))
+        return Committed(committed.item, None, Verification.NONE, problem=_problem(end.code, end.details))
 
     def _verify(
         self, source: Source, target: Store, pairs: Sequence[Pair], hashing: Hashing | None = None
@@ -298,7 +298,7 @@ class GlobusMover:
             raise error_of(end.code, self._subject, end.details)
         for pair in pairs:
             if pair.sent.path in moved:
-                yield Committed(pair.item, None, Proof.NONE, problem=NEVER_ARRIVED)
+                yield Committed(pair.item, None, Verification.NONE, problem=NEVER_ARRIVED)
         yield from commit_as_claimed(target, [pair for pair in pairs if pair.sent.path not in moved])
 
     @property
@@ -351,10 +351,10 @@ class RouteRequest:
 
 @dataclass(frozen=True, slots=True)
 class CollectionRoot:
-    """An endpoint: its site, and the path of its root there (`Store.where`)."""
+    """An endpoint: its site, and the path of its root there (`Store.root_path`)."""
 
     site: Site
-    where: bytes
+    root_path: bytes
 
 
 def find_collections(
@@ -405,7 +405,7 @@ def _path(place: CollectionRoot) -> str | None:
     if place.site.globus is None:
         return None
     try:
-        return path_in_collection(place.site, place.where.decode("utf-8"))
+        return path_in_collection(place.site, place.root_path.decode("utf-8"))
     except UnicodeDecodeError:
         return None
 
@@ -433,8 +433,8 @@ def globus_between(
     """
     wanted = RouteRequest(request.via, (*_unsupported_options(request), *more))
     ends = (
-        CollectionRoot(request.source.site, source.where),
-        CollectionRoot(request.target.site, target.where),
+        CollectionRoot(request.source.site, source.root_path),
+        CollectionRoot(request.target.site, target.root_path),
     )
     return find_collections(wanted, *ends)
 
@@ -480,7 +480,7 @@ def _named(site: Site) -> Site:
 class _Recorded:
     """The recorded digests of the source's files."""
 
-    def __init__(self, digests: DigestBook) -> None:
+    def __init__(self, digests: DigestCache) -> None:
         self._digests = digests
 
     def __call__(self, entry: Entry) -> str | None:
@@ -488,7 +488,7 @@ class _Recorded:
 
 
 def _recorded(location: Location, store: Store, stack: ExitStack) -> _Recorded:
-    where = store.where.decode("utf-8", "surrogateescape")
-    digests = DigestBook("digests", [location.site.name, location.bucket, where], keep=True)
+    where = store.root_path.decode("utf-8", "surrogateescape")
+    digests = DigestCache("digests", [location.site.name, location.bucket, where], keep=True)
     stack.callback(digests.close)
     return _Recorded(digests)

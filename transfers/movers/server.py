@@ -9,7 +9,7 @@ from itertools import chain
 
 from hibali.events import Carried, Event, Noted
 from hibali.text import printable
-from transfers.entry import Kind, Proof
+from transfers.entry import Kind, Verification
 from transfers.movers.base import Mover
 from transfers.stores.base import NOT_COPIED, Committed, Item, Origin, Source, Store
 
@@ -21,7 +21,7 @@ _MOST_LEFT = 10_000  # and after some copies succeeded
 class ServerMover:
     """The Mover protocol (transfers.movers.base.Mover) over a target that can copy from the source."""
 
-    def __init__(self, copier: Store, origin: Origin, fallback: Mover, wanted: Proof) -> None:
+    def __init__(self, copier: Store, origin: Origin, fallback: Mover, wanted: Verification) -> None:
         """`fallback` moves items that are not copied. Copies with a proof below `wanted` are read back."""
         self._copier = copier
         self._origin = origin
@@ -59,7 +59,7 @@ class ServerMover:
                     continue
                 self._copied += 1
                 yield Carried(committed.item.entry.size)
-                if committed.proof.strength >= self._wanted.strength:
+                if committed.verification.strength >= self._wanted.strength:
                     yield committed
                     continue
                 weak.append(committed)
@@ -96,7 +96,9 @@ class ServerMover:
         if not copies:
             return
         hashed = [
-            one.item.entry for one in copies if one.item.entry.digest is None or self._wanted is Proof.DIGEST
+            one.item.entry
+            for one in copies
+            if one.item.entry.digest is None or self._wanted is Verification.DIGEST
         ]
         source_digests = {entry.path: digest for entry, digest, _ in source.digest(hashed)}
         target_digests = target.digest([one.item.entry for one in copies])
@@ -106,5 +108,5 @@ class ServerMover:
             if known is None or known != existing:
                 self._not_copied.append(one.item)
                 continue
-            proof = Proof.DIGEST if entry.path in source_digests else Proof.RECORDED
-            yield replace(one, digest=known, proof=proof)
+            verification = Verification.DIGEST if entry.path in source_digests else Verification.RECORDED
+            yield replace(one, digest=known, verification=verification)

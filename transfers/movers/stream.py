@@ -11,7 +11,7 @@ from typing import TypeGuard
 from hibali.events import Carried, Carrying, Event, Listener, Retried, ignore
 from hibali.retry import Pace
 from hibali.text import printable
-from transfers.entry import Kind, Proof, weakest
+from transfers.entry import Kind, Verification, weakest
 from transfers.pipeline.batches import group_units, packed_together
 from transfers.stores.base import SEGMENT_BYTES, Committed, Item, Payload, Source, Store, Unit
 
@@ -67,11 +67,11 @@ class StreamMover:
         with closing(target.write(payloads.watch(source.read(units)))) as results:
             for committed in results:
                 self._note_full(committed)
-                proof = payloads.proofs.pop(committed.item.number, Proof.DIGEST)
+                verification = payloads.verifications.pop(committed.item.number, Verification.DIGEST)
                 yield (
                     committed
                     if committed.problem
-                    else replace(committed, proof=weakest(committed.proof, proof))
+                    else replace(committed, verification=weakest(committed.verification, verification))
                 )
 
     def _note_full(self, committed: Committed) -> None:
@@ -130,15 +130,17 @@ class PacedPayloads(ProgressReport):
         """`on_event` is called from the sending thread."""
         super().__init__(on_event)
         self._pace = pace
-        self.proofs: dict[int, Proof] = {}
+        self.verifications: dict[int, Verification] = {}
 
     def watch(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         """Yield the payloads at the allowed rate, and report progress."""
         for payload in payloads:
             for position, item in enumerate(payload.unit.items):
-                proof = payload.proofs[position] if payload.proofs else Proof.DIGEST
-                if item.entry.kind is Kind.FILE and proof is not Proof.DIGEST:
-                    self.proofs[item.number] = proof
+                verification = (
+                    payload.verifications[position] if payload.verifications else Verification.DIGEST
+                )
+                if item.entry.kind is Kind.FILE and verification is not Verification.DIGEST:
+                    self.verifications[item.number] = verification
             size = len(payload.data)
             self._pace.take(size)
             yield payload

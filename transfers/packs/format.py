@@ -32,7 +32,7 @@ Line = dict[str, Any]
 
 
 class Member(NamedTuple):
-    """One entry of a packed root, as one pack's index records it; with `gone`, its deletion.
+    """One entry of a packed root, as one pack's index records it; with `deleted`, its deletion.
 
     `entry.etag` is `PACK:OFFSET`, the location of its content, and `entry.digest` the sha256. Of several
     records for one path, the one with the highest generation is valid.
@@ -40,7 +40,7 @@ class Member(NamedTuple):
 
     entry: Entry
     generation: int
-    gone: bool = False
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def name_in(path: bytes, *, index: bool) -> str | None:
     return found.group(1).decode("ascii") if found else None
 
 
-def place_of(entry: Entry) -> tuple[str, int]:
+def content_location(entry: Entry) -> tuple[str, int]:
     """Return the pack of a file and the offset of its content in the tar file."""
     name, _, offset = (entry.etag or "").partition(":")
     return name, int(offset) if offset.isdigit() else 0
@@ -104,7 +104,7 @@ def write_index(pack: Pack, members: Iterable[Member]) -> bytes:
 
 def _member_line(member: Member) -> Line:
     entry = member.entry
-    if member.gone:
+    if member.deleted:
         return {"kind": "gone", "of": str(entry.kind), **path_fields(entry.path)}
     line = {
         "kind": str(entry.kind),
@@ -115,7 +115,7 @@ def _member_line(member: Member) -> Line:
     if entry.kind is Kind.LINK:
         line |= path_fields(entry.link, "link")
     if entry.kind is Kind.FILE:
-        line |= {"size": entry.size, "sha256": entry.digest, "offset": place_of(entry)[1]}
+        line |= {"size": entry.size, "sha256": entry.digest, "offset": content_location(entry)[1]}
     return line
 
 
@@ -137,7 +137,7 @@ class IndexReader:
         self._ended = False
         self.pack = Pack(name)
 
-    def take(self, content: bytes) -> Iterator[Member]:
+    def feed(self, content: bytes) -> Iterator[Member]:
         """Parse the next piece of content and yield the members in it."""
         *lines, self._rest = (self._rest + content).split(b"\n")
         for line in lines:
@@ -163,8 +163,8 @@ class IndexReader:
 
     def _wrong(self, reason: str) -> IncompleteError:
         subject = f"{self._subject}/{index_path(self._name).decode('ascii')}"
-        words = f"line {self._lines} of this index cannot be believed: {reason}"
-        return IncompleteError("bad-index", words, subject=subject, hint=_HINT)
+        message = f"line {self._lines} of this index cannot be believed: {reason}"
+        return IncompleteError("bad-index", message, subject=subject, hint=_HINT)
 
     def _read(self, line: Any, text: bytes) -> Member | None:
         if not isinstance(line, dict) or self._ended:
@@ -202,7 +202,7 @@ class IndexReader:
             raise self._wrong(f"a name in it is not safe: {reason}")
         generation = self.pack.generation
         if line["kind"] == "gone":
-            return Member(Entry(path, _KINDS[line["of"]]), generation, gone=True)
+            return Member(Entry(path, _KINDS[line["of"]]), generation, deleted=True)
         kind = _KINDS[line["kind"]]
         mtime_ns, mode = line["mtime_ns"], line["mode"]
         if (
@@ -293,14 +293,19 @@ def filler(length: int) -> bytes:
     """
     blocks = []
     while length:
-        room = min(length - BLOCK, _COMMENT)
-        if length - BLOCK - room == BLOCK:  # a single remaining block would be a header without content
-            room -= BLOCK
-        start = b"%d comment=" % room
+        comment_size = min(length - BLOCK, _COMMENT)
+        if (
+            length - BLOCK - comment_size == BLOCK
+        ):  # a single remaining block would be a header without content
+            comment_size -= BLOCK
+        start = b"%d comment=" % comment_size
         blocks.append(
-            _block(b"g", b"pax_global_header", room) + start + b"x" * (room - len(start) - 1) + b"\n"
+            _block(b"g", b"pax_global_header", comment_size)
+            + start
+            + b"x" * (comment_size - len(start) - 1)
+            + b"\n"
         )
-        length -= BLOCK + room
+        length -= BLOCK + comment_size
     return b"".join(blocks)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hibali.errors import IncompleteError
 from hibali.text import printable
 from transfers.entry import Entry, Kind
-from transfers.packs.format import IndexReader, Member, Pack, name_in, place_of
+from transfers.packs.format import IndexReader, Member, Pack, content_location, name_in
 from transfers.pipeline.batches import group_units
 from transfers.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
 from transfers.stores.base import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Store, Unit
@@ -17,7 +17,7 @@ from transfers.stores.base import SEGMENT_BYTES, Item, ListingIncompleteError, P
 _RUN = 10_000  # number of members that are sorted in memory at a time
 _RUN_BYTES = 64 * 1024  # bytes of each sorted run that stay in memory
 _IN_MEMORY = 8 * 1024 * 1024
-_LOST = Problem("pack-missing", "the tar file that holds it is not there as it was written")
+_MISSING_TAR = Problem("pack-missing", "the tar file that holds it is not there as it was written")
 
 
 class Range(NamedTuple):
@@ -32,14 +32,14 @@ class MemberSpool(Spooled[Member]):
     """The members of a packed root."""
 
     def _pack(self, value: Member) -> list[Any]:
-        return [entry_to_list(value.entry), value.generation, value.gone]
+        return [entry_to_list(value.entry), value.generation, value.deleted]
 
     def _unpack(self, fields: list[Any]) -> Member:
-        entry, generation, gone = fields
-        return Member(entry_from_list(entry), generation, gone)
+        entry, generation, deleted = fields
+        return Member(entry_from_list(entry), generation, deleted)
 
 
-class PackedPlace:
+class PackedRoot:
     """The packs below the root of a store, read at first use and then cached. For one thread only."""
 
     def __init__(self, store: Store, subject: str, *, known: bool = True) -> None:
@@ -70,7 +70,7 @@ class PackedPlace:
         indexes: list[tuple[str, Entry]] = []
         try:
             for entry in self.store.list():
-                self._meet(entry, indexes)
+                self._sort_entry(entry, indexes)
         except ListingIncompleteError as problem:
             raise IncompleteError(problem.code, problem.message, subject=problem.subject) from None
         if self._known and not indexes:
@@ -78,12 +78,12 @@ class PackedPlace:
         ordered = sort_on_disk(self._read(indexes), _rank, lambda: MemberSpool(_RUN_BYTES), _RUN)
         before = b""
         for member in ordered:
-            if member.entry.order != before and not member.gone:
+            if member.entry.order != before and not member.deleted:
                 self._members.add(member)
             before = member.entry.order
         self._loaded = True
 
-    def _meet(self, entry: Entry, indexes: list[tuple[str, Entry]]) -> None:
+    def _sort_entry(self, entry: Entry, indexes: list[tuple[str, Entry]]) -> None:
         if entry.kind is not Kind.FILE:
             return
         tar, index = name_in(entry.path, index=False), name_in(entry.path, index=True)
@@ -107,7 +107,7 @@ class PackedPlace:
                 if payload.unit.offset == 0:
                     reader = IndexReader(name, self._subject)
                 assert reader is not None  # segments come in order
-                yield from reader.take(bytes(payload.data[start : start + size]))
+                yield from reader.feed(bytes(payload.data[start : start + size]))
                 start += size
                 if payload.unit.last:
                     self._packs[name] = reader.end()
@@ -131,7 +131,7 @@ class PackedPlace:
         for member in self._members:
             entry = member.entry
             if entry.kind is Kind.FILE and entry.size:
-                entry = entry._replace(offline=self._is_offline(place_of(entry)[0]))
+                entry = entry._replace(offline=self._is_offline(content_location(entry)[0]))
             while above and not entry.path.startswith(above[-1]):
                 above.pop()
             start = len(above[-1]) if above else 0
@@ -151,21 +151,21 @@ class PackedPlace:
     def read(self, ranges: Iterable[Range]) -> Iterator[Payload | Problem]:
         """Yield the bytes of each range in the given order, with read-ahead."""
         self.load()
-        asked: deque[Problem | None] = deque()
+        pending: deque[Problem | None] = deque()
 
         def units() -> Iterator[Unit]:
             for wanted in ranges:
                 number, tar = self._tar_of(wanted)
-                asked.append(None if tar else _LOST)
+                pending.append(None if tar else _MISSING_TAR)
                 if tar is None:
                     continue
                 items = (Item(number, tar),)
                 yield Unit(items, wanted.offset, wanted.length, segment=True, piece=True)
 
-        answers = self.store.read(units())
+        replies = self.store.read(units())
         while True:
-            payload = next(answers, None)
-            while asked and (lost := asked.popleft()) is not None:
+            payload = next(replies, None)
+            while pending and (lost := pending.popleft()) is not None:
                 yield lost
             if payload is None:
                 return
@@ -180,25 +180,25 @@ class PackedPlace:
     def digests(self, ranges: Iterable[Range]) -> Iterator[str | Problem]:
         """Return the sha256 of each range, computed at the site."""
         self.load()
-        asked: deque[Problem | None] = deque()
+        pending: deque[Problem | None] = deque()
 
         def stretches() -> Iterator[tuple[Entry, int, int]]:
             for wanted in ranges:
                 tar = self._tar_of(wanted)[1]
-                asked.append(None if tar else _LOST)
+                pending.append(None if tar else _MISSING_TAR)
                 if tar is not None:
                     yield tar, wanted.offset, wanted.length
 
-        answers = self.store.digest_ranges(stretches())
+        replies = self.store.digest_ranges(stretches())
         while True:
-            answer = next(answers, None)
-            while asked and (lost := asked.popleft()) is not None:
+            reply = next(replies, None)
+            while pending and (lost := pending.popleft()) is not None:
                 yield lost
-            if answer is None:
+            if reply is None:
                 return
-            yield answer[2] or answer[1] or _LOST
+            yield reply[2] or reply[1] or _MISSING_TAR
 
-    def anything(self) -> Range | None:
+    def any_range(self) -> Range | None:
         """Return a small range that can be read, if there is one."""
         self.load()
         sound = (p for p in self._packs.values() if p.digest and p.name in self._tars)

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.locations import Location
-from transfers.entry import Entry, Kind, Proof
-from transfers.packs.format import FOLDER, place_of
-from transfers.packs.place import PackedPlace, Range
+from transfers.entry import Entry, Kind, Verification
+from transfers.packs.format import FOLDER, content_location
+from transfers.packs.place import PackedRoot, Range
 from transfers.pipeline.batches import group_units
 from transfers.stores.base import (
     SEGMENT_BYTES,
@@ -42,7 +42,7 @@ class _Part:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _RequestedRange:
     """A requested range and the items in it."""
 
     wanted: Range
@@ -59,10 +59,10 @@ class _Pending:
     problems: dict[int, Problem] = field(default_factory=dict)
 
 
-class MemberReading:
+class MemberReader:
     """A reader of members, for one use."""
 
-    def __init__(self, place: PackedPlace, *, judge: bool = True) -> None:
+    def __init__(self, place: PackedRoot, *, judge: bool = True) -> None:
         """Without `judge`, digests of the actual content are returned and not compared with the index."""
         self._place = place
         self._judge = judge
@@ -72,28 +72,28 @@ class MemberReading:
     def run(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store.read."""
         pending: deque[_Pending] = deque()
-        asked: deque[tuple[_Pending, _Asked]] = deque()
+        requested: deque[tuple[_Pending, _RequestedRange]] = deque()
 
         def ranges() -> Iterator[Range]:
             for unit in units:
                 wanted = _ranges_of(unit)
                 if not wanted and len(pending) >= _AHEAD:
                     # without a request, a store that reads ahead would consume all units
-                    anything = self._place.anything()
-                    wanted = [] if anything is None else [_Asked(anything)]
+                    any_range = self._place.any_range()
+                    wanted = [] if any_range is None else [_RequestedRange(any_range)]
                 pending.append(_Pending(unit, len(wanted)))
                 for one in wanted:
-                    asked.append((pending[-1], one))
+                    requested.append((pending[-1], one))
                     yield one.wanted
 
-        answers = self._place.read(ranges())
+        replies = self._place.read(ranges())
         while True:
-            answer = next(answers, None)
-            if answer is not None:
-                _take(*asked.popleft(), answer)
+            reply = next(replies, None)
+            if reply is not None:
+                _store_reply(*requested.popleft(), reply)
             while pending and not pending[0].left:
                 yield self._payload(pending.popleft())
-            if answer is None:
+            if reply is None:
                 break
         if pending:
             raise IncompleteError("protocol", "the store gave less than it was asked for")
@@ -104,13 +104,13 @@ class MemberReading:
         contents: list[Any] = []
         for position, item in enumerate(unit.items):
             content = pending.contents.get(position, b"")
-            digest, proof = None, Proof.DIGEST
+            digest, verification = None, Verification.DIGEST
             if item.carries and position not in payload.problems:
-                found = self._prove(unit, position, content)
+                found = self._verify_content(unit, position, content)
                 if isinstance(found, Problem):
                     payload.problems[position] = found
                 else:
-                    digest, proof = found
+                    digest, verification = found
             if position in payload.problems:
                 content = b""
                 if unit.segment:
@@ -118,11 +118,13 @@ class MemberReading:
             contents.append(content)
             payload.sizes.append(len(content))
             payload.digests.append(digest)
-            payload.proofs.append(proof)
+            payload.verifications.append(verification)
         payload.data = contents[0] if len(contents) == 1 else b"".join(contents)
         return payload
 
-    def _prove(self, unit: Unit, position: int, content: Any) -> tuple[str | None, Proof] | Problem:
+    def _verify_content(
+        self, unit: Unit, position: int, content: Any
+    ) -> tuple[str | None, Verification] | Problem:
         """Compare the content with the digest recorded at packing, as the receiver does, too."""
         item = unit.items[position]
         known = item.entry.digest
@@ -130,69 +132,69 @@ class MemberReading:
             found = hashlib.sha256(content).hexdigest()
             return self._compared(found, known)
         if unit.piece:
-            return None, Proof.NONE
+            return None, Verification.NONE
         if item.number in self._failed:
             return Problem("earlier-segment", "an earlier segment of this file failed")
         if unit.offset == 0:
             self._sums[item.number] = (0, hashlib.sha256())
         reached, summed = self._sums.pop(item.number, (-1, None))
         if reached != unit.offset:  # a resumed file: the target already has what is before this
-            return (known if unit.last else None), Proof.RECORDED
+            return (known if unit.last else None), Verification.RECORDED
         summed.update(content)
         if unit.last:
             return self._compared(summed.hexdigest(), known)
         self._sums[item.number] = (reached + len(content), summed)
-        return None, Proof.RECORDED
+        return None, Verification.RECORDED
 
-    def _compared(self, found: str, known: str | None) -> tuple[str | None, Proof] | Problem:
+    def _compared(self, found: str, known: str | None) -> tuple[str | None, Verification] | Problem:
         if self._judge and found != known:
             return _CORRUPT
-        return found, Proof.RECORDED
+        return found, Verification.RECORDED
 
 
-def _ranges_of(unit: Unit) -> list[_Asked]:
+def _ranges_of(unit: Unit) -> list[_RequestedRange]:
     """Return the ranges that contain a unit, each in one tar file; small gaps are included."""
     if unit.segment:
-        name, start = place_of(unit.items[0].entry)
-        return [_Asked(Range(name, start + unit.offset, unit.length), [_Part(0, 0, unit.length)])]
+        name, start = content_location(unit.items[0].entry)
+        return [_RequestedRange(Range(name, start + unit.offset, unit.length), [_Part(0, 0, unit.length)])]
     places = sorted(
-        (*place_of(item.entry), position)
+        (*content_location(item.entry), position)
         for position, item in enumerate(unit.items)
         if item.carries and item.entry.size
     )
-    found: list[_Asked] = []
+    found: list[_RequestedRange] = []
     for name, offset, position in places:
         size = unit.items[position].entry.size
         before = found[-1].wanted if found else None
-        if before is not None and _is_near(before, name, offset, size):
+        if before is not None and _can_join(before, name, offset, size):
             end = max(before.offset + before.length, offset + size)
             found[-1].wanted = before._replace(length=end - before.offset)
         else:
-            found.append(_Asked(Range(name, offset, size)))
+            found.append(_RequestedRange(Range(name, offset, size)))
         found[-1].parts.append(_Part(position, offset - found[-1].wanted.offset, size))
     return found
 
 
-def _is_near(before: Range, name: str, offset: int, size: int) -> bool:
-    near = offset - (before.offset + before.length) <= _GAP
-    return before.pack == name and near and offset + size - before.offset <= SEGMENT_BYTES
+def _can_join(before: Range, name: str, offset: int, size: int) -> bool:
+    gap_is_small = offset - (before.offset + before.length) <= _GAP
+    return before.pack == name and gap_is_small and offset + size - before.offset <= SEGMENT_BYTES
 
 
-def _take(pending: _Pending, asked: _Asked, answer: Payload | Problem) -> None:
+def _store_reply(pending: _Pending, requested: _RequestedRange, reply: Payload | Problem) -> None:
     """Store the result of one range."""
     pending.left -= 1
-    for part in asked.parts:
-        if isinstance(answer, Problem):
-            pending.problems[part.position] = answer
+    for part in requested.parts:
+        if isinstance(reply, Problem):
+            pending.problems[part.position] = reply
         else:
-            content = memoryview(answer.data)[part.start : part.start + part.length]
+            content = memoryview(reply.data)[part.start : part.start + part.length]
             pending.contents[part.position] = content
 
 
 class PackedStore(StoreView):
     """A read-only view of a packed root, or of a folder or file in it."""
 
-    def __init__(self, place: PackedPlace, subject: str, below: bytes = b"", *, counts: bool = True) -> None:
+    def __init__(self, place: PackedRoot, subject: str, below: bytes = b"", *, counts: bool = True) -> None:
         """Create a view of the path `below`; only one of several views `counts` transferred bytes."""
         super().__init__(place.store)
         self.place = place
@@ -201,7 +203,7 @@ class PackedStore(StoreView):
         self._counts = counts
         self._stats: dict[bytes, Entry | None] = {}
         if below:
-            self.where = b"/".join(part for part in (self.where, below) if part)
+            self.root_path = b"/".join(part for part in (self.root_path, below) if part)
 
     @property
     def facts(self) -> Facts:
@@ -255,7 +257,7 @@ class PackedStore(StoreView):
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
-        return MemberReading(self.place).run(units)
+        return MemberReader(self.place).run(units)
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store: computed at the site if it can hash ranges, else from the content that is read."""
@@ -267,7 +269,7 @@ class PackedStore(StoreView):
         failed: dict[int, Problem] = {}
         # group each item alone to keep the order: batches would put large files before small ones
         units = (unit for item in items for unit in group_units([item], lambda: piece))
-        for payload in MemberReading(self.place, judge=False).run(units):
+        for payload in MemberReader(self.place, judge=False).run(units):
             item = payload.unit.items[0]
             problem = failed.pop(item.number, None) or payload.problems.get(0)
             if payload.unit.last:
@@ -276,18 +278,18 @@ class PackedStore(StoreView):
                 failed[item.number] = problem
 
     def _digest_there(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        asked: deque[Entry] = deque()
+        requested: deque[Entry] = deque()
 
         def ranges() -> Iterator[Range]:
             for entry in entries:
-                asked.append(entry)
-                yield Range(*place_of(entry), entry.size)
+                requested.append(entry)
+                yield Range(*content_location(entry), entry.size)
 
-        for answer in self.place.digests(ranges()):
-            if isinstance(answer, Problem):
-                yield asked.popleft(), None, answer
+        for reply in self.place.digests(ranges()):
+            if isinstance(reply, Problem):
+                yield requested.popleft(), None, reply
             else:
-                yield asked.popleft(), answer, None
+                yield requested.popleft(), reply, None
 
     def space(self) -> Space:
         """See Store."""
@@ -299,7 +301,7 @@ class PackedStore(StoreView):
 
     def _refuse(self, operation: str) -> NoReturn:
         del operation
-        raise packed_already(self._subject)
+        raise packed_root_error(self._subject)
 
 
 def facts_over(store: Store) -> Facts:
@@ -307,8 +309,8 @@ def facts_over(store: Store) -> Facts:
     facts = store.facts
     return Facts(
         kind="packs",
-        proof_read=Proof.RECORDED,
-        proof_write=facts.proof_write,
+        read_verification=Verification.RECORDED,
+        write_verification=facts.write_verification,
         locks=facts.locks,
         name_bytes=0,
         segment_bytes=facts.segment_bytes,
@@ -319,7 +321,7 @@ def facts_over(store: Store) -> Facts:
     )
 
 
-def packed_already(subject: str) -> RefusedError:
+def packed_root_error(subject: str) -> RefusedError:
     """Return the error for writing plain files to a packed root."""
     return RefusedError(
         "packed-place",
@@ -332,7 +334,7 @@ def packed_already(subject: str) -> RefusedError:
 Opener = Callable[[Location], Store]
 
 
-class Seeing:
+class PackAwareOpener:
     """A factory of stores that shows packs as plain files."""
 
     def __init__(self, opener: Opener) -> None:
@@ -361,7 +363,7 @@ class Seeing:
             store.close()
             store = self._opener(root)
         below = b"/".join(location.raw.split(b"/")[-depth:]) if depth else b""
-        view = PackedStore(PackedPlace(store, root.text), location.text, below)
+        view = PackedStore(PackedRoot(store, root.text), location.text, below)
         try:
             return view, view.stat()
         except BaseException:
@@ -379,13 +381,13 @@ class Seeing:
         if store.facts.reports_packs:
             if store.packed_at is None:
                 return None
-            below = store.where[len(store.packed_at) :].strip(b"/")
+            below = store.root_path[len(store.packed_at) :].strip(b"/")
             return len(below.split(b"/")) if below else 0
         if found is not None:
             return 0 if found.kind is Kind.FOLDER and is_packed(store) else None
-        return self._looked_for(location)
+        return self._depth_by_requests(location)
 
-    def _looked_for(self, location: Location) -> int | None:
+    def _depth_by_requests(self, location: Location) -> int | None:
         """Find the packed root by requests to the store.
 
         Packed folders do not exist by themselves, so only the nearest existing folder can be the root.
@@ -402,7 +404,7 @@ class Seeing:
 def is_packed(store: Store) -> bool:
     """Return whether there are packs at the root of a store."""
     if store.facts.reports_packs:
-        return store.packed_at == store.where
+        return store.packed_at == store.root_path
     found = store.stat(FOLDER)
     return found is not None and found.kind is Kind.FOLDER
 
@@ -410,4 +412,4 @@ def is_packed(store: Store) -> bool:
 def refuse_packed(store: Store, subject: str) -> None:
     """Raise `RefusedError` if the store is at or in a packed root, where plain files cannot be written."""
     if store.packed_at is not None if store.facts.reports_packs else is_packed(store):
-        raise packed_already(subject)
+        raise packed_root_error(subject)

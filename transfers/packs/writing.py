@@ -14,7 +14,7 @@ from hibali.errors import RefusedError
 from hibali.events import Event, Listener, Packed, Retried, ignore
 from hibali.retry import Pace
 from hibali.text import printable
-from transfers.entry import Entry, Kind, Proof, weakest
+from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.movers.stream import FULL, MAX_ATTEMPTS, PacedPayloads
 from transfers.packs.format import (
     Layout,
@@ -32,8 +32,8 @@ from transfers.packs.format import (
     padding,
     write_index,
 )
-from transfers.packs.place import PackedPlace
-from transfers.packs.view import PackedStore, is_packed, packed_already
+from transfers.packs.place import PackedRoot
+from transfers.packs.view import PackedStore, is_packed, packed_root_error
 from transfers.pipeline.batches import group_units
 from transfers.stores.base import (
     SEGMENT_BYTES,
@@ -63,10 +63,10 @@ class PackedItem:
 
     item: Item
     entry: Entry
-    proof: Proof
+    verification: Verification
 
 
-class PackWriting:
+class PackWriter:
     """A pack being written; another thread reads `payloads`, and the results are complete when that ends."""
 
     def __init__(self, layout: Layout, source: Source) -> None:
@@ -98,13 +98,13 @@ class PackWriting:
                 if unit.last:
                     self._end(chunks)
             except _BrokenError:
-                yield Payload(unit, b"", [0], [None], [Proof.NONE], {0: _NOTHING})
+                yield Payload(unit, b"", [0], [None], [Verification.NONE], {0: _NOTHING})
                 return
             content = bytes(memoryview(held)[start - at : start - at + length])
             del held[: start - at + length]
             at = start + length
             self.digest = summed.hexdigest() if unit.last else ""
-            yield Payload(unit, content, [length], [self.digest or None], [Proof.DIGEST])
+            yield Payload(unit, content, [length], [self.digest or None], [Verification.DIGEST])
 
     def _end(self, chunks: Iterator[bytes]) -> None:
         """Check that the tar file is complete and has at least one member."""
@@ -132,32 +132,37 @@ class PackWriting:
         for position, (item, size) in enumerate(zip(payload.unit.items, payload.sizes, strict=True)):
             content = memoryview(payload.data)[start : start + size]
             start += size
-            proof = payload.proofs[position] if payload.proofs else Proof.DIGEST
+            verification = payload.verifications[position] if payload.verifications else Verification.DIGEST
             digest = hashlib.sha256(content).hexdigest() if item.entry.kind is Kind.FILE else None
             problem = payload.problems.get(position)
             if problem is None and size != item.entry.size:
                 problem = _SHORT
             if problem is None and digest != payload.digests[position]:
                 problem = _CORRUPT
-            yield self._member(item, content, digest, proof, problem)
+            yield self._member(item, content, digest, verification, problem)
 
     def _member(
-        self, item: Item, content: Any, digest: str | None, proof: Proof, problem: Problem | None
+        self,
+        item: Item,
+        content: Any,
+        digest: str | None,
+        verification: Verification,
+        problem: Problem | None,
     ) -> bytes:
         """Return one member, or filler of the same length if there is a problem."""
         header, entry = header_of(item.entry), item.entry
         if problem is not None:
             self.failed.append((item, problem))
             return filler(len(header) + entry.size + len(padding(entry.size)))
-        self._pack(item, digest, proof)
+        self._pack(item, digest, verification)
         return b"".join((header, content, padding(entry.size)))
 
-    def _pack(self, item: Item, digest: str | None, proof: Proof) -> None:
+    def _pack(self, item: Item, digest: str | None, verification: Verification) -> None:
         source, offset = item.entry, self._layout.offsets[item.number]
         entry = Entry(source.path, source.kind, source.size, source.mtime_ns, source.mode, link=source.link)
         if entry.kind is Kind.FILE:
             entry = entry._replace(etag=f"{self._layout.name}:{offset}", digest=digest)
-        self.packed.append(PackedItem(item, entry, proof))
+        self.packed.append(PackedItem(item, entry, verification))
 
     def _in_segments(self, payload: Payload) -> Iterator[bytes]:
         """Collect a file of several segments in memory, and yield it when its digest is checked."""
@@ -173,8 +178,8 @@ class PackWriting:
             problem = _SHORT
         if problem is None and digest != payload.digests[0]:
             problem = _CORRUPT
-        proof = payload.proofs[0] if payload.proofs else Proof.DIGEST
-        yield self._member(item, content, digest, proof, problem)
+        verification = payload.verifications[0] if payload.verifications else Verification.DIGEST
+        yield self._member(item, content, digest, verification, problem)
 
     def _alone(self, payload: Payload) -> Iterator[bytes]:
         """Stream a file that is too large for memory; if it fails, its tar file fails, too."""
@@ -192,7 +197,11 @@ class PackWriting:
         if unit.offset == 0:
             yield header_of(item.entry)
         if unit.last:
-            self._pack(item, payload.digests[0], payload.proofs[0] if payload.proofs else Proof.DIGEST)
+            self._pack(
+                item,
+                payload.digests[0],
+                payload.verifications[0] if payload.verifications else Verification.DIGEST,
+            )
         yield bytes(payload.data)
         if unit.last:
             yield padding(item.entry.size)
@@ -203,11 +212,11 @@ class PackWriting:
         return (item for item in ordered(self._layout.units) if item.number not in known)
 
 
-def land(store: Store, payloads: Iterable[Payload]) -> Committed | None:
+def write_file(store: Store, payloads: Iterable[Payload]) -> Committed | None:
     """Write the one file in these payloads and return its result; None without an answer."""
     found = None
-    with closing(store.write(payloads)) as landing:
-        for committed in landing:
+    with closing(store.write(payloads)) as results:
+        for committed in results:
             found = committed
     return found
 
@@ -217,17 +226,17 @@ def payloads_of(content: bytes, units: Iterable[Unit]) -> Iterator[Payload]:
     digest = hashlib.sha256(content).hexdigest()
     for unit in units:
         part = content[unit.offset : unit.offset + unit.length] if unit.segment else content
-        yield Payload(unit, part, [len(part)], [digest if unit.last else None], [Proof.DIGEST])
+        yield Payload(unit, part, [len(part)], [digest if unit.last else None], [Verification.DIGEST])
 
 
-_GONE = 20_000  # number of names in one index of deletions
-_LOST = Problem("not-answered", "the store did not say what became of it")
+_DELETIONS = 20_000  # number of names in one index of deletions
+_NO_RESULT = Problem("not-answered", "the store did not say what became of it")
 
 
 class PackedTarget(PackedStore):
     """A root that is packed, or will be; only `PackMover` writes to it."""
 
-    def __init__(self, place: PackedPlace, subject: str) -> None:
+    def __init__(self, place: PackedRoot, subject: str) -> None:
         super().__init__(place, subject)
         self._generation = 0
         self.made: set[str] = set()
@@ -253,17 +262,17 @@ class PackedTarget(PackedStore):
         self._generation = max(self._generation + 1, self.place.next_generation)
         return self._generation
 
-    def land_index(self, pack: Pack, members: Iterable[Member], mtime_ns: int = 0) -> Committed:
+    def write_pack_index(self, pack: Pack, members: Iterable[Member], mtime_ns: int = 0) -> Committed:
         """Write the index of a pack: this makes the pack valid."""
         content = write_index(pack, members)
         entry = Entry(index_path(pack.name), Kind.FILE, len(content), mtime_ns, 0o644)
         item = Item(pack.generation, entry)
         piece = min(SEGMENT_BYTES, self.store.facts.segment_bytes)
         units = group_units([item], lambda: piece)
-        committed = land(self.store, payloads_of(content, units))
+        committed = write_file(self.store, payloads_of(content, units))
         if committed is not None and committed.problem is None:
             self.made.add(pack.name)
-        return committed or Committed(item, None, self.facts.proof_write, problem=_LOST)
+        return committed or Committed(item, None, self.facts.write_verification, problem=_NO_RESULT)
 
     def below(self, folders: set[bytes]) -> Iterator[Entry]:
         """Yield the packed entries below these folders, and the folders themselves."""
@@ -277,10 +286,12 @@ class PackedTarget(PackedStore):
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store: a new index records the deletions; the tar files do not change."""
         coming = iter(entries)
-        while some := list(islice(coming, _GONE)):
+        while some := list(islice(coming, _DELETIONS)):
             generation = self.next_generation()
             pack = Pack(pack_name(generation, f"{0:016x}"))
-            problem = self.land_index(pack, (Member(entry, generation, gone=True) for entry in some)).problem
+            problem = self.write_pack_index(
+                pack, (Member(entry, generation, deleted=True) for entry in some)
+            ).problem
             for entry in some:
                 yield entry, problem
 
@@ -294,8 +305,8 @@ class PackedTarget(PackedStore):
 
 def open_target(store: Store, subject: str) -> Store:
     """Open the root of a store for packing. Raises `RefusedError` (8) if it has plain files."""
-    if store.facts.reports_packs and store.packed_at not in {None, store.where}:
-        raise packed_already(subject)  # a parent folder is packed
+    if store.facts.reports_packs and store.packed_at not in {None, store.root_path}:
+        raise packed_root_error(subject)  # a parent folder is packed
     existing = store.stat()
     known = existing is not None and existing.kind is Kind.FOLDER and is_packed(store)
     if existing is not None and existing.kind is Kind.FOLDER and not known:
@@ -308,10 +319,10 @@ def open_target(store: Store, subject: str) -> Store:
                 subject=subject,
                 hint="Name a new or an empty folder, or leave out --pack. Nothing was changed.",
             )
-    return PackedTarget(PackedPlace(store, subject, known=known), subject)
+    return PackedTarget(PackedRoot(store, subject, known=known), subject)
 
 
-_NOT_LANDED = Problem("not-answered", "the store did not say what became of its pack")
+_NO_PACK_RESULT = Problem("not-answered", "the store did not say what became of its pack")
 
 
 class PackMover:
@@ -338,8 +349,8 @@ class PackMover:
         assert isinstance(target, PackedTarget)
         coming = items
         for round_number in range(1, MAX_ATTEMPTS + 1):
-            again: list[Item] = []
-            for some in gather(self._while_room(coming), self._pack_bytes):
+            retried: list[Item] = []
+            for some in gather(self._until_full(coming), self._pack_bytes):
                 for event in self._make(source, target, some):
                     problem = event.problem if isinstance(event, Committed) else None
                     if (
@@ -348,17 +359,17 @@ class PackMover:
                         and problem.again
                         and round_number < MAX_ATTEMPTS
                     ):
-                        again.append(event.item)
+                        retried.append(event.item)
                         path = printable(event.item.entry.path)
                         yield Retried(path, round_number, 0.0, problem.message)
                     else:
                         yield event
-            if not again:
+            if not retried:
                 break
-            coming = again
+            coming = retried
         target.clean()
 
-    def _while_room(self, items: Iterable[Item]) -> Iterator[Item]:
+    def _until_full(self, items: Iterable[Item]) -> Iterator[Item]:
         for item in items:
             if self._full.is_set():
                 return
@@ -372,29 +383,29 @@ class PackMover:
         piece = min(SEGMENT_BYTES, max(source.facts.segment_bytes, store.facts.segment_bytes))
         generation = target.next_generation()
         layout = lay_out(items, generation, piece)
-        writing = PackWriting(layout, source)
+        writing = PackWriter(layout, source)
         existing = next((one for one in target.place.leftovers() if one.path == layout.tar.path), None)
         tar = Item(generation, layout.tar, existing)
         watched = PacedPayloads(self._pace, self._on_event)
         units = group_units([tar], lambda: piece, store.begun)
-        committed = land(store, watched.watch(writing.payloads(units)))
+        committed = write_file(store, watched.watch(writing.payloads(units)))
         for item, problem in writing.failed:
-            yield Committed(item, None, Proof.NONE, problem=problem)
+            yield Committed(item, None, Verification.NONE, problem=problem)
         for item in writing.unpacked():
             yield self._failed(item, committed.problem if committed else None)
         if committed is None or committed.problem is not None:
             for packed in writing.packed:
                 yield self._failed(packed.item, committed.problem if committed else None)
             return
-        yield from self._index(target, layout, writing, committed.proof)
+        yield from self._index(target, layout, writing, committed.verification)
 
     def _index(
-        self, target: PackedTarget, layout: Layout, writing: PackWriting, proof: Proof
+        self, target: PackedTarget, layout: Layout, writing: PackWriter, verification: Verification
     ) -> Generator[Event | Committed, None, None]:
         pack = Pack(layout.name, layout.tar.size, writing.digest)
         members = [Member(packed.entry, pack.generation) for packed in writing.packed]
         members += _cleared(target, [packed.item for packed in writing.packed], pack.generation)
-        indexed = target.land_index(pack, members, layout.tar.mtime_ns)
+        indexed = target.write_pack_index(pack, members, layout.tar.mtime_ns)
         if indexed.problem is None:
             yield Packed(layout.tar.path, pack.size, len(writing.packed), writing.digest)
         for packed in writing.packed:
@@ -402,14 +413,17 @@ class PackMover:
                 yield self._failed(packed.item, indexed.problem)
             else:
                 yield Committed(
-                    packed.item, packed.entry.digest, weakest(packed.proof, proof), packed.entry.etag
+                    packed.item,
+                    packed.entry.digest,
+                    weakest(packed.verification, verification),
+                    packed.entry.etag,
                 )
 
     def _failed(self, item: Item, problem: Problem | None) -> Committed:
-        problem = problem or _NOT_LANDED
+        problem = problem or _NO_PACK_RESULT
         if problem.code in FULL:
             self._full.set()
-        return Committed(item, None, Proof.NONE, problem=problem)
+        return Committed(item, None, Verification.NONE, problem=problem)
 
 
 def _cleared(target: PackedTarget, items: list[Item], generation: int) -> Iterator[Member]:
@@ -425,6 +439,6 @@ def _cleared(target: PackedTarget, items: list[Item], generation: int) -> Iterat
         if existing.kind is Kind.FOLDER:
             folders.add(item.entry.path)
         else:
-            yield Member(existing, generation, gone=True)
+            yield Member(existing, generation, deleted=True)
     for entry in target.below(folders):
-        yield Member(entry, generation, gone=True)
+        yield Member(entry, generation, deleted=True)

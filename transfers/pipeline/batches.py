@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from hibali.system_errors import message_of
 from transfers.agent import protocol
-from transfers.entry import Kind, Proof
+from transfers.entry import Kind, Verification
 from transfers.remote.connection import Connection
 from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item, Payload, Problem, Unit
 
@@ -388,7 +388,7 @@ def payload_from_header(
         needs_digest = digested and item.carries and position not in problems and unit.last
         if needs_digest and not (isinstance(digests[position], str) and _DIGEST.fullmatch(digests[position])):
             raise connection.broken("sent a file without its digest")
-    return Payload(unit, b"", sizes, digests, [Proof.DIGEST] * count, problems)
+    return Payload(unit, b"", sizes, digests, [Verification.DIGEST] * count, problems)
 
 
 def data_header(payload: Payload, number: int) -> dict[str, Any]:

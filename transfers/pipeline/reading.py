@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from hibali.errors import HibaliError
 from transfers.agent import protocol
 from transfers.agent.reading import with_zeros
-from transfers.entry import Kind, Proof
+from transfers.entry import Kind, Verification
 from transfers.pipeline.batches import Flow, first_through, payload_of, problem_from, unit_header
 from transfers.pipeline.channel_pool import ChannelPool, window_bytes
 from transfers.pipeline.shared_memory import BULK_BYTES, allocate_buffer
@@ -163,7 +163,9 @@ class ReadingStream:
         with connection.understanding():
             problem = digest_frame.header["problems"].get("0") or frame.header["problems"].get("0")
             if problem is not None:
-                return Payload(pending.unit, b"", [0], [None], [Proof.NONE], {0: problem_from(problem)})
+                return Payload(
+                    pending.unit, b"", [0], [None], [Verification.NONE], {0: problem_from(problem)}
+                )
             frame.header["digests"] = digest_frame.header["digests"]
         return payload_of(pending.unit, frame, connection)
 

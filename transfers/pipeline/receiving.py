@@ -12,7 +12,7 @@ from transfers.agent import protocol
 from transfers.agent.committing import aside_path
 from transfers.agent.large_files import partial_path
 from transfers.agent.reading import without_zeros
-from transfers.entry import Proof
+from transfers.entry import Verification
 from transfers.pipeline.batches import (
     Flow,
     Window,
@@ -488,11 +488,11 @@ class ReceiverStream:
 
     def done(self, item: Item, digest: str | None) -> None:
         """Report an item that was committed under its final name."""
-        self._results.put(Committed(item, digest, Proof.DIGEST))
+        self._results.put(Committed(item, digest, Verification.DIGEST))
 
     def failed(self, item: Item, problem: Problem) -> None:
         """Report an item that failed."""
-        self._results.put(Committed(item, None, Proof.NONE, problem=problem))
+        self._results.put(Committed(item, None, Verification.NONE, problem=problem))
 
     def large_done(self, number: int) -> bool:
         """Finish a large file that was committed; return False if it is not in progress."""

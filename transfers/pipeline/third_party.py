@@ -11,7 +11,7 @@ from typing import Any
 
 from hibali.errors import HibaliError, UsageError
 from transfers.agent import protocol
-from transfers.entry import Proof
+from transfers.entry import Verification
 from transfers.pipeline.batches import Window, item_header, payload_from_header, problem_from, unit_header
 from transfers.pipeline.receiving import BegunFiles
 from transfers.remote.connection import Connection
@@ -264,7 +264,7 @@ class DirectReceiver:
         for number, position in items.items():
             item = reply.unit.items[position]
             if number in failed:
-                self._results.put(Committed(item, None, Proof.NONE, problem=failed[number]))
+                self._results.put(Committed(item, None, Verification.NONE, problem=failed[number]))
             else:
                 self._done(item, reply.digests[position], done[number])
 
@@ -272,7 +272,7 @@ class DirectReceiver:
         """Compare the digests of both endpoints."""
         if read != committed:
             raise self._connection.broken("landed another content than was read")
-        self._results.put(Committed(item, read, Proof.DIGEST))
+        self._results.put(Committed(item, read, Verification.DIGEST))
 
     def _large_committed(self, done: dict[int, Any], failed: dict[int, Problem]) -> None:
         known = [self._large_failed(number, problem) for number, problem in failed.items()]
@@ -300,7 +300,7 @@ class DirectReceiver:
             if large is None:
                 return number in self._ended
             self._ended.add(number)
-        self._results.put(Committed(large.item, None, Proof.NONE, problem=problem))
+        self._results.put(Committed(large.item, None, Verification.NONE, problem=problem))
         return True
 
 

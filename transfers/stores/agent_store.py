@@ -19,7 +19,7 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity, check_identity
 from transfers.agent.lease import LEASE_SECONDS, RUNNING
-from transfers.entry import Entry, Proof
+from transfers.entry import Entry, Verification
 from transfers.follow.appending import AgentAppender
 from transfers.movers.gridftp.receiving import GridftpReceiver, GridftpTransfer
 from transfers.pipeline.batches import KIND_LETTERS, attributes_text, item_header, problem_from
@@ -105,8 +105,8 @@ Stretch = tuple[Entry, int, int]  # file, offset, length in bytes
 
 AGENT_FACTS = Facts(
     kind="local",
-    proof_read=Proof.DIGEST,
-    proof_write=Proof.DIGEST,
+    read_verification=Verification.DIGEST,
+    write_verification=Verification.DIGEST,
     holes=True,
     attributes=True,
     hard_links=True,
@@ -174,7 +174,7 @@ class PosixStore(Store):
         self._orphans: list[bytes] = []
         self._listing_ahead = False
         looked = connection.replies()[0]
-        self.where = connection.path_in(looked)
+        self.root_path = connection.path_in(looked)
         self._seen: tuple[float, Entry | None, Space] | None = self._look_in(looked)
 
     @property
@@ -234,11 +234,11 @@ class PosixStore(Store):
 
     def check_trusted(self) -> None:
         """See Store."""
-        self._connection.request("check_path", path=protocol.text_of(self.where))
+        self._connection.request("check_path", path=protocol.text_of(self.root_path))
 
     def resolved(self, paths: Sequence[bytes] = ()) -> Sequence[bytes]:
         """See Store."""
-        asked = [protocol.text_of(path) for path in (self.where, *paths)]
+        asked = [protocol.text_of(path) for path in (self.root_path, *paths)]
         answer = self._connection.request("resolve", paths=asked)
         with self._connection.understanding():
             found = [protocol.bytes_of(path) for path in answer.header["paths"]]
@@ -268,7 +268,7 @@ class PosixStore(Store):
         return self._seen[1], self._seen[2]
 
     def _ask_look(self) -> protocol.Frame:
-        return self._connection.request("look", path=protocol.text_of(self.where))
+        return self._connection.request("look", path=protocol.text_of(self.root_path))
 
     def _look_in(self, answer: protocol.Frame) -> tuple[float, Entry | None, Space]:
         with self._connection.understanding():
@@ -294,7 +294,7 @@ class PosixStore(Store):
             self._lines.start_early(self._connection.round_trip)
 
     def _opening(self, *, make: bool = False) -> dict[str, Any]:
-        return {"path": protocol.text_of(self.where), "make": make, "confined": self._confined}
+        return {"path": protocol.text_of(self.root_path), "make": make, "confined": self._confined}
 
     def _open_folder(self) -> bool:
         """Open the root; return False if it is a file. Raise `NotFoundError` also if a parent is a file."""
@@ -323,7 +323,7 @@ class PosixStore(Store):
 
     def take_attributes(self) -> bool:
         """See Store."""
-        answer = self._connection.request("attributes", path=protocol.text_of(self.where))
+        answer = self._connection.request("attributes", path=protocol.text_of(self.root_path))
         with self._connection.understanding():
             self._attributes = bool(answer.header["kept"])
         return self._attributes
@@ -355,13 +355,13 @@ class PosixStore(Store):
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
         self._open()
-        return ReadingStream(self._connection, self._lines, self.where).run(units)
+        return ReadingStream(self._connection, self._lines, self.root_path).run(units)
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; the target must be locked."""
         self._open()
         self._purge()
-        self._landing, self._committed = ReceiverStream(self._connection, self._lines, self.where), True
+        self._landing, self._committed = ReceiverStream(self._connection, self._lines, self.root_path), True
         return self._landing.run(payloads)
 
     @property
@@ -371,7 +371,7 @@ class PosixStore(Store):
 
     def substore(self, folder: bytes) -> tuple[PosixStore, bytes]:
         """See Store."""
-        path = self.where.rstrip(b"/") + b"/" + folder if folder else self.where
+        path = self.root_path.rstrip(b"/") + b"/" + folder if folder else self.root_path
         self._opened = False  # the agent has one root open at a time
         self._connection.post("look", path=protocol.text_of(path))
         lease, confined = self._holding.lease, self._confined
@@ -424,14 +424,14 @@ class PosixStore(Store):
     ) -> Generator[Committed, None, None]:
         """Write what an agent at the source's site reads and sends directly; see DirectLanding."""
         self._purge()
-        self._direct = DirectReceiver(line, self.where, self._token, read_as=read_as, passed=passed)
+        self._direct = DirectReceiver(line, self.root_path, self._token, read_as=read_as, passed=passed)
         return self._direct.run(units)
 
     def write_by_gridftp(self, carriage: GridftpTransfer) -> GridftpReceiver:
         """Write or read large files through a GridFTP server; see GridftpLanding."""
         self._open()
         self._purge()
-        self._by_gridftp = GridftpReceiver(self._connection, self.where, carriage)
+        self._by_gridftp = GridftpReceiver(self._connection, self.root_path, carriage)
         return self._by_gridftp
 
     @property
@@ -510,7 +510,7 @@ class PosixStore(Store):
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store."""
-        self._connection.request("vacant", where=protocol.text_of(self.where), itself=itself)
+        self._connection.request("vacant", where=protocol.text_of(self.root_path), itself=itself)
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
@@ -523,7 +523,7 @@ class PosixStore(Store):
 
     def remove_root(self) -> Problem | None:
         """See Store."""
-        answer = self._connection.request("vacate", where=protocol.text_of(self.where))
+        answer = self._connection.request("vacate", where=protocol.text_of(self.root_path))
         with self._connection.understanding():
             found = answer.header["problem"]
         return None if found is None else problem_from(found)
@@ -544,7 +544,7 @@ class PosixStore(Store):
     def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
         into = protocol.text_of(self._connection.expand(place.raw))
-        more = {"into": into, "root": protocol.text_of(self.where)}
+        more = {"into": into, "root": protocol.text_of(self.root_path)}
         return self._answered("keep", entries, listed, more)
 
     def prepare_external(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
@@ -567,8 +567,8 @@ class PosixStore(Store):
             },
         ):
             committed = None if problem is not None else one.digest
-            proof = Proof.NONE if problem is not None else Proof.DIGEST
-            yield Committed(one.item, committed, proof, problem=problem)
+            verification = Verification.NONE if problem is not None else Verification.DIGEST
+            yield Committed(one.item, committed, verification, problem=problem)
 
     def appender(self) -> AgentAppender:
         """See Store; the target must be locked."""
@@ -624,7 +624,7 @@ class PosixStore(Store):
     def lock(self, operation: str, *, make: bool = False) -> PosixLock:
         """See Store."""
         asked = [self._holding.lock_request(operation)]
-        root = protocol.text_of(self.where)
+        root = protocol.text_of(self.root_path)
         if not self._opened:
             asked.insert(0, ("open", self._opening(make=make)))
         answers = self._connection.request_all([*asked, ("look", {"path": root})])
@@ -659,7 +659,7 @@ class PosixStore(Store):
         space = self._look()[1]
         if not self._quotas:
             return space
-        answer = self._connection.request("quotas", path=protocol.text_of(self.where))
+        answer = self._connection.request("quotas", path=protocol.text_of(self.root_path))
         with self._connection.understanding():
             return within_quotas(space, answer.header["rooms"])
 
@@ -710,11 +710,11 @@ class PosixStore(Store):
     def reconnect(self, *, anew: bool) -> None:
         """See Store."""
         assert self._reopen is not None
-        connection, lines = self._reopen(self.where)
+        connection, lines = self._reopen(self.root_path)
         self._away, self._connection, self._lines = False, connection, lines
         self._opened = self._listing_ahead = False
         looked = connection.replies()[0]
-        if connection.path_in(looked) != self.where:
+        if connection.path_in(looked) != self.root_path:
             raise connection.broken("looked elsewhere")
         self._seen = self._look_in(looked)
         if self._holding.held:

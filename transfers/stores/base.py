@@ -14,7 +14,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.agent.protocol import Frame
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 
 PACK_BYTES = 4 * 1024 * 1024  # maximum size of a pack of small files
 PACK_ITEMS = 256
@@ -34,8 +34,8 @@ class Facts:
     """The capabilities and limits of a store."""
 
     kind: str
-    proof_read: Proof  # the best proof when reading from this store
-    proof_write: Proof  # the best proof when writing to this store
+    read_verification: Verification  # the best proof when reading from this store
+    write_verification: Verification  # the best proof when writing to this store
     ordered: bool = True  # the server lists in canonical order
     folders: bool = True  # can store empty folders
     file_and_folder: bool = False  # can store a file and a folder with the same name
@@ -183,7 +183,7 @@ class Payload:
     data: bytes | bytearray | memoryview
     sizes: list[int]
     digests: list[str | None]
-    proofs: list[Proof] = field(default_factory=list)
+    verifications: list[Verification] = field(default_factory=list)
     problems: dict[int, Problem] = field(default_factory=dict)
 
 
@@ -191,12 +191,12 @@ class Payload:
 class Committed:
     """The result for one item at the target: durable under its final name, or a `problem`.
 
-    `digest` was computed or checked by the target over the received bytes; `proof` is the target's proof.
+    `digest` was computed or checked by the target over the received bytes; `verification` is the target's proof.
     """
 
     item: Item
     digest: str | None
-    proof: Proof
+    verification: Verification
     etag: str | None = None
     problem: Problem | None = None
 
@@ -409,9 +409,9 @@ class Store(Source):
     one thread unless a method says otherwise; `read` and `write` may run concurrently.
     """
 
-    where: bytes  # the root at its site: an absolute path, or a key prefix
+    root_path: bytes  # the root at its site: an absolute path, or a key prefix
     packed_at: bytes | None = (
-        None  # the packed folder that contains the root, as `where`; see `Facts.reports_packs`
+        None  # the packed folder that contains the root, as `root_path`; see `Facts.reports_packs`
     )
 
     @property
@@ -435,13 +435,13 @@ class Store(Source):
             raise RefusedError(
                 "read-only-site",
                 "this site can only be read",
-                subject=printable(self.where),
+                subject=printable(self.root_path),
                 hint="Write to another site.",
             )
         raise RefusedError(
             "not-supported",
             f"a store of kind {self.facts.kind} cannot {operation}",
-            subject=printable(self.where),
+            subject=printable(self.root_path),
         )
 
     @abstractmethod
@@ -597,7 +597,7 @@ class Store(Source):
     def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Committed, None, None]:
         """Let the server copy whole files; yield one result for each, in any order. Requires `copies`.
 
-        A source is copied only if it is unchanged since it was listed. `Committed.proof` is RECORDED if the
+        A source is copied only if it is unchanged since it was listed. `Committed.verification` is RECORDED if the
         source has a recorded digest and the server reports the same checksum for the copy, else weaker. The
         problem code `NOT_COPIED` means that the server refused. Closing the generator ends the copies.
         """
@@ -748,7 +748,7 @@ class StoreView(Store):
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.where = store.where
+        self.root_path = store.root_path
         self.packed_at = store.packed_at
 
     @property

@@ -85,7 +85,7 @@ class LocalStore(PosixStore):
         try:
             place, root = self._reopen_folder()
             if removes and not place.inside:
-                raise leaves_root_error(self.where)
+                raise leaves_root_error(self.root_path)
             if place.foreign is not None and (writes or removes):
                 raise place.foreign
             yield root
@@ -93,18 +93,18 @@ class LocalStore(PosixStore):
             self._close_folder()
             code, message, _ = problem_of(problem)
             words = message_of(str(code), str(message))
-            raise error_from(str(code), words, printable(self.where)) from None
+            raise error_from(str(code), words, printable(self.root_path)) from None
 
     def _reopen_folder(self) -> tuple[OpenedFolder, Root]:
         """Return the folder at the path; open it again, component by component, only if it was replaced."""
         if self._kept_folder is not None:
             place, root = self._kept_folder
-            there = os.stat(self.where)  # noqa: PTH116  # bytes, at every request
+            there = os.stat(self.root_path)  # noqa: PTH116  # bytes, at every request
             if os.path.samestat(there, os.fstat(place.descriptor)):
                 root.forget_all()  # another process may have replaced a folder in it
                 return self._kept_folder
             self._close_folder()
-        place = self.roots.open(self.where)
+        place = self.roots.open(self.root_path)
         self._kept_folder = place, Root(place.descriptor)
         return self._kept_folder
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Bytes
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import fill_gaps
 from transfers.stores.base import Item, Payload, Problem, Store, Unit
 from transfers.stores.s3.requests import FAILED, IN_FLIGHT_BYTES, problem_of
@@ -62,12 +62,12 @@ class _Frontier:
         if self._md5 is not None:
             self._md5.update(content)
 
-    def end(self) -> tuple[str, Proof]:
+    def end(self) -> tuple[str, Verification]:
         """Return digest and proof. The target compares a recorded digest with its own hash."""
         if self._known is not None:
-            return self._known, Proof.RECORDED
+            return self._known, Verification.RECORDED
         claimed = self._md5 is not None and self._md5.hexdigest() == self.etag
-        return self._sha256.hexdigest(), Proof.CLAIMED if claimed else Proof.SIZE
+        return self._sha256.hexdigest(), Verification.CLAIMED if claimed else Verification.SIZE
 
 
 class Reading:
@@ -137,30 +137,30 @@ class Reading:
         payload = Payload(unit, b"", [], [], [])
         for position, (item, piece) in enumerate(zip(unit.items, pieces, strict=True)):
             content: Bytes = b""
-            digest, proof = None, Proof.DIGEST
+            digest, verification = None, Verification.DIGEST
             if piece is not None:
                 found = self._advance(unit, item, piece.result())
                 if isinstance(found, Problem):
                     payload.problems[position] = found
                 else:
-                    content, digest, proof = found
+                    content, digest, verification = found
             contents.append(content)
             payload.sizes.append(len(content))
             payload.digests.append(digest)
-            payload.proofs.append(proof)
+            payload.verifications.append(verification)
         payload.data = contents[0] if len(contents) == 1 else b"".join(contents)
         self.bytes += len(payload.data)
         return payload
 
     def _advance(
         self, unit: Unit, item: Item, got: Got | Problem
-    ) -> tuple[Bytes, str | None, Proof] | Problem:
+    ) -> tuple[Bytes, str | None, Verification] | Problem:
         """Process the next piece of a file; after a failure all later pieces fail."""
         known = self._files.pop(item.number, None)
         if isinstance(known, Problem):
             got = known
         if unit.piece:
-            return got if isinstance(got, Problem) else (got.content, None, Proof.NONE)
+            return got if isinstance(got, Problem) else (got.content, None, Verification.NONE)
         if isinstance(got, Problem):
             return self._remember(unit, item, got)
         if not isinstance(known, _Frontier):
@@ -170,7 +170,7 @@ class Reading:
         known.update(got.content)
         if not unit.last:
             self._files[item.number] = known
-            return got.content, None, Proof.NONE
+            return got.content, None, Verification.NONE
         return got.content, *known.end()
 
     def _remember(self, unit: Unit, item: Item, problem: Problem) -> Problem:

@@ -32,7 +32,7 @@ from hibali.locations import Location
 from hibali.retry import with_retries
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.overlap import identity_of_url
 from transfers.stores.base import (
     Facts,
@@ -296,8 +296,8 @@ _AT_ONCE = 16
 _PIECE = 8 * 1024 * 1024
 _FACTS = Facts(
     kind="url",
-    proof_read=Proof.SIZE,
-    proof_write=Proof.NONE,
+    read_verification=Verification.SIZE,
+    write_verification=Verification.NONE,
     links=False,
     modes=False,
     mtime_unit_ns=1_000_000_000,
@@ -322,13 +322,13 @@ class UrlStore(RequestStore):
     def __init__(self, web: Web, root: bytes, *, slash: bool = False) -> None:
         """`root` is a path below the site's URL, without leading or trailing slashes."""
         super().__init__(web.get, self._path, threads=_AT_ONCE, name="url")
-        self.where = root
+        self.root_path = root
         self._web = web
         self._slash = slash
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
-        return [identity_of_url(self._web.base, self.where)]
+        return [identity_of_url(self._web.base, self.root_path)]
 
     def _path(self, path: bytes) -> bytes:
         """Return the path below the site's URL; raise `RefusedError` if it is unsafe or ambiguous (S1)."""
@@ -337,11 +337,11 @@ class UrlStore(RequestStore):
             raise RefusedError(
                 "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._web.subject
             )
-        return self.where + b"/" + path if self.where else path
+        return self.root_path + b"/" + path if self.root_path else path
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
-        full = self._path(path) if path else self.where
+        full = self._path(path) if path else self.root_path
         page = self._web.look(full + b"/") if not path and self._slash and full else None
         page = page or self._web.look(full)
         return None if page is None else _entry(path, page)
@@ -368,7 +368,7 @@ class UrlStore(RequestStore):
 
     def _children(self, folder: bytes, problems: _Problems) -> Iterator[Entry]:
         """Yield the entries that one page links to, sorted; ignore dead links."""
-        full = b"/".join(part for part in (self.where, folder) if part)
+        full = b"/".join(part for part in (self.root_path, folder) if part)
         try:
             links = self._web.links(full)
         except HibaliError as error:

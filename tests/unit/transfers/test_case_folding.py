@@ -15,13 +15,13 @@ from tests.properties.trees import ModelSide, Node
 from tests.support.trees import make_tree
 from transfers.agent import commands
 from transfers.agent.commands import folds_case
-from transfers.entry import Kind, Proof
+from transfers.entry import Kind, Verification
 from transfers.planner import check_plan, plan_transfer
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 
-FACTS = Facts("test", Proof.DIGEST, Proof.DIGEST)
-FOLDING = Facts("test", Proof.DIGEST, Proof.DIGEST, folds_case=True)
+FACTS = Facts("test", Verification.DIGEST, Verification.DIGEST)
+FOLDING = Facts("test", Verification.DIGEST, Verification.DIGEST, folds_case=True)
 
 
 def side(*names: bytes, facts: Facts = FACTS) -> ModelSide:

@@ -6,7 +6,7 @@ import pytest
 
 from hibali.errors import RefusedError
 from transfers.endpoints import check_fidelity
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.plan import Action, Verb
 from transfers.plan_file import rules_record
 from transfers.plan_reader import rules_of
@@ -14,8 +14,8 @@ from transfers.planner import FirstNames, deepest_first
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 
-FACTS = Facts("test", Proof.DIGEST, Proof.DIGEST)
-PLAIN = Facts("test", Proof.DIGEST, Proof.DIGEST, modes=False)
+FACTS = Facts("test", Verification.DIGEST, Verification.DIGEST)
+PLAIN = Facts("test", Verification.DIGEST, Verification.DIGEST, modes=False)
 
 
 def test_what_a_side_cannot_keep_is_refused_before_anything_moves() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hibali.errors import RefusedError
 from transfers.agent.commands import Mount, Quota, find_mount, questions, read_project, read_quotas
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.plan import Action, Verb
 from transfers.planner import TransferPlan, check_space
 from transfers.stores.base import Facts, Space, within_quotas
@@ -100,7 +100,7 @@ def test_the_least_of_all_is_what_is_left() -> None:
 
 
 class _Full:
-    facts = Facts("test", Proof.DIGEST, Proof.DIGEST, holes=True)
+    facts = Facts("test", Verification.DIGEST, Verification.DIGEST, holes=True)
 
     def __init__(self, space: Space) -> None:
         self._space = space

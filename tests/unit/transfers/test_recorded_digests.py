@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from transfers.entry import Entry, Kind
-from transfers.recorded_digests import DigestBook
+from transfers.recorded_digests import DigestCache
 
 DIGEST = "ab" * 32
 FILE = Entry(b"new\nline \xff", Kind.FILE, 5, 1, 0o644, 2, 3, 1, 4)
@@ -20,12 +20,12 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def book(*, keep: bool = True, question: str = "place") -> DigestBook:
-    return DigestBook("digests", question, keep=keep)
+def cache(*, keep: bool = True, question: str = "place") -> DigestCache:
+    return DigestCache("digests", question, keep=keep)
 
 
 def keep(*entries: Entry) -> None:
-    one = book()
+    one = cache()
     one.add(entries, DIGEST)
     one.close()
 
@@ -33,10 +33,10 @@ def keep(*entries: Entry) -> None:
 def test_what_is_unchanged_is_found_again() -> None:
     for entry in (FILE, OBJECT):
         keep(entry)
-    assert book().find([FILE]) == book().find([OBJECT]) == DIGEST
-    assert book(question="another place").find([FILE]) is None
+    assert cache().find([FILE]) == cache().find([OBJECT]) == DIGEST
+    assert cache(question="another place").find([FILE]) is None
     # two files of one name are another question than one
-    assert book().find([FILE, FILE]) is None
+    assert cache().find([FILE, FILE]) is None
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_what_is_unchanged_is_found_again() -> None:
 )
 def test_any_change_of_identity_means_hashing(change: dict[str, object]) -> None:
     keep(FILE)
-    assert book().find([FILE._replace(**change)]) is None  # type: ignore[arg-type]
+    assert cache().find([FILE._replace(**change)]) is None  # type: ignore[arg-type]
 
 
 def test_both_of_two_files_have_to_be_unchanged() -> None:
     other = FILE._replace(inode=77)
     keep(FILE, other)
-    assert book().find([FILE, other]) == DIGEST
-    assert book().find([FILE, other._replace(ctime_ns=5)]) is None
-    assert book().find([FILE._replace(ctime_ns=5), other]) is None
+    assert cache().find([FILE, other]) == DIGEST
+    assert cache().find([FILE, other._replace(ctime_ns=5)]) is None
+    assert cache().find([FILE._replace(ctime_ns=5), other]) is None
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_both_of_two_files_have_to_be_unchanged() -> None:
 )
 def test_a_store_that_tells_too_little_is_never_believed(bare: Entry) -> None:
     keep(bare)
-    assert book().find([bare]) is None
+    assert cache().find([bare]) is None
 
 
 def test_a_torn_or_foreign_line_costs_a_hashing_and_no_more(state: Path) -> None:
@@ -80,26 +80,26 @@ def test_a_torn_or_foreign_line_costs_a_hashing_and_no_more(state: Path) -> None
         + file.read_bytes()
         + b'{"path":"torn","ident'
     )
-    assert book().find([FILE]) == DIGEST
+    assert cache().find([FILE]) == DIGEST
 
 
 def test_it_begins_anew_unless_kept_and_ends_with_the_question() -> None:
     keep(FILE)
-    book(keep=False).close()
-    assert book().find([FILE]) is None
+    cache(keep=False).close()
+    assert cache().find([FILE]) is None
     keep(FILE)
-    book().discard()
-    assert book().empty
+    cache().discard()
+    assert cache().empty
 
 
 def test_what_was_overtaken_is_left_out_one_day(state: Path) -> None:
-    one = book()
+    one = cache()
     one.begin({"seed": 7})
     for number in range(10_100):
         one.add([FILE._replace(inode=number + 1)], DIGEST)
     one.close()
     (file,) = (state / "digests").glob("*.jsonl")
-    again = book()
+    again = cache()
     assert again.header["seed"] == 7
     assert again.find([FILE._replace(inode=10_100)]) == DIGEST
     assert file.read_bytes().count(b"\n") == 2

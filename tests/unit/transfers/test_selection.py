@@ -6,7 +6,7 @@ import pytest
 
 from hibali.errors import UsageError
 from transfers.entry import Entry, Kind
-from transfers.rules import Rules, read_names, selector, unmet
+from transfers.rules import Rules, read_names, selector, track_missing
 
 
 def file(path: bytes, size: int = 10, mtime_ns: int = 1000) -> Entry:
@@ -67,5 +67,5 @@ def test_what_a_list_names_and_no_listing_has_is_known() -> None:
     missing: set[bytes] = set()
     names = frozenset({b"a", b"sub", b"gone", b"sub/gone"})
     listed = [file(b"a"), file(b"sub/deep/x")]
-    assert list(unmet(names, listed, missing)) == listed
+    assert list(track_missing(names, listed, missing)) == listed
     assert missing == {b"gone", b"sub/gone"}

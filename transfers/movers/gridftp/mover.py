@@ -86,8 +86,8 @@ class GridftpMover(StreamMover):
     def _fits_list_file(self, item: Item) -> bool:
         """Return whether a list file can contain the source path and the partial path at the target."""
         path = item.entry.path
-        read = self._origin.where.rstrip(b"/") + b"/" + (path if self._name is None else self._name)
-        written = self._target.where.rstrip(b"/") + b"/" + partial_path(b"", path)
+        read = self._origin.root_path.rstrip(b"/") + b"/" + (path if self._name is None else self._name)
+        written = self._target.root_path.rstrip(b"/") + b"/" + partial_path(b"", path)
         here, there = (read, written) if self._host is self._target else (written, read)
         server = self._server
         return fits_list_file(HERE, here) and is_supported_path(server.url, mapped(there, server.paths))
@@ -110,7 +110,7 @@ class GridftpMover(StreamMover):
             self._server,
             host is target,
             self._origin.line,
-            self._origin.where,
+            self._origin.root_path,
             self._name,
             host.round_trip,
             ProgressReport(self._on_event),

@@ -14,7 +14,7 @@ from hibali.config.model import GridftpSettings
 from hibali.errors import TryLaterError
 from transfers.agent import protocol
 from transfers.agent.large_files import partial_path
-from transfers.entry import Proof
+from transfers.entry import Verification
 from transfers.movers.gridftp.process import Copying, DeclinedError, Direction, explain, fit, share_out
 from transfers.movers.stream import ProgressReport
 from transfers.pipeline.batches import item_header, payload_of, problem_from, unit_header
@@ -174,7 +174,9 @@ class GridftpReceiver:
             yield self._not_carried(item)
 
     def _not_carried(self, item: Item) -> Committed:
-        return Committed(item, None, Proof.NONE, problem=Problem(DECLINED, self.declined or "", again=True))
+        return Committed(
+            item, None, Verification.NONE, problem=Problem(DECLINED, self.declined or "", again=True)
+        )
 
     def _start(self, pieces: Sequence[Unit], size: int) -> None:
         transfer = self._transfer_options
@@ -281,8 +283,8 @@ class GridftpReceiver:
         reply = [self._failed(int(number), problem_from(found)) for number, found in header["failed"]]
         for number in map(int, header["done"]):
             item = self._waiting.pop(number)
-            reply.append(Committed(item, self._digests.pop(number), Proof.DIGEST))
+            reply.append(Committed(item, self._digests.pop(number), Verification.DIGEST))
         return reply
 
     def _failed(self, number: int, problem: Problem) -> Committed:
-        return Committed(self._waiting.pop(number), None, Proof.NONE, problem=problem)
+        return Committed(self._waiting.pop(number), None, Verification.NONE, problem=problem)

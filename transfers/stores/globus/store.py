@@ -15,7 +15,7 @@ from hibali.events import Listener, ignore
 from hibali.http import MOST_ANSWER
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.stores.base import (
     Committed,
     Facts,
@@ -246,8 +246,8 @@ _AT_ONCE = 8
 _PIECE = 8 * 1024 * 1024
 _FACTS = Facts(
     kind="globus",
-    proof_read=Proof.CLAIMED,
-    proof_write=Proof.CLAIMED,
+    read_verification=Verification.CLAIMED,
+    write_verification=Verification.CLAIMED,
     links=False,
     modes=False,
     mtime_unit_ns=1_000_000_000,
@@ -270,7 +270,7 @@ class GlobusStore(RequestStore):
     """A store over the operations of Globus Transfer."""
 
     def __init__(self, site: Site, where: str, *, on_event: Listener = ignore) -> None:
-        """`where` is a path of the site. Raise `UsageError`, or `AccessError` without a login."""
+        """`root_path` is a path of the site. Raise `UsageError`, or `AccessError` without a login."""
         from transfers.stores.globus.clients import open_access
 
         assert site.globus is not None
@@ -279,7 +279,7 @@ class GlobusStore(RequestStore):
         super().__init__(self.get, lambda path: path, threads=_AT_ONCE, name="globus")
         self.site = site
         self.root = root
-        self.where = where.encode("utf-8", "surrogateescape")
+        self.root_path = where.encode("utf-8", "surrogateescape")
         self._facts = _facts(https=site.globus.https)
         self._collection = site.globus.collection
         self._on_event = on_event
@@ -415,7 +415,10 @@ class GlobusStore(RequestStore):
                 if payload.unit.last:
                     problem = payload.problems.get(position) or self._put(item)
                     yield Committed(
-                        item, None, Proof.NONE if problem else self.facts.proof_write, problem=problem
+                        item,
+                        None,
+                        Verification.NONE if problem else self.facts.write_verification,
+                        problem=problem,
                     )
 
     def _put(self, item: Item) -> Problem | None:
@@ -486,7 +489,13 @@ class GlobusStore(RequestStore):
 
 def _facts(*, https: bool) -> Facts:
     """Return the facts; with HTTPS, written files are read back and read files are hashed here."""
-    return replace(_FACTS, hashes=True, proof_write=Proof.DIGEST, proof_read=Proof.SIZE) if https else _FACTS
+    return (
+        replace(
+            _FACTS, hashes=True, write_verification=Verification.DIGEST, read_verification=Verification.SIZE
+        )
+        if https
+        else _FACTS
+    )
 
 
 def _tag(entry: Entry) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Answer
-from transfers.entry import Entry, Proof
+from transfers.entry import Entry, Verification
 from transfers.stores.base import NOT_COPIED, Committed, Item, Problem
 from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, BegunUpload, Upload, abort, begin, copied
@@ -139,7 +139,9 @@ class Copying:
                 one.cancel()
             wait(under_way)
 
-    def _guarded(self, item: Item, copy: Callable[[Item, bytes], tuple[Known, Proof] | Problem]) -> Committed:
+    def _guarded(
+        self, item: Item, copy: Callable[[Item, bytes], tuple[Known, Verification] | Problem]
+    ) -> Committed:
         """Return a rejected copy as the item's problem; raise what ends the whole operation."""
         try:
             done = self._checked(item, copy)
@@ -148,13 +150,13 @@ class Copying:
                 raise
             done = problem_of(error) if error.code in _GONE_ON else Problem(NOT_COPIED, error.message)
         if isinstance(done, Problem):
-            return Committed(item, None, Proof.NONE, problem=done)
-        known, proof = done
-        return Committed(item, known.sha256, proof, known.etag)
+            return Committed(item, None, Verification.NONE, problem=done)
+        known, verification = done
+        return Committed(item, known.sha256, verification, known.etag)
 
     def _checked(
-        self, item: Item, copy: Callable[[Item, bytes], tuple[Known, Proof] | Problem]
-    ) -> tuple[Known, Proof] | Problem:
+        self, item: Item, copy: Callable[[Item, bytes], tuple[Known, Verification] | Problem]
+    ) -> tuple[Known, Verification] | Problem:
         if not item.entry.etag:
             return _NO_ETAG
         key = self.place.key_of(item.entry.path)
@@ -169,7 +171,7 @@ class Copying:
             self.place.make_room(item)
         return done
 
-    def _whole(self, item: Item, key: bytes) -> tuple[Known, Proof] | Problem:
+    def _whole(self, item: Item, key: bytes) -> tuple[Known, Verification] | Problem:
         """Copy with CopyObject, including metadata; request the copy's sha256 if the server supports it."""
         headers = {**self._from(item), "x-amz-checksum-algorithm": "SHA256"}
         requests = self.place.requests
@@ -178,7 +180,7 @@ class Copying:
 
     def _judged(
         self, entry: Entry, key: bytes, etag: str, checksum: str = ""
-    ) -> tuple[Known, Proof] | Problem:
+    ) -> tuple[Known, Verification] | Problem:
         """Return the proof that the answer allows. An ETag other than the source's may be wrong (rclone)."""
         if etag != entry.etag:
             head = self.place.requests.ask("HEAD", key)
@@ -189,14 +191,14 @@ class Copying:
         if entry.digest and summed and summed != checksum_of(entry.digest):
             return _CORRUPT
         same = etag == entry.etag or bool(summed and entry.digest)
-        named = Proof.RECORDED if entry.digest else Proof.CLAIMED
+        named = Verification.RECORDED if entry.digest else Verification.CLAIMED
         known = known_from(entry, entry.digest)._replace(etag=etag)
-        return known, named if same else Proof.CLAIMED if entry.digest else Proof.SIZE
+        return known, named if same else Verification.CLAIMED if entry.digest else Verification.SIZE
 
     def _from(self, item: Item) -> dict[str, str]:
         return copy_source(self.source.requests.bucket, self.source.key_of(item), item.entry.etag)
 
-    def _in_parts(self, item: Item, key: bytes) -> tuple[Known, Proof] | Problem:
+    def _in_parts(self, item: Item, key: bytes) -> tuple[Known, Verification] | Problem:
         """Copy with UploadPartCopy in the source's part sizes, which keeps the ETag; resumable."""
         entry, place = item.entry, self.place
         size = self._part_bytes(item)

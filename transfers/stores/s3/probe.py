@@ -13,7 +13,7 @@ from typing import Any
 
 from hibali.errors import AccessError, HibaliError
 from hibali.http import Answer
-from transfers.entry import Proof
+from transfers.entry import Verification
 from transfers.stores import server_probe
 from transfers.stores.base import Facts
 from transfers.stores.s3.listing import pages
@@ -57,16 +57,18 @@ class Honours:
         return self.conditional_create and self.conditional_replace
 
 
-def facts_of(honours: Honours | None, root: bytes, proof_read: Proof) -> Facts:
+def facts_of(honours: Honours | None, root: bytes, read_verification: Verification) -> Facts:
     """Return the store's facts; for an unknown server, assume that locks work."""
     seen = honours or Honours(
         conditional_create=True, conditional_replace=True, metadata=True, file_and_folder=True
     )
-    write = Proof.DIGEST if seen.proves else Proof.CLAIMED if seen.md5_etags else Proof.SIZE
+    write = (
+        Verification.DIGEST if seen.proves else Verification.CLAIMED if seen.md5_etags else Verification.SIZE
+    )
     return Facts(
         kind="s3",
-        proof_read=proof_read,
-        proof_write=write,
+        read_verification=read_verification,
+        write_verification=write,
         folders=False,
         file_and_folder=seen.file_and_folder,
         links=False,

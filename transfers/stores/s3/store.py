@@ -17,9 +17,9 @@ from hibali.retry import pause
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.entry import Entry, Kind, Proof, weakest
+from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.overlap import identity_of_bucket
-from transfers.plan import unholdable
+from transfers.plan import name_problem
 from transfers.stores.base import (
     PACK_BYTES,
     Committed,
@@ -175,7 +175,7 @@ class S3Store(RequestStore):
         """Set the fields; `root` has no outer slashes; `slash` prefers a folder to a file of that name."""
         self._bulk = Bulk(requests)
         super().__init__(self._bulk.get, self._key, threads=CONNECTIONS, name="s3")
-        self.where = root
+        self.root_path = root
         self._requests = requests
         self._site = site
         self._slash = slash
@@ -186,7 +186,7 @@ class S3Store(RequestStore):
         self._records = Records(requests, self._pool, self._cache, self._uploads, root)
         self._removing = ObjectRemover(requests, self._pool, self._key)
         self._honours = recall(site, requests.bucket, requests.endpoint.url)
-        self._proof_read = Proof.RECORDED
+        self._proof_read = Verification.RECORDED
         self._holder: S3Lock | NoLease = NoLease()
         self._writings: _Writings = []
         self._made = False
@@ -197,9 +197,9 @@ class S3Store(RequestStore):
     @property
     def facts(self) -> Facts:
         """The probed facts, with the proofs that this store's listings and resumed uploads allow."""
-        facts = facts_of(self._honours, self.where, self._proof_read)
+        facts = facts_of(self._honours, self.root_path, self._proof_read)
         if any(writing.continued for writing in self._writings):
-            return replace(facts, proof_write=weakest(facts.proof_write, Proof.RECORDED))
+            return replace(facts, write_verification=weakest(facts.write_verification, Verification.RECORDED))
         return facts
 
     @property
@@ -209,7 +209,7 @@ class S3Store(RequestStore):
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
-        return [identity_of_bucket(self._requests.endpoint.url, self._requests.bucket, self.where)]
+        return [identity_of_bucket(self._requests.endpoint.url, self._requests.bucket, self.root_path)]
 
     def probe(self, *, again: bool = False) -> Honours:
         """Return what the server honours; probe it if that is unknown, or with `again`."""
@@ -223,7 +223,7 @@ class S3Store(RequestStore):
         return self.probe() if self.probe().writable else self.probe(again=True)
 
     def _prefix(self) -> bytes:
-        return self.where + b"/" if self.where else b""
+        return self.root_path + b"/" if self.root_path else b""
 
     def _key(self, path: bytes) -> bytes:
         """Return the key of a path. Raise `RefusedError` if the path could climb or is ambiguous (S1)."""
@@ -232,7 +232,7 @@ class S3Store(RequestStore):
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store. If a file and a folder share the name, return the file, or with `slash` the folder."""
-        key = self._key(path) if path else self.where
+        key = self._key(path) if path else self.root_path
         looks = [self._stat_file, self._stat_folder]
         if not path and self._slash:
             looks.reverse()
@@ -241,7 +241,7 @@ class S3Store(RequestStore):
             return next((entry for entry in found if entry is not None), None)
         except AccessError:
             # The answer to HEAD has no body and gives no reason; the answer to a listing does.
-            self._stat_folder(b"", self.where)
+            self._stat_folder(b"", self.root_path)
             raise
 
     def _stat_file(self, path: bytes, key: bytes) -> Entry | None:
@@ -264,7 +264,7 @@ class S3Store(RequestStore):
     def _weaken(self, entry: Entry) -> None:
         if entry.digest is None:
             plain = entry.etag is not None and "-" not in entry.etag
-            self._proof_read = weakest(self._proof_read, Proof.CLAIMED if plain else Proof.SIZE)
+            self._proof_read = weakest(self._proof_read, Verification.CLAIMED if plain else Verification.SIZE)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. Raise `RefusedError("unsafe-name")` for a key that cannot be a safe path."""
@@ -305,7 +305,7 @@ class S3Store(RequestStore):
 
     def _check_root(self) -> None:
         """Raise `NotFoundError` after an empty listing, except for a file, a bucket or a created root."""
-        if self.where and not self._made and self._stat_file(b"", self.where) is None:
+        if self.root_path and not self._made and self._stat_file(b"", self.root_path) is None:
             raise NotFoundError("no-such-place", "there is nothing there", subject=self._requests.subject)
 
     def _size_now(self, entry: Entry) -> int | None:
@@ -364,7 +364,7 @@ class S3Store(RequestStore):
         facts = self.facts
 
         def target_key(path: bytes) -> bytes:
-            _refuse(unholdable(path, facts), path, self._requests.subject)
+            _refuse(name_problem(path, facts), path, self._requests.subject)
             return self._prefix() + path
 
         return WriteTarget(
@@ -408,7 +408,7 @@ class S3Store(RequestStore):
         finally:
             if not self._is_substore:
                 self._records.save(ManifestLines(), gone, self._on_event)
-                removing.around(self.where, gone, self._forget)
+                removing.around(self.root_path, gone, self._forget)
             gone.close()
 
     def _forget(self, folder: bytes, gone: ManifestLines) -> None:
@@ -419,7 +419,7 @@ class S3Store(RequestStore):
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; a prefix has no symlinks."""
         del itself
-        removing.check_unheld(self._requests, self.where, self._locks_below)
+        removing.check_unheld(self._requests, self.root_path, self._locks_below)
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store; `remove_root` removes these files."""

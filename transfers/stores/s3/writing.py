@@ -12,7 +12,7 @@ from typing import Any
 
 from hibali.errors import HibaliError
 from hibali.http import Bytes
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import Jobs
 from transfers.stores.base import Committed, Item, Payload, Problem
 from transfers.stores.s3.bulk import Bulk
@@ -190,7 +190,7 @@ class Large:
                 size = part.size
         return size
 
-    def complete(self, digest: str | None) -> tuple[Known, Proof] | None:
+    def complete(self, digest: str | None) -> tuple[Known, Verification] | None:
         """Complete the upload after all parts were submitted; return None if the file has a `problem`."""
         for sent in self.sent:
             sent.result()
@@ -208,11 +208,11 @@ class Large:
         self._place.uploads.end(self._begun)
         return known_from(self.item.entry, digest)._replace(etag=etag), self._proof(self._upload)
 
-    def _proof(self, upload: Upload) -> Proof:
+    def _proof(self, upload: Upload) -> Verification:
         """Return the proof: the server hashed reused parts in the earlier call, so claim no more."""
         if self._place.honours.proves:
-            return Proof.RECORDED if self.continued else Proof.DIGEST
-        return Proof.CLAIMED if upload.claimed else Proof.SIZE
+            return Verification.RECORDED if self.continued else Verification.DIGEST
+        return Verification.CLAIMED if upload.claimed else Verification.SIZE
 
     def let_go(self) -> None:
         """Keep the parts for a resuming call; abort the upload if the file itself is the problem.
@@ -334,7 +334,7 @@ class Writing:
         return _CANNOT_HOLD if item.entry.kind in {Kind.LINK, Kind.SPECIAL} else None
 
     def _fail(self, item: Item, problem: Problem) -> None:
-        self._jobs.report(Committed(item, None, Proof.NONE, problem=problem))
+        self._jobs.report(Committed(item, None, Verification.NONE, problem=problem))
 
     def _land(self, item: Item, content: memoryview, digest: str | None) -> None:
         """Hash a whole file in memory, then put it."""
@@ -355,9 +355,9 @@ class Writing:
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        proof = Proof.DIGEST if self._place.honours.proves else _claimed(etag, content)
+        verification = Verification.DIGEST if self._place.honours.proves else _claimed(etag, content)
         self._count(len(content))
-        self._committed(item, known._replace(etag=etag), proof)
+        self._committed(item, known._replace(etag=etag), verification)
 
     def _clear(self, item: Item) -> None:
         """Make room for a folder, which itself needs no object."""
@@ -366,21 +366,21 @@ class Writing:
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        self._jobs.report(Committed(item, None, Proof.DIGEST))
+        self._jobs.report(Committed(item, None, Verification.DIGEST))
 
     def _clear_first(self, item: Item) -> None:
         """Remove a conflicting object before the write if the server cannot store both at once."""
         if not self._place.honours.file_and_folder:
             self._place.make_room(item)
 
-    def _committed(self, item: Item, known: Known, proof: Proof) -> None:
+    def _committed(self, item: Item, known: Known, verification: Verification) -> None:
         self.committed.add(item.entry.path, line_of(item.entry.path, known))
         try:
             self._place.make_room(item)
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        self._jobs.report(Committed(item, known.sha256, proof, known.etag))
+        self._jobs.report(Committed(item, known.sha256, verification, known.etag))
 
     def _take_segment(self, payload: Payload) -> None:
         """Collect a file's segments (in order, without gaps) into parts."""
@@ -440,6 +440,10 @@ class Writing:
             self.bytes += size
 
 
-def _claimed(etag: str, content: memoryview) -> Proof:
+def _claimed(etag: str, content: memoryview) -> Verification:
     """Return the proof from the server's ETag, if that is an MD5."""
-    return Proof.CLAIMED if hashlib.md5(content, usedforsecurity=False).hexdigest() == etag else Proof.SIZE
+    return (
+        Verification.CLAIMED
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() == etag
+        else Verification.SIZE
+    )

@@ -205,9 +205,9 @@ class Pending:
 class Channel:
     """One SFTP server process behind ssh; thread-safe."""
 
-    def __init__(self, argv: Sequence[str], where: str, login: Login | None = None) -> None:
+    def __init__(self, argv: Sequence[str], subject: str, login: Login | None = None) -> None:
         """Start ssh. Raise `TryLaterError`, `AccessError`, or `IncompleteError` if it is no SFTP server."""
-        self.where = where
+        self.subject = subject
         self.login = login
         self._process = Process(argv)
         self._sending = threading.Lock()
@@ -320,14 +320,14 @@ class Channel:
 
     def _why(self) -> HibaliError:
         if self._closed:
-            return TryLaterError("connection-lost", "the connection was closed", subject=self.where)
+            return TryLaterError("connection-lost", "the connection was closed", subject=self.subject)
         code = self._process.end(patience=2.0)
         errors = self._process.errors
         if self.login is not None and code == 255:
             return self.login.explain(errors)
         text = printable(errors.decode("utf-8", "replace").strip())[-300:]
         return TryLaterError(
-            "connection-lost", f"the SFTP server ended: {text or f'status {code}'}", subject=self.where
+            "connection-lost", f"the SFTP server ended: {text or f'status {code}'}", subject=self.subject
         )
 
     def broken(self, what: str) -> IncompleteError:
@@ -335,7 +335,7 @@ class Channel:
         return IncompleteError(
             "protocol",
             f"the SFTP server broke the protocol: {what}",
-            subject=self.where,
+            subject=self.subject,
             hint="Nothing it said was believed.",
         )
 

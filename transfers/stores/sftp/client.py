@@ -33,7 +33,7 @@ class Client:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.where = channel.where
+        self.subject = channel.subject
         self._offers = channel.extensions
         self.read_bytes, self.write_bytes = self._limits()
 
@@ -285,7 +285,7 @@ class Client:
         """Convert an error status for one path to a hibali error."""
         told = problem_of(problem)
         kinds = {"vanished": NotFoundError, "denied": AccessError}
-        subject = f"{self.where}:{printable(path)}"
+        subject = f"{self.subject}:{printable(path)}"
         return kinds.get(told.code, IncompleteError)(told.code, told.message, subject=subject)
 
     def problem(self, problem: StatusError, folder: bytes, size: int = 0) -> Problem:
@@ -319,7 +319,7 @@ def expand(client: Client, path: bytes) -> bytes:
         raise NotFoundError(
             "no-variables",
             "an SFTP server cannot say what a variable means",
-            subject=f"{client.where}:{path.decode('utf-8', 'replace')}",
+            subject=f"{client.subject}:{path.decode('utf-8', 'replace')}",
             hint="Write the site's root in full.",
         )
     home = client.real_path(b".").rstrip(b"/")

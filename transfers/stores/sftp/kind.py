@@ -7,7 +7,7 @@ from hibali.errors import TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import Login
-from transfers.entry import Proof
+from transfers.entry import Verification
 from transfers.stores.base import Facts
 from transfers.stores.sftp.channel import Channel
 from transfers.stores.sftp.client import Client, expand
@@ -22,8 +22,8 @@ def facts_of(*, read_back: bool) -> Facts:
     """Return the facts: times are whole seconds; only with `read_back` are files hashed at both ends."""
     return Facts(
         kind="sftp",
-        proof_read=Proof.DIGEST,
-        proof_write=Proof.DIGEST if read_back else Proof.SIZE,
+        read_verification=Verification.DIGEST,
+        write_verification=Verification.DIGEST if read_back else Verification.SIZE,
         mtime_unit_ns=_SECOND,
         adjusts=True,
         globus=True,

@@ -147,7 +147,7 @@ class SftpLock(Lease):
         self._own = own
         self._now = 0  # time of our record by the server's clock
         self._unmade: StatusError | None = None
-        super().__init__(client.where, operation, seconds)
+        super().__init__(client.subject, operation, seconds)
 
     @property
     def _part(self) -> bytes:
@@ -171,7 +171,7 @@ class SftpLock(Lease):
                     break
         found = self._client.problem(self._unmade or problem, self._beneath.full(b""))
         if found.code == "no-space":
-            raise RefusedError(found.code, found.message, subject=self._client.where)
+            raise RefusedError(found.code, found.message, subject=self._client.subject)
         raise self._client.error(self._unmade or problem, self._beneath.full(OWN))
 
     def _take_in_folder(self) -> None:
@@ -208,7 +208,7 @@ class SftpLock(Lease):
         return found
 
     def _refused(self, code: str, what: str) -> RefusedError:
-        return RefusedError(code, f"`.hibali` there {what}", subject=self._client.where)
+        return RefusedError(code, f"`.hibali` there {what}", subject=self._client.subject)
 
     def _create(self) -> bool:
         """Link our record to the lock's name; without hard links, create the lock exclusively."""
@@ -243,7 +243,7 @@ class SftpLock(Lease):
             left = self._own.read(marker)
             if left is not None and self._now - (left[1].seconds or 0) > _REPLACING_SECONDS:
                 self._own.remove(marker)
-            raise locked(found.holder, self._client.where) from None
+            raise locked(found.holder, self._client.subject) from None
         try:
             again = self._read()
             if again is None or again.holder.get("token") != found.holder.get("token"):

@@ -151,7 +151,7 @@ class Guard:
             raise RefusedError(
                 "leaves-root",
                 f"symlinks in this path lead out of the configured root, to {printable(found.path)}",
-                subject=f"{self._client.where}:{printable(path)}",
+                subject=f"{self._client.subject}:{printable(path)}",
                 hint="To delete there, name that path instead, or configure it as a root of the site.",
             )
         return found
@@ -168,7 +168,7 @@ class Guard:
             raise IncompleteError(
                 "root-changed",
                 f"this path led to {printable(before)} and leads to {printable(now)} now",
-                subject=f"{self._client.where}:{printable(path)}",
+                subject=f"{self._client.subject}:{printable(path)}",
                 hint="Look at who can write in the folders above it.",
             )
 
@@ -262,7 +262,7 @@ class _Walk:
         self.foreign = self.foreign or refusal
 
     def _subject(self, full: bytes) -> str:
-        return f"{self._client.where}:{printable(full)}"
+        return f"{self._client.subject}:{printable(full)}"
 
 
 def _real(client: Client, path: bytes) -> bytes:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from hibali.errors import IncompleteError
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import fill_gaps
 from transfers.stores.base import PACK_BYTES, PACK_ITEMS, SEGMENT_BYTES, WINDOW_BYTES, Payload, Problem, Unit
 from transfers.stores.sftp import channel
@@ -135,7 +135,7 @@ class Listing:
         return IncompleteError(
             "listing-violation",
             f"the listing cannot be trusted: it has the name {printable(name)} twice, or one that is no name",
-            subject=f"{self._client.where}:{printable(folder)}",
+            subject=f"{self._client.subject}:{printable(folder)}",
             hint="Nothing was deleted. Report it to the site if it happens again.",
         )
 
@@ -391,7 +391,7 @@ class Reading:
                 data = content
             else:
                 data += content
-        return Payload(unit, data, sizes, digests, [Proof.DIGEST] * len(sizes), problems)
+        return Payload(unit, data, sizes, digests, [Verification.DIGEST] * len(sizes), problems)
 
     def _digest(self, unit: Unit, content: bytearray) -> str | None:
         """Return the digest after a file's last segment, None before it."""

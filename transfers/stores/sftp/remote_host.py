@@ -137,7 +137,7 @@ class SftpHost:
     def _refusal(self, problem: StatusError, path: bytes, size: int = 0) -> HibaliError:
         told = self._client.problem(problem, path.rpartition(b"/")[0] or b"/", size)
         if told.code == "no-space":
-            return RefusedError(told.code, told.message, subject=f"{self._client.where}:{printable(path)}")
+            return RefusedError(told.code, told.message, subject=f"{self._client.subject}:{printable(path)}")
         return self._client.error(problem, path)
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
@@ -152,7 +152,7 @@ class SftpHost:
             return None
         if kind_of(found) is not Kind.FILE:
             raise IncompleteError(
-                "not-a-file", "it is not a regular file", subject=f"{client.where}:{printable(path)}"
+                "not-a-file", "it is not a regular file", subject=f"{client.subject}:{printable(path)}"
             )
         try:
             handle = client.handle_of(client.ask_open(path, channel.FOR_READING))
@@ -216,7 +216,7 @@ class SftpHost:
             raise NotFoundError(
                 "vanished",
                 "there is nothing of that name",
-                subject=f"{self._client.where}:{printable(source)}",
+                subject=f"{self._client.subject}:{printable(source)}",
             )
         try:
             if kind_of(found) is Kind.FOLDER:
@@ -262,7 +262,7 @@ class SftpHost:
         """See RemoteHost; links are removed, not followed."""
         client = self._client
         if not path.strip(b"/"):
-            raise RefusedError("unsafe-name", "refusing to remove /", subject=client.where)
+            raise RefusedError("unsafe-name", "refusing to remove /", subject=client.subject)
         self._guard.reach(path.rpartition(b"/")[0] or b"/", writes=True, confined=True)
         self._remove_tree(path)
 
@@ -295,7 +295,7 @@ class SftpHost:
         A wrapper that refuses prints text and exits 0, so the caller must recognize a valid answer.
         """
         del folder
-        line = " ".join(_plain(word, self._client.where) for word in argv)
+        line = " ".join(_plain(word, self._client.subject) for word in argv)
         self._login.ensure()
         found = subprocesses.run(self._login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST)
         if found.exit_code == _REFUSED:
@@ -307,7 +307,7 @@ class SftpHost:
     ) -> OnceResult:
         """See RemoteHost. No remote process records the answer, so a lost answer stays unknown."""
         for word in argv:
-            _plain(word, self._client.where)
+            _plain(word, self._client.subject)
         result_file = marker + b"/answer.json"
         if self.make_folder(marker, exclusive=True):
             try:
@@ -338,7 +338,7 @@ class SftpHost:
         ((digest, problem),) = files.hash_all([self._client.real_path(path).lstrip(b"/")])
         if digest is None:
             told = problem.message if problem else "the site gave no digest"
-            raise NotFoundError("no-digest", told, subject=f"{self._client.where}:{printable(path)}")
+            raise NotFoundError("no-digest", told, subject=f"{self._client.subject}:{printable(path)}")
         return digest
 
     def close(self) -> None:

@@ -108,7 +108,7 @@ class SftpTreeRemover:
                 raise RefusedError(
                     "symlink-in-the-way",
                     "it is a symlink, or was replaced just now",
-                    subject=self._client.where,
+                    subject=self._client.subject,
                 )
         try:
             clock = self._lock.clock()
@@ -124,7 +124,7 @@ class SftpTreeRemover:
             own.user = self._own.user
             held = find_lock(own, clock)
             if held is not None and not held.free:
-                raise locked(held.holder, self._client.where)
+                raise locked(held.holder, self._client.subject)
 
     def sweep(self, places: list[bytes], lease: int) -> list[tuple[bytes, Problem]]:
         """Remove own files at the places below; return the failures."""
@@ -204,7 +204,7 @@ class SftpStore(Store):
     ) -> None:
         """Set the fields; `path` is absolute, `guard` checks symlinks, `confined` as in PosixStore."""
         self._facts = facts
-        self.where = path
+        self.root_path = path
         self._guard = guard
         self._confined = confined
         self._reached = False
@@ -229,15 +229,15 @@ class SftpStore(Store):
         """Resolve the root's path, once. Raise `RefusedError`."""
         if self._reached or self._guard is None:
             return
-        self._real = self._guard.reach(self.where, confined=self._confined).path
-        if self._real != self.where:
+        self._real = self._guard.reach(self.root_path, confined=self._confined).path
+        if self._real != self.root_path:
             self._stand_at(self._real)
         self._reached = True
 
     def _check_path(self) -> None:
         """Raise `RefusedError` or `IncompleteError` if the path resolves elsewhere now, before a change."""
         if self._guard is not None and self._reached:
-            self._guard.check_same(self.where, self._real)
+            self._guard.check_same(self.root_path, self._real)
 
     def check_trusted(self) -> None:
         """See Store."""
@@ -265,7 +265,7 @@ class SftpStore(Store):
 
     def substore(self, folder: bytes) -> tuple[SftpStore, bytes]:
         """See Store."""
-        path = self.where.rstrip(b"/") + b"/" + folder if folder else self.where
+        path = self.root_path.rstrip(b"/") + b"/" + folder if folder else self.root_path
         inner = SftpStore(
             self._client,
             path,
@@ -280,14 +280,14 @@ class SftpStore(Store):
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store; the root itself may be a symlink that the user named."""
         if not path:
-            found = self._client.stat(self.where, follow=True)
+            found = self._client.stat(self.root_path, follow=True)
             return None if found is None else entry_of(b"", found)
         self._reach()
         wrong = self._beneath.parents([path])
         if path in wrong:
             if wrong[path].code in {"vanished", "not-a-folder", "symlink-in-the-way"}:
                 return None
-            raise IncompleteError(wrong[path].code, wrong[path].message, subject=self._client.where)
+            raise IncompleteError(wrong[path].code, wrong[path].message, subject=self._client.subject)
         full = self._beneath.full(path)
         found = self._client.stat(full)
         if found is None:
@@ -302,11 +302,11 @@ class SftpStore(Store):
 
     def resolved(self, paths: Sequence[bytes] = ()) -> Sequence[bytes]:
         """See Store."""
-        return [self._resolve(expand(self._client, path)) for path in (self.where, *paths)]
+        return [self._resolve(expand(self._client, path)) for path in (self.root_path, *paths)]
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
-        return [one for one in self.identify([self.where]) if one is not None]
+        return [one for one in self.identify([self.root_path]) if one is not None]
 
     def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
         """See Store: by the remote mount table if readable, else by the account and its paths."""
@@ -344,7 +344,7 @@ class SftpStore(Store):
         self._reach()
         found = self.stat()
         if found is None:
-            raise NotFoundError("vanished", "there is nothing of that name", subject=self._client.where)
+            raise NotFoundError("vanished", "there is nothing of that name", subject=self._client.subject)
         if self._own.user is None:
             self._own.user = self._client.home_user()
         return found.kind is Kind.FOLDER
@@ -353,7 +353,7 @@ class SftpStore(Store):
         """See Store."""
         self._reach()
         if self._guard is not None:
-            self._guard.reach(self.where, writes=True)
+            self._guard.reach(self.root_path, writes=True)
         parts = self._real.strip(b"/").split(b"/")
         for count in range(1, len(parts) + 1):
             path = b"/" + b"/".join(parts[:count])
@@ -364,14 +364,14 @@ class SftpStore(Store):
                 if found is None and refused is not None:
                     raise self._client.error(refused, path)
             if found is None or kind_of(found) is not Kind.FOLDER:
-                subject = f"{self._client.where}:{printable(path)}"
+                subject = f"{self._client.subject}:{printable(path)}"
                 raise RefusedError(
                     "not-a-folder", message_of("not-a-folder"), subject=subject, hint=hint_of("not-a-folder")
                 )
 
     def file_above(self) -> bool:
         """See Store."""
-        parts = self.where.strip(b"/").split(b"/")
+        parts = self.root_path.strip(b"/").split(b"/")
         for count in range(len(parts) - 1, 0, -1):
             found = self._client.stat(b"/" + b"/".join(parts[:count]), follow=True)
             if found is not None:
@@ -387,7 +387,7 @@ class SftpStore(Store):
         self._orphans, self._places = listing.orphans, listing.places
         self._tidy = not shallow and not listing.problems
         if listing.problems:
-            raise ListingIncompleteError(self._client.where, listing.problems)
+            raise ListingIncompleteError(self._client.subject, listing.problems)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
@@ -409,8 +409,8 @@ class SftpStore(Store):
         except StatusError as problem:
             told = self._client.problem(problem, self._beneath.full(b""))
             if told.code == "no-space":
-                raise RefusedError(told.code, told.message, subject=self._client.where) from None
-            raise self._client.error(problem, self.where) from None
+                raise RefusedError(told.code, told.message, subject=self._client.subject) from None
+            raise self._client.error(problem, self.root_path) from None
         self._tidy = self._tidy or not before
         landing = Landing(
             SftpTarget(
@@ -432,7 +432,7 @@ class SftpStore(Store):
 
     def _held(self) -> SftpLock:
         if self._lock is None:
-            raise lost_lease(self._client.where, "the target is not locked")
+            raise lost_lease(self._client.subject, "the target is not locked")
         self._lock.check()
         return self._lock
 
@@ -479,7 +479,7 @@ class SftpStore(Store):
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store."""
         lock = self._held()
-        itself_at = self.where if itself else None
+        itself_at = self.root_path if itself else None
         SftpTreeRemover(self._client, self._beneath, self._own, lock).check(self._places, itself_at)
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
@@ -573,7 +573,7 @@ class SftpStore(Store):
 
     def space(self) -> Space:
         """See Store; of the nearest folder above that exists."""
-        path = self.where
+        path = self.root_path
         while path != b"/" and self._client.stat(path, follow=True) is None:
             path = path.rpartition(b"/")[0] or b"/"
         return self._client.space(path)

@@ -12,7 +12,7 @@ from functools import partial
 
 from hibali.system_errors import message_of
 from transfers.agent import protocol
-from transfers.entry import Kind, Proof
+from transfers.entry import Kind, Verification
 from transfers.stores.base import Committed, Item, Payload, Problem
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Pending, StatusError
@@ -333,12 +333,12 @@ class Landing:
 
     def _tell(self, one: Partial) -> None:
         if one.problem is not None:
-            self._answers.put(Committed(one.item, None, Proof.NONE, problem=one.problem))
+            self._answers.put(Committed(one.item, None, Verification.NONE, problem=one.problem))
             return
-        proof = Proof.DIGEST
+        verification = Verification.DIGEST
         if one.item.entry.kind is Kind.FILE and not self._place.read_back:
-            proof = Proof.SIZE
-        self._answers.put(Committed(one.item, one.digest, proof))
+            verification = Verification.SIZE
+        self._answers.put(Committed(one.item, one.digest, verification))
 
     def _land_pack(self, payload: Payload) -> None:
         """Write and commit one pack; runs in a thread of the pool."""
@@ -498,7 +498,7 @@ class Landing:
         if problem is not None:
             # The problem was reported once; later segments add nothing.
             if self._drop_large(item) or unit.offset == 0:
-                self._answers.put(Committed(item, None, Proof.NONE, problem=problem))
+                self._answers.put(Committed(item, None, Verification.NONE, problem=problem))
         elif large is not None and unit.last:
             del self._large[item.number]
             large.partial.digest = payload.digests[0]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError, IncompleteError
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.stores import server_probe
 from transfers.stores.base import Facts
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
@@ -69,13 +69,13 @@ class Honours:
         return self.properties or bool(self.times)
 
 
-def facts_of(honours: Honours | None, proof_read: Proof, *, read_back: bool) -> Facts:
+def facts_of(honours: Honours | None, read_verification: Verification, *, read_back: bool) -> Facts:
     """Return the store's facts; for an unknown server, assume that locks work."""
     seen = honours or Honours(writable=True, locks=True, properties=True, utf8_names=True)
     return Facts(
         kind="webdav",
-        proof_read=proof_read,
-        proof_write=Proof.DIGEST if read_back else Proof.SIZE,
+        read_verification=read_verification,
+        write_verification=Verification.DIGEST if read_back else Verification.SIZE,
         links=False,
         modes=seen.properties,
         mtimes=seen.mtimes,

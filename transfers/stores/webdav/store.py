@@ -13,9 +13,9 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.overlap import identity_of_url
-from transfers.plan import unholdable
+from transfers.plan import name_problem
 from transfers.stores.base import (
     Committed,
     Facts,
@@ -158,7 +158,7 @@ class DavStore(RequestStore):
         """Set the fields; `root` is a path below the site's URL without outer slashes."""
         self._files = Files(wire)
         super().__init__(self._files.get, self._path, threads=CONNECTIONS, name="webdav")
-        self.where = root
+        self.root_path = root
         self._wire = wire
         self._site = site
         self._read_back = read_back
@@ -166,7 +166,7 @@ class DavStore(RequestStore):
         self._lease = lease
         self._own = Own(self._files, root)
         self._honours = recall(site, wire.origin, wire.base)
-        self._proof_read = Proof.RECORDED
+        self._proof_read = Verification.RECORDED
         self._holder: Lease | NoLease = NoLease()
         self._writings: _Writings = []
         self._orphans: _Paths = []
@@ -185,12 +185,12 @@ class DavStore(RequestStore):
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
-        return [identity_of_url(self._wire.origin + self._wire.base, self.where)]
+        return [identity_of_url(self._wire.origin + self._wire.base, self.root_path)]
 
     def probe(self, *, again: bool = False) -> Honours:
         """Return what the server honours, probing it if unknown or with `again`; the root must exist."""
         if self._honours is None or again:
-            self._honours = probe_server(self._files, self.where)
+            self._honours = probe_server(self._files, self.root_path)
             remember(self._site, self._wire.origin, self._wire.base, self._honours)
         return self._honours
 
@@ -200,18 +200,18 @@ class DavStore(RequestStore):
 
     def _target_path(self, path: bytes) -> bytes:
         """Return a path to write, with the checks for names at this server."""
-        return self._safe(path, unholdable(path, self.facts))
+        return self._safe(path, name_problem(path, self.facts))
 
     def _safe(self, path: bytes, reason: str | None) -> bytes:
         if reason:
             raise RefusedError(
                 "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._wire.subject
             )
-        return below(self.where, path)
+        return below(self.root_path, path)
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
-        found = self._files.look(self._path(path) if path else self.where)
+        found = self._files.look(self._path(path) if path else self.root_path)
         if found is None:
             return None
         entry = found.entry(path)
@@ -220,7 +220,7 @@ class DavStore(RequestStore):
 
     def file_above(self) -> bool:
         """See Store."""
-        parts = self.where.strip(b"/").split(b"/")
+        parts = self.root_path.strip(b"/").split(b"/")
         for count in range(len(parts) - 1, 0, -1):
             found = self._files.look(b"/".join(parts[:count]))
             if found is not None:
@@ -229,7 +229,7 @@ class DavStore(RequestStore):
 
     def _weaken(self, entry: Entry) -> None:
         if entry.kind is Kind.FILE and entry.digest is None:
-            self._proof_read = Proof.SIZE
+            self._proof_read = Verification.SIZE
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. A complete XML document replaces a final count."""
@@ -238,7 +238,7 @@ class DavStore(RequestStore):
             raise NotFoundError("no-such-place", "there is nothing there", subject=self._wire.subject)
         if root.kind is Kind.FILE:
             return
-        listing = Listing(self._files, self._pool, self.where, self._own, shallow=shallow)
+        listing = Listing(self._files, self._pool, self.root_path, self._own, shallow=shallow)
         for entry in listing:
             self._weaken(entry)
             yield entry
@@ -282,7 +282,7 @@ class DavStore(RequestStore):
             removing=self._removing(),
             honours=honours,
             holder=self._holder,
-            root=self.where,
+            root=self.root_path,
             seed=self._own.open_seed(earlier),
             path_of=self._target_path,
             read_back=self._read_back,
@@ -331,15 +331,17 @@ class DavStore(RequestStore):
     def remove_root(self) -> Problem | None:
         """See Store."""
         self._holder.check(now=True)
-        return self._vacating().remove_root(self._holder, lambda: self._removing().remove_folder(self.where))
+        return self._vacating().remove_root(
+            self._holder, lambda: self._removing().remove_folder(self.root_path)
+        )
 
     def _vacating(self) -> TreeRemover:
-        return TreeRemover(self._files, self.where, self._places)
+        return TreeRemover(self._files, self.root_path, self._places)
 
     def make_root(self) -> None:
         """See Store; probes the server."""
-        parts = self.where.split(b"/") if self.where else []
-        if self._files.look(self.where) is None:
+        parts = self.root_path.split(b"/") if self.root_path else []
+        if self._files.look(self.root_path) is None:
             for count in range(1, len(parts) + 1):
                 self._files.make_folder(b"/".join(parts[:count]))
         self.probe()
@@ -352,7 +354,7 @@ class DavStore(RequestStore):
             self.probe(again=True)
         honours = self._writable()
         if honours.locks:
-            self._holder = DavLock(self._files, self.where, operation, self._lease)
+            self._holder = DavLock(self._files, self.root_path, operation, self._lease)
         else:
             self._holder = NoLease()
             self._note("this server cannot hold a lock; write to it from one place at a time.")
@@ -365,7 +367,7 @@ class DavStore(RequestStore):
 
     def space(self) -> Space:
         """See Store; the space of the nearest existing folder above."""
-        path = self.where
+        path = self.root_path
         while path and self._files.look(path) is None:
             path = path.rpartition(b"/")[0]
         return Space(self._files.room(path), None)

@@ -15,7 +15,7 @@ from itertools import islice
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Bytes
 from transfers.agent import protocol
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import Jobs
 from transfers.stores.base import Committed, Item, Payload, Problem
 from transfers.stores.s3.requests import IN_FLIGHT_BYTES, problem_of
@@ -303,7 +303,7 @@ class Writing:
                 self._jobs.submit(len(content), self._land, item, content, digest)
 
     def _fail(self, item: Item, problem: Problem) -> None:
-        self._jobs.report(Committed(item, None, Proof.NONE, problem=problem))
+        self._jobs.report(Committed(item, None, Verification.NONE, problem=problem))
 
     def _guarded(self, item: Item, act: Callable[[], None]) -> bool:
         """Call `act` and return whether it succeeded; report a failure of this item."""
@@ -319,7 +319,7 @@ class Writing:
 
     def _make_folder(self, item: Item) -> None:
         self._place.make_folder(item)
-        self._jobs.report(Committed(item, None, Proof.DIGEST))
+        self._jobs.report(Committed(item, None, Verification.DIGEST))
 
     def _land(self, item: Item, content: memoryview, digest: str) -> None:
         """Hash a whole file in memory, then write it."""
@@ -346,8 +346,8 @@ class Writing:
             found = place.finish(item, name, digest())
             name = b""
             self._count(item.entry.size * (2 if place.read_back else 1))
-            proof = Proof.DIGEST if place.read_back else Proof.SIZE
-            self._jobs.report(Committed(item, found.digest, proof, found.tag or None))
+            verification = Verification.DIGEST if place.read_back else Verification.SIZE
+            self._jobs.report(Committed(item, found.digest, verification, found.tag or None))
 
         try:
             self._guarded(item, act)

@@ -14,7 +14,7 @@ from hibali.config.schema import setting, table, text, whole
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.stores.base import (
     Committed,
     Facts,
@@ -51,8 +51,8 @@ class BoxStore(Store):
 
     facts = Facts(
         kind="box",
-        proof_read=Proof.DIGEST,
-        proof_write=Proof.DIGEST,
+        read_verification=Verification.DIGEST,
+        write_verification=Verification.DIGEST,
         links=False,
         modes=False,
         locks=False,
@@ -64,7 +64,7 @@ class BoxStore(Store):
     def __init__(self, settings: BoxSettings, path: str) -> None:
         self._settings = settings
         self._root = Path(settings.folder) / path
-        self.where = os.fsencode(self._root)
+        self.root_path = os.fsencode(self._root)
 
     def _path(self, path: bytes) -> Path:
         if path and unsafe_component(path):
@@ -97,7 +97,7 @@ class BoxStore(Store):
             for item in unit.items:
                 content = self._path(item.entry.path).read_bytes() if item.carries else b""
                 payload.digests.append(hashlib.sha256(content).hexdigest() if item.carries else None)
-                payload.proofs.append(Proof.DIGEST)
+                payload.verifications.append(Verification.DIGEST)
                 content = content[unit.offset : unit.offset + unit.length] if unit.segment else content
                 payload.sizes.append(len(content))
                 payload.data = bytes(payload.data) + content
@@ -122,14 +122,14 @@ class BoxStore(Store):
         final = self._path(item.entry.path)
         if item.entry.kind is Kind.FOLDER:
             final.mkdir(parents=True, exist_ok=True)
-            return Committed(item, None, Proof.DIGEST)
+            return Committed(item, None, Verification.DIGEST)
         digest = hashlib.sha256(content).hexdigest()
         if expected is not None and digest != expected:
             return Committed(
-                item, None, Proof.NONE, problem=Problem("corrupt", "it arrived damaged", again=True)
+                item, None, Verification.NONE, problem=Problem("corrupt", "it arrived damaged", again=True)
             )
         if sum(entry.kind is Kind.FILE for entry in self.list()) >= self._settings.most_files:
-            return Committed(item, None, Proof.NONE, problem=Problem("box-full", "the box is full"))
+            return Committed(item, None, Verification.NONE, problem=Problem("box-full", "the box is full"))
         final.parent.mkdir(parents=True, exist_ok=True)
         partial = final.with_name(f".hibali-{secrets.token_hex(16)}")
         with partial.open("xb") as file:
@@ -137,7 +137,7 @@ class BoxStore(Store):
             os.fsync(file.fileno())
         os.utime(partial, ns=(item.entry.mtime_ns, item.entry.mtime_ns))
         partial.replace(final)
-        return Committed(item, digest, Proof.DIGEST)
+        return Committed(item, digest, Verification.DIGEST)
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""

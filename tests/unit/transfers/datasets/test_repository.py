@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transfers.datasets.repository import Key, find_place, key_of_link, key_of_pointer, read_key
+from transfers.datasets.repository import Key, find_repository_path, key_of_link, key_of_pointer, read_key
 from transfers.datasets.saving import commit_message
 from transfers.journal import Receipt
 
@@ -62,16 +62,16 @@ def test_only_repositories_with_an_annex_or_of_datalad_are_datasets(tmp_path: Pa
     git.mkdir(parents=True)
     (git / "HEAD").write_text("ref: refs/heads/main\n")
     inside = bytes(tmp_path / "root" / "sub" / "to come")
-    assert find_place(inside) is None
+    assert find_repository_path(inside) is None
     (git / "packed-refs").write_text(f"{'0' * 40} refs/remotes/origin/git-annex\n")
-    place = find_place(inside)
+    place = find_repository_path(inside)
     assert place is not None
     assert (place.path, place.repository.root) == (inside, bytes(tmp_path / "root"))
-    assert find_place(bytes(git / "hooks")) is None
+    assert find_repository_path(bytes(git / "hooks")) is None
     (tmp_path / "root" / "sub" / ".git").mkdir(parents=True)
     (tmp_path / "root" / "sub" / ".git" / "HEAD").touch()
-    assert find_place(inside) is None  # in a plain git repository of its own
-    assert find_place(bytes(tmp_path / "elsewhere")) is None
+    assert find_repository_path(inside) is None  # in a plain git repository of its own
+    assert find_repository_path(bytes(tmp_path / "elsewhere")) is None
 
 
 def test_a_message_has_one_line_for_people_whatever_the_source_is_called() -> None:

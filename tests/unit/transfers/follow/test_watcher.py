@@ -6,7 +6,15 @@ import pytest
 
 from hibali.errors import UsageError
 from transfers.entry import Entry, Kind
-from transfers.follow.watcher import Following, Renames, is_marker, is_quiet, marker_names, read_marker, see
+from transfers.follow.watcher import (
+    FollowOptions,
+    Renames,
+    compare_scans,
+    is_marker,
+    is_quiet,
+    marker_names,
+    read_marker,
+)
 
 
 def file(path: bytes = b"a", size: int = 10, mtime_ns: int = 1000, inode: int = 7, links: int = 1) -> Entry:
@@ -14,46 +22,46 @@ def file(path: bytes = b"a", size: int = 10, mtime_ns: int = 1000, inode: int = 
 
 
 def test_a_file_is_quiet_from_when_it_was_first_seen_as_it_is() -> None:
-    first = see(file(), None, 100.0, renamed=False)
+    first = compare_scans(file(), None, 100.0, renamed=False)
     assert not is_quiet(first, 109.9, 10)
-    still = see(file(), first, 110.0, renamed=False)
+    still = compare_scans(file(), first, 110.0, renamed=False)
     assert is_quiet(still, 110.0, 10)
     assert still.scans == 2
 
 
 @pytest.mark.parametrize("now", [file(size=11), file(mtime_ns=1001), file(inode=8)])
 def test_whatever_is_written_to_begins_to_be_quiet_anew(now: Entry) -> None:
-    touched = see(now, see(file(), None, 100.0, renamed=True), 200.0, renamed=False)
+    touched = compare_scans(now, compare_scans(file(), None, 100.0, renamed=True), 200.0, renamed=False)
     assert (touched.since, touched.scans, touched.renamed) == (200.0, 1, False)
 
 
 def test_folders_and_links_are_never_half_written() -> None:
     for kind in (Kind.FOLDER, Kind.LINK):
-        assert is_quiet(see(Entry(b"x", kind), None, 0.0, renamed=False), 0.0, 3600)
+        assert is_quiet(compare_scans(Entry(b"x", kind), None, 0.0, renamed=False), 0.0, 3600)
 
 
 def test_a_rename_from_a_name_that_does_not_travel_tells_the_end_of_writing() -> None:
     renames = Renames()
-    renames.remember(file(b"x.tmp"), taken=False)
-    assert renames.meets(file(b"x", size=20, mtime_ns=2000))
-    assert not renames.meets(file(b"x", size=5, mtime_ns=2000))  # another file of the same inode
-    assert not renames.meets(file(b"x", links=2))  # the first name may still be there
-    assert not renames.meets(file(b"x", inode=8))
+    renames.remember(file(b"x.tmp"), selected=False)
+    assert renames.is_renamed(file(b"x", size=20, mtime_ns=2000))
+    assert not renames.is_renamed(file(b"x", size=5, mtime_ns=2000))  # another file of the same inode
+    assert not renames.is_renamed(file(b"x", links=2))  # the first name may still be there
+    assert not renames.is_renamed(file(b"x", inode=8))
 
 
 def test_a_rename_between_names_that_travel_counts_where_nothing_was_written_since() -> None:
     renames = Renames()
-    renames.remember(file(b"old"), taken=True)
-    assert renames.meets(file(b"new"))
-    assert not renames.meets(file(b"new", size=20, mtime_ns=2000))
+    renames.remember(file(b"old"), selected=True)
+    assert renames.is_renamed(file(b"new"))
+    assert not renames.is_renamed(file(b"new", size=20, mtime_ns=2000))
 
 
 def test_not_more_files_are_remembered_than_asked_for() -> None:
     renames = Renames(most=2)
     for inode in range(1, 5):
-        renames.remember(file(inode=inode), taken=False)
+        renames.remember(file(inode=inode), selected=False)
     assert renames.count == 2
-    assert not renames.meets(file(inode=4))
+    assert not renames.is_renamed(file(inode=4))
 
 
 def test_a_marker_stands_beside_its_file_or_in_a_folder_above() -> None:
@@ -74,7 +82,7 @@ def test_a_marker_that_names_no_file_is_refused(text: bytes) -> None:
 
 
 def test_looking_takes_a_tenth_of_the_time_at_most() -> None:
-    following = Following(quiet=30)
+    following = FollowOptions(quiet=30)
     assert following.pause(0.01) == 5.0
     assert following.pause(20) == 180
-    assert Following(quiet=0).pause(0) > 0
+    assert FollowOptions(quiet=0).pause(0) > 0

@@ -11,7 +11,7 @@ from hibali.ledger import Journal, ledger_folder
 from hibali.text import path_fields
 from hibali_cli.interruption import OutOfTime, Terminated
 from transfers.history.index import read_operations
-from transfers.history.operations import OperationRoot, find_unproven
+from transfers.history.operations import OperationRoot, find_unverified
 from transfers.journal import Receipt, exit_after
 
 
@@ -35,10 +35,10 @@ def test_places_know_what_is_below_them() -> None:
         OperationRoot("s", None, b"/data"),
         OperationRoot("s", None, b"/data/a"),
     )
-    assert [data.way_to(each) for each in (root, data, file)] == [b"", b"", b"a"]
-    assert root.way_to(file) == b"data/a"
-    assert data.way_to(OperationRoot("s", None, b"/database")) is None
-    assert data.way_to(OperationRoot("s", "bucket", b"/data")) is None
+    assert [data.path_to(each) for each in (root, data, file)] == [b"", b"", b"a"]
+    assert root.path_to(file) == b"data/a"
+    assert data.path_to(OperationRoot("s", None, b"/database")) is None
+    assert data.path_to(OperationRoot("s", "bucket", b"/data")) is None
     assert (data.holds(file), file.holds(data)) == (True, False)
 
 
@@ -64,7 +64,7 @@ def test_what_moved_again_was_deleted_or_verified_is_not_unproven(
     write(1, "push", "size", *(moved(name, "size") for name in (b"a", b"b", b"c", b"\xff")))
     write(2, "push", "digest", moved(b"a", "digest"))
     write(3, "rm", None, {"kind": "deleted", "path": "b", "entry": "file"})
-    [left] = find_unproven(read_operations())
+    [left] = find_unverified(read_operations())
     assert (left.site, left.target, left.proof, left.files, left.bytes) == ("there", "there:d", "size", 2, 10)
     write(4, "verify", None)
-    assert find_unproven(read_operations()) == []
+    assert find_unverified(read_operations()) == []

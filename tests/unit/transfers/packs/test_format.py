@@ -27,7 +27,7 @@ MEMBERS = [
     Member(file(b"a"), 7),
     Member(Entry(b"d", Kind.FOLDER, mtime_ns=-1, mode=0o755), 7),
     Member(Entry(b"d/l", Kind.LINK, link=b"\xfe"), 7),
-    Member(Entry(b"old", Kind.FOLDER), 7, gone=True),
+    Member(Entry(b"old", Kind.FOLDER), 7, deleted=True),
 ]
 
 
@@ -36,7 +36,7 @@ def read(content: bytes, step: int = 1 << 20) -> tuple[Pack, list[Member]]:
     found = [
         member
         for start in range(0, len(content), step)
-        for member in reader.take(content[start : start + step])
+        for member in reader.feed(content[start : start + step])
     ]
     return reader.end(), found
 

@@ -15,9 +15,9 @@ from hibali.config.settings import load_sites
 from hibali.events import Packed, Retried
 from hibali.locations import read_location
 from tests.support.trees import make_tree, read_tree
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.packs import format as layout
-from transfers.packs.view import Seeing
+from transfers.packs.view import PackAwareOpener
 from transfers.packs.writing import PackMover, open_target
 from transfers.stores.base import Committed, Item, Payload, Problem, Store, Unit
 from transfers.stores.open_store import open_store
@@ -89,7 +89,7 @@ class Packing:
             target.close()
 
     def held(self) -> dict[bytes, str | None]:
-        store, _ = Seeing(open_store).find(self.at(self.packed))
+        store, _ = PackAwareOpener(open_store).find(self.at(self.packed))
         try:
             return {entry.path: entry.digest for entry in store.list()}
         finally:
@@ -139,7 +139,7 @@ def test_what_is_corrupt_on_the_way_goes_into_a_further_pack(packing: Packing) -
     assert problems(told) == {}
     assert len([one for one in told if isinstance(one, Retried)]) == 1
     assert [one.members for one in told if isinstance(one, Packed)] == [1, 1]
-    assert all(one.proof is Proof.DIGEST for one in told if isinstance(one, Committed))
+    assert all(one.verification is Verification.DIGEST for one in told if isinstance(one, Committed))
     assert packing.by_tar() == tree
 
 

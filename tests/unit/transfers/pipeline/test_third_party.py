@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import TryLaterError, UsageError
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.third_party import DirectReceiver
 from transfers.remote.connection import Connection, local_command, opening
@@ -99,7 +99,7 @@ def test_small_and_large_files_land_twice_over_one_line(pair_over: Callable[[lis
     for _ in range(2):
         found = pair.land(contents)
         assert {one.item.entry.path.decode() for one in found} == set(contents)
-        assert all(one.proof is Proof.DIGEST and one.problem is None for one in found)
+        assert all(one.verification is Verification.DIGEST and one.problem is None for one in found)
         assert {path.name: path.read_bytes() for path in pair.target.iterdir() if path.is_file()} == contents
 
 

@@ -14,7 +14,7 @@ import pytest
 from hibali.config.model import S3Settings, Site
 from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError, UsageError
 from hibali.locations import Location
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.stores.base import Item, Unit
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.store import S3Store
@@ -198,7 +198,7 @@ def test_a_digest_on_record_is_passed_on_for_the_target_to_compare(server: Serve
     server.answer = lambda *_: (200, stamp, b"1234")
     entry = Entry(b"a", Kind.FILE, 4, etag="e", digest="00" * 32)
     (payload,) = store.read([Unit((Item(0, entry),))])
-    assert (payload.digests, payload.proofs) == (["00" * 32], [Proof.RECORDED])
+    assert (payload.digests, payload.verifications) == (["00" * 32], [Verification.RECORDED])
 
 
 def test_what_a_range_is_not_is_not_taken_for_it(server: Server, store: S3Store) -> None:

@@ -15,7 +15,7 @@ from hibali.config.model import S3Settings
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from tests.support.manifests import read_lines, write_lines
 from transfers.agent.lease import this_process
-from transfers.entry import Proof
+from transfers.entry import Verification
 from transfers.stores.s3 import listing
 from transfers.stores.s3.credentials import (
     CredentialSource,
@@ -285,15 +285,15 @@ def test_what_was_seen_is_remembered_for_that_endpoint_alone(hibali_home: Any) -
 
 
 def test_a_server_proves_only_what_it_was_seen_to_check() -> None:
-    def write(**seen: bool) -> Proof:
-        return facts_of(Honours(**seen), b"", Proof.RECORDED).proof_write
+    def write(**seen: bool) -> Verification:
+        return facts_of(Honours(**seen), b"", Verification.RECORDED).write_verification
 
-    assert write(checks_sha256=True) is Proof.DIGEST
-    assert write(checks_checksum=True, md5_etags=True) is Proof.DIGEST
-    assert write(md5_etags=True) is Proof.CLAIMED
-    assert write() is Proof.SIZE
-    assert facts_of(None, b"", Proof.RECORDED).proof_write is Proof.SIZE
-    assert not facts_of(Honours(conditional_create=True), b"", Proof.RECORDED).locks
+    assert write(checks_sha256=True) is Verification.DIGEST
+    assert write(checks_checksum=True, md5_etags=True) is Verification.DIGEST
+    assert write(md5_etags=True) is Verification.CLAIMED
+    assert write() is Verification.SIZE
+    assert facts_of(None, b"", Verification.RECORDED).write_verification is Verification.SIZE
+    assert not facts_of(Honours(conditional_create=True), b"", Verification.RECORDED).locks
 
 
 def test_xml_is_read_and_written_safely() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
-from transfers.entry import Entry, Kind, Proof
+from transfers.entry import Entry, Kind, Verification
 from transfers.stores.webdav.files import Files, found_of, known_word, tag_of
 from transfers.stores.webdav.multistatus import KNOWN, MultiStatus, ResponseEntry, lock_info, set_property
 from transfers.stores.webdav.probe import Honours, facts_of, probe_server, recall, remember
@@ -144,17 +144,22 @@ def test_what_was_seen_is_remembered_for_that_server_alone(hibali_home: Any) -> 
 
 
 def test_a_server_is_believed_only_what_was_seen() -> None:
-    facts = facts_of(Honours(writable=True, times="header"), Proof.SIZE, read_back=False)
-    assert (facts.proof_write, facts.locks, facts.mtimes, facts.modes) == (Proof.SIZE, False, True, False)
+    facts = facts_of(Honours(writable=True, times="header"), Verification.SIZE, read_back=False)
+    assert (facts.write_verification, facts.locks, facts.mtimes, facts.modes) == (
+        Verification.SIZE,
+        False,
+        True,
+        False,
+    )
     assert facts.mtime_unit_ns == 1_000_000_000
-    facts = facts_of(Honours(writable=True, properties=True), Proof.SIZE, read_back=True)
-    assert (facts.proof_write, facts.modes, facts.mtime_unit_ns, facts.swaps) == (
-        Proof.DIGEST,
+    facts = facts_of(Honours(writable=True, properties=True), Verification.SIZE, read_back=True)
+    assert (facts.write_verification, facts.modes, facts.mtime_unit_ns, facts.swaps) == (
+        Verification.DIGEST,
         True,
         1,
         False,
     )
-    assert not facts_of(None, Proof.SIZE, read_back=True).known
+    assert not facts_of(None, Verification.SIZE, read_back=True).known
 
 
 Answer = tuple[int, dict[str, str], bytes]
