@@ -71,7 +71,7 @@ def read_run_manifest(host: RemoteHost, folder: bytes, run_id: str) -> dict[str,
         )
         if not known or not all(isinstance(text, str) for text in texts):
             return None
-        if any(_climbs(each["path"]) for each in manifest["outputs"]):
+        if any(_leaves_folder(each["path"]) for each in manifest["outputs"]):
             return None
         if not _is_sound(manifest):
             return None
@@ -109,7 +109,7 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
 
 
-def _climbs(path: str) -> bool:
+def _leaves_folder(path: str) -> bool:
     return path.startswith("/") or ".." in path.split("/") or "\0" in path
 
 
@@ -158,34 +158,36 @@ def find_unknown_runs(host: RemoteHost, site: Site, run_store: RunStore) -> Iter
     for name in host.names(runs):
         run_id = name.decode("ascii", "replace")
         if RUN_ID.fullmatch(run_id) and not run_store.knows(run_id):
-            yield _look(host, site, run_id, runs + b"/" + name)
+            yield _inspect(host, site, run_id, runs + b"/" + name)
 
 
-def _look(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundRun:
-    def left(because: str, manifest: dict[str, Any] | None = None) -> FoundRun:
+def _inspect(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundRun:
+    def skipped(because: str, manifest: dict[str, Any] | None = None) -> FoundRun:
         return FoundRun(run_id, site.name, folder, manifest or {}, fate=Adoption.LEFT, because=because)
 
     if not host.is_private(folder):
-        return left("the folder belongs to another account, or others can write to it")
+        return skipped("the folder belongs to another account, or others can write to it")
     manifest = read_run_manifest(host, folder, run_id)
     if manifest is None:
-        return left("its folder has no valid run manifest")
+        return skipped("its folder has no valid run manifest")
     if manifest["scheduler"] not in words("runs.schedulers"):
-        return left(f"its scheduler is not known here: {printable(manifest['scheduler'])}", manifest)
+        return skipped(f"its scheduler is not known here: {printable(manifest['scheduler'])}", manifest)
     if manifest["sweep"]:
-        return left(f"a sweep: its tasks are known to {manifest['ledger']} alone", manifest)
-    began = submitted_at(host, folder)
+        return skipped(f"a sweep: its tasks are known to {manifest['ledger']} alone", manifest)
+    submission = submitted_at(host, folder)
     found = find_submission(host, load_scheduler(manifest["scheduler"]), run_id, folder, manifest["at"][:10])
     match found:
         case NotSubmitted():
-            return left(f"it was never submitted; its line at {manifest['ledger']} goes on with it", manifest)
+            return skipped(
+                f"it was never submitted; its line at {manifest['ledger']} goes on with it", manifest
+            )
         case Unclear():
-            return left(
+            return skipped(
                 "it is not known whether it was submitted; its own `hibali run` command finds out", manifest
             )
         case Submitted(job):
-            if began.age < site.limits.settling_seconds and not began.answered:
-                return left("another ledger is submitting it now", manifest)
+            if submission.age < site.limits.settling_seconds and not submission.has_reply:
+                return skipped("another ledger is submitting it now", manifest)
             return FoundRun(run_id, site.name, folder, manifest, job)
 
 
@@ -202,5 +204,5 @@ def adopt(run_store: RunStore, found_run: FoundRun) -> Run:
     run = run_store.adopt(found_run.id, str(manifest["key"]), records)
     if not run.state.ended:
         with contextlib.suppress(OSError):
-            QueuePlaces(found_run.site).keep(found_run.id, 1)
+            QueuePlaces(found_run.site).set_places(found_run.id, 1)
     return run

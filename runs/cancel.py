@@ -36,8 +36,10 @@ def release_run(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run
     run_store.note(run.id, "release")
     finished = host.run(scheduler.release_argv(run.job))
     if finished.exit_code != 0 and update(host, scheduler, run_store, [run])[0].state in _IN_QUEUE:
-        said = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("not-released", f"the scheduler did not release the job: {said}", subject=run.id)
+        stderr = printable(finished.stderr.strip()[-500:])
+        raise TryLaterError(
+            "not-released", f"the scheduler did not release the job: {stderr}", subject=run.id
+        )
     return update(host, scheduler, run_store, [run_store.note(run.id, "released")])[0]
 
 
@@ -91,9 +93,9 @@ def end_jobs(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
         for job in chunk.jobs:
             finished = host.run(scheduler.cancel_argv(job))
             if finished.exit_code != 0:
-                said = printable(finished.stderr.strip()[-500:])
+                stderr = printable(finished.stderr.strip()[-500:])
                 raise TryLaterError(
-                    "not-cancelled", f"the scheduler did not end the job {job}: {said}", subject=run.id
+                    "not-cancelled", f"the scheduler did not end the job {job}: {stderr}", subject=run.id
                 )
 
 
@@ -114,11 +116,11 @@ def cancel_run(
     run = run_store.note(run.id, "cancel")
     if not run.job or (run.sweep is not None and run.sweep.unsubmitted()):
         with run_store.lock(run.key, on_event=on_event):
-            run = _give_up(open_host, scheduler, run_store, run_store.load(run.id))
+            run = _cancel_without_job(open_host, scheduler, run_store, run_store.load(run.id))
     if run.state.final:
         return run
     with contextlib.closing(open_host()) as host:
-        if _mark(host, run):
+        if _mark_cancelled(host, run):
             run = run_store.note(run.id, "cancel", {"marked": True})
         if run.sweep is not None:
             end_jobs(host, scheduler, run)
@@ -128,7 +130,9 @@ def cancel_run(
         return update(host, scheduler, run_store, [run])[0]
 
 
-def _give_up(open_host: Callable[[], RemoteHost], scheduler: Scheduler, run_store: RunStore, run: Run) -> Run:
+def _cancel_without_job(
+    open_host: Callable[[], RemoteHost], scheduler: Scheduler, run_store: RunStore, run: Run
+) -> Run:
     """Cancel the parts of a run that have no job."""
     if run.state.ended:
         return run
@@ -149,11 +153,11 @@ def _give_up(open_host: Callable[[], RemoteHost], scheduler: Scheduler, run_stor
 def _end_job(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
     finished = host.run(scheduler.cancel_argv(run.job))
     if finished.exit_code != 0:
-        said = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {said}", subject=run.id)
+        stderr = printable(finished.stderr.strip()[-500:])
+        raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {stderr}", subject=run.id)
 
 
-def _mark(host: RemoteHost, run: Run) -> bool:
+def _mark_cancelled(host: RemoteHost, run: Run) -> bool:
     """Let the job see the request, so that it does not mistake the effect of a signal for an end of its own.
 
     A full site must not keep a job running: without the mark, the scheduler's state decides.

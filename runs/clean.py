@@ -43,7 +43,7 @@ class Cleaned:
     because: str = ""
 
 
-def reason_to_keep(run: Run, wanted: CleanRequest, now: datetime) -> str:
+def reason_to_keep(run: Run, request: CleanRequest, now: datetime) -> str:
     """Return why the folder of a run stays; "" if it may be removed."""
     if run.results.cleaned:
         return "it was already removed"
@@ -51,11 +51,11 @@ def reason_to_keep(run: Run, wanted: CleanRequest, now: datetime) -> str:
         return f"the run has not ended: {run.state}"
     if not run.folder:
         return "it never had a folder"
-    if run.id in wanted.needed:
+    if run.id in request.needed:
         return "an unfinished run needs its outputs"
-    if not run.results.collected and not wanted.all_ended:
+    if not run.results.collected and not request.all_ended:
         return "its outputs were not collected"
-    if (now - _time_of(run.status.ended or run.created)).total_seconds() < wanted.older_than:
+    if (now - _time_of(run.status.ended or run.created)).total_seconds() < request.older_than:
         return "it ended too recently"
     return ""
 
@@ -74,20 +74,20 @@ def needed_ids(runs: Iterable[Run]) -> frozenset[str]:
     return frozenset(each for run in runs if not run.state.ended for each in run.needs)
 
 
-def plan_cleaning(runs: Iterable[Run], wanted: CleanRequest) -> Iterator[Cleaned]:
+def plan_cleaning(runs: Iterable[Run], request: CleanRequest) -> Iterator[Cleaned]:
     """Plan the removal of each run without contacting any site."""
     now = datetime.now(UTC)
     for run in runs:
-        because = reason_to_keep(run, wanted, now)
+        because = reason_to_keep(run, request, now)
         yield Cleaned(run, CleanResult.KEPT if because else CleanResult.PLANNED, because)
 
 
-def clean_run(host: RemoteHost, site: Site, run_store: RunStore, run: Run, wanted: CleanRequest) -> Cleaned:
+def clean_run(host: RemoteHost, site: Site, run_store: RunStore, run: Run, request: CleanRequest) -> Cleaned:
     """Remove the folder of a run, unless it must stay after all; a failure is reported and left to the next call."""
     try:
         with run_store.lock(run.key):
             run = run_store.load(run.id)
-            because = reason_to_keep(run, wanted, datetime.now(UTC))
+            because = reason_to_keep(run, request, datetime.now(UTC))
             if because:
                 return Cleaned(run, CleanResult.KEPT, because)
             _remove(host, site, run)
@@ -129,9 +129,9 @@ def _remove(host: RemoteHost, site: Site, run: Run) -> None:
 def _is_of(host: RemoteHost, run: Run) -> bool:
     """Whether the job script in the folder is that of the run; a run that was never staged has only its manifest."""
     script = host.get(run.folder + b"/job.sh", maximum=1 << 20)
-    told = b"\nrun=%s\n" % run.id.encode("ascii")
+    run_line = b"\nrun=%s\n" % run.id.encode("ascii")
     manifest = host.get(run.folder + b"/run.json", maximum=1 << 20)
-    return (script is not None and told in script) or (
+    return (script is not None and run_line in script) or (
         manifest is not None and b'"id":"%s"' % run.id.encode("ascii") in manifest
     )
 

@@ -25,7 +25,7 @@ _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 
 
 @dataclass(slots=True)
-class Chosen:
+class ChosenOutputs:
     """The outputs in a work folder: regular files to pull, folders, and problems as path, code and message (S12).
 
     `owners` has for each file the id of the first output that it belongs to.
@@ -37,12 +37,12 @@ class Chosen:
     problems: list[Failed] = field(default_factory=list)
 
 
-def choose_outputs(outputs: Sequence[Output], entries: Iterable[Entry]) -> Chosen:
+def choose_outputs(outputs: Sequence[Output], entries: Iterable[Entry]) -> ChosenOutputs:
     """Choose the declared outputs from a listing of the work folder.
 
     A declared folder means the regular files below it. A symlink is reported and not followed.
     """
-    chosen = Chosen()
+    chosen = ChosenOutputs()
     patterns = [(output, _components(output)) for output in outputs]
     present: set[str] = set()
     for entry in entries:
@@ -65,9 +65,9 @@ def choose_outputs(outputs: Sequence[Output], entries: Iterable[Entry]) -> Chose
         elif entry.kind is Kind.FOLDER:
             chosen.folders.append(entry.path)
         else:
-            what = "a symlink" if entry.kind is Kind.LINK else "a device, FIFO or socket"
+            kind = "a symlink" if entry.kind is Kind.LINK else "a device, FIFO or socket"
             chosen.problems.append(
-                Failed(entry.path, "output-not-a-file", f"the output is {what}, which is not followed")
+                Failed(entry.path, "output-not-a-file", f"the output is {kind}, which is not followed")
             )
     for output in outputs:
         if output.id not in present and not output.optional:

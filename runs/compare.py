@@ -36,7 +36,7 @@ class OutputResult(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class OutputComparison:
     """An output of either run; sha256 in hexadecimal, "" if that run has no such file."""
 
     path: bytes
@@ -45,7 +45,7 @@ class Compared:
     found: str
 
 
-def compare_outputs(recorded: Mapping[bytes, str], found: Mapping[bytes, str]) -> list[Compared]:
+def compare_outputs(recorded: Mapping[bytes, str], found: Mapping[bytes, str]) -> list[OutputComparison]:
     """Return every path of either run, sorted by name (byte order)."""
     return [
         _compare(path, recorded.get(path, ""), found.get(path, ""))
@@ -53,12 +53,12 @@ def compare_outputs(recorded: Mapping[bytes, str], found: Mapping[bytes, str]) -
     ]
 
 
-def _compare(path: bytes, recorded: str, found: str) -> Compared:
+def _compare(path: bytes, recorded: str, found: str) -> OutputComparison:
     if not found:
-        return Compared(path, OutputResult.MISSING, recorded, found)
+        return OutputComparison(path, OutputResult.MISSING, recorded, found)
     if not recorded:
-        return Compared(path, OutputResult.EXTRA, recorded, found)
-    return Compared(
+        return OutputComparison(path, OutputResult.EXTRA, recorded, found)
+    return OutputComparison(
         path, OutputResult.EQUAL if recorded == found else OutputResult.DIFFERENT, recorded, found
     )
 
@@ -70,7 +70,7 @@ _COMMAND_SECONDS = 3600.0
 class Fact:
     """A property that differs between two runs; None if it is unknown for one of them or absent."""
 
-    what: str
+    name: str
     a: Any
     b: Any
 
@@ -140,14 +140,14 @@ class Copies:
     The outputs of a sweep are named `N/PATH`.
     """
 
-    def __init__(self, run: Run, left: OutputDigests, folder: Path) -> None:
+    def __init__(self, run: Run, outputs: OutputDigests, folder: Path) -> None:
         """Pull missing outputs to `folder`, which is created if needed."""
         self._run = run
-        self._left = left
+        self._outputs = outputs
         self._folder = folder
         self._found: dict[bytes, Path] = {}
 
-    def bring(self, paths: Sequence[bytes], site: Site, on_event: Listener) -> Mapping[bytes, Path]:
+    def fetch(self, paths: Sequence[bytes], site: Site, on_event: Listener) -> Mapping[bytes, Path]:
         """Return the local paths. Raises `IncompleteError` if an output cannot be pulled unchanged."""
         wanted = [path for path in paths if not self._is_collected(path)]
         here = self._folder.absolute()
@@ -180,7 +180,7 @@ class Copies:
         return False
 
     def _digest(self, path: bytes) -> str:
-        return self._left.files[path][0]
+        return self._outputs.files[path][0]
 
 
 def _has_digest(path: Path, digest: str) -> bool:
@@ -191,16 +191,16 @@ def _has_digest(path: Path, digest: str) -> bool:
         return False
 
 
-def is_within(words: Sequence[str], a: Path, b: Path) -> bool:
+def passes_command(argv: Sequence[str], a: Path, b: Path) -> bool:
     """Whether `COMMAND A B` ends with 0. Raises `NotFoundError` for no such command, and where it is ended before it says."""
-    finished = subprocesses.run([*words, str(a), str(b)], timeout=_COMMAND_SECONDS)
+    finished = subprocesses.run([*argv, str(a), str(b)], timeout=_COMMAND_SECONDS)
     if finished.exit_code < 0:
-        raise IncompleteError("no-answer", f"it was ended by signal {-finished.exit_code}", subject=words[0])
+        raise IncompleteError("no-answer", f"it was ended by signal {-finished.exit_code}", subject=argv[0])
     return finished.exit_code == 0
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TaskPair:
     """A task of each run with the same answers: 0 for a run that is no sweep, None for no such task."""
 
     a: int | None = 0
@@ -208,11 +208,11 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class TaskOutputComparison:
     """An output, and the tasks that produced it."""
 
-    pair: Pair
-    output: Compared
+    pair: TaskPair
+    output: OutputComparison
 
     @property
     def name_a(self) -> bytes | None:
@@ -231,44 +231,46 @@ def _name(task: int | None, path: bytes) -> bytes | None:
     return b"%d/%b" % (task, path) if task else path
 
 
-def match_tasks(a: Run, b: Run) -> list[Pair]:
+def match_tasks(a: Run, b: Run) -> list[TaskPair]:
     """Return every task of both runs once: those of the first in order, then those only in the second.
 
     Tasks match if they have the same answers to the questions that vary in either sweep. Of several tasks
     with the same answers, the first of each run are paired. A run that is no sweep is one task.
     """
     columns = [name for run in (a, b) if run.sweep is not None for name in run.sweep.columns]
-    waiting: defaultdict[str, deque[int]] = defaultdict(deque)
-    for number, answers in _answers(b, columns):
-        waiting[answers].append(number)
+    unmatched: defaultdict[str, deque[int]] = defaultdict(deque)
+    for number, key in _task_values(b, columns):
+        unmatched[key].append(number)
     pairs = []
-    for number, answers in _answers(a, columns):
-        same = waiting[answers]
-        pairs.append(Pair(number, same.popleft() if same else None))
+    for number, key in _task_values(a, columns):
+        same = unmatched[key]
+        pairs.append(TaskPair(number, same.popleft() if same else None))
     return [
         *pairs,
-        *(Pair(None, number) for number in sorted(each for some in waiting.values() for each in some)),
+        *(TaskPair(None, number) for number in sorted(each for some in unmatched.values() for each in some)),
     ]
 
 
-def _answers(run: Run, columns: Iterable[str]) -> Iterator[tuple[int, str]]:
+def _task_values(run: Run, columns: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield each task's number and its answers to these questions, as comparable text."""
     names = sorted(set(columns))
     tasks: Iterable[tuple[int, Mapping[str, object]]] = (
         [(0, {})] if run.sweep is None else run.sweep.all_values()
     )
     for number, values in tasks:
-        answered = {name: values.get(name, run.spec.invocation.get(name)) for name in names}
-        yield number, json.dumps(answered, sort_keys=True)
+        task_values = {name: values.get(name, run.spec.invocation.get(name)) for name in names}
+        yield number, json.dumps(task_values, sort_keys=True)
 
 
-def compare_tasks(pairs: Sequence[Pair], a: Mapping[bytes, str], b: Mapping[bytes, str]) -> list[Beside]:
+def compare_tasks(
+    pairs: Sequence[TaskPair], a: Mapping[bytes, str], b: Mapping[bytes, str]
+) -> list[TaskOutputComparison]:
     """Compare all outputs of both; `a` and `b` map names to digests, `N/PATH` for a sweep."""
-    mine, theirs = _by_task(a, {pair.a for pair in pairs}), _by_task(b, {pair.b for pair in pairs})
+    first, second = _by_task(a, {pair.a for pair in pairs}), _by_task(b, {pair.b for pair in pairs})
     return [
-        Beside(pair, output)
+        TaskOutputComparison(pair, output)
         for pair in pairs
-        for output in compare_outputs(mine.get(pair.a, {}), theirs.get(pair.b, {}))
+        for output in compare_outputs(first.get(pair.a, {}), second.get(pair.b, {}))
     ]
 
 
@@ -282,7 +284,7 @@ def _by_task(digests: Mapping[bytes, str], tasks: set[int | None]) -> dict[int |
     return found
 
 
-def differing_tasks(a: Run, b: Run, pairs: Sequence[Pair]) -> list[Fact]:
+def differing_tasks(a: Run, b: Run, pairs: Sequence[TaskPair]) -> list[Fact]:
     """Return the tasks without a match, and the matching tasks that ended differently."""
     facts = []
     for pair in pairs:
@@ -290,11 +292,11 @@ def differing_tasks(a: Run, b: Run, pairs: Sequence[Pair]) -> list[Fact]:
             shown = [_shown(run, number) for run, number in ((a, pair.a), (b, pair.b))]
             facts.append(Fact(f"task {pair.a if pair.b is None else pair.b}", *shown))
             continue
-        what = f"task {pair.a or pair.b}" if pair.a == pair.b or not pair.a else f"task {pair.a} and {pair.b}"
-        mine, theirs = _end(a, pair.a), _end(b, pair.b)
+        name = f"task {pair.a or pair.b}" if pair.a == pair.b or not pair.a else f"task {pair.a} and {pair.b}"
+        first, second = _end(a, pair.a), _end(b, pair.b)
         facts += [
-            Fact(f"{what}: {word}", one, other)
-            for word, one, other in zip(("state", "exit code"), mine, theirs, strict=True)
+            Fact(f"{name}: {label}", one, other)
+            for label, one, other in zip(("state", "exit code"), first, second, strict=True)
             if one != other
         ]
     return facts

@@ -86,7 +86,7 @@ def recorded_request(records: Sequence[Mapping[str, Any]], run_id: str) -> Datas
     fields = records[0].get("asked") if records else None
     if not isinstance(fields, dict) or not fields.get("folder"):
         raise UsageError("not-recorded", "the ledger does not say how this run was asked for", subject=run_id)
-    options = tuple(str(word) for word in fields.get("options", ()))
+    options = tuple(str(argument) for argument in fields.get("options", ()))
     return DatasetRequest(
         fields["folder"],
         fields["invocation"],
@@ -94,7 +94,7 @@ def recorded_request(records: Sequence[Mapping[str, Any]], run_id: str) -> Datas
         fields["image"],
         options,
         fields.get("table", ""),
-        tuple(str(word) for word in fields.get("parameters", ())),
+        tuple(str(argument) for argument in fields.get("parameters", ())),
     )
 
 
@@ -122,13 +122,13 @@ def find_dataset(folder: str, request: DatasetRequest) -> Dataset:
         ("the invocation", request.invocation),
         ("the table of tasks", request.table),
     )
-    for what, path in ((what, path) for what, path in typed if path):
+    for file, path in ((file, path) for file, path in typed if path):
         other = find_repository_path(os.fsencode(path))
         if other is None or other.repository != place.repository:
             root = printable(place.repository.root)
             raise UsageError(
                 "outside-dataset",
-                f"{what} is not in the dataset {root}, and `datalad rerun` could not repeat the run",
+                f"{file} is not in the dataset {root}, and `datalad rerun` could not repeat the run",
                 subject=printable(path),
                 hint=f"Put the files that the line names into the dataset, and type the line in a folder of {root}.",
             )
@@ -162,23 +162,23 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     def typed(path: str) -> str:
         return _as_path(relative(_text(_real(path))))
 
-    words = ["hibali", "run", run.spec.pipeline]
-    words += [typed(dataset.request.invocation)] if dataset.request.invocation else []
-    words += ["--each", typed(dataset.request.table)] if dataset.request.table else []
-    words += [f"--param={word}" for word in dataset.request.parameters]
+    argv = ["hibali", "run", run.spec.pipeline]
+    argv += [typed(dataset.request.invocation)] if dataset.request.invocation else []
+    argv += ["--each", typed(dataset.request.table)] if dataset.request.table else []
+    argv += [f"--param={argument}" for argument in dataset.request.parameters]
     pilot = run.sweep.pilot if run.sweep is not None else None
     # what the line asks for is a pilot's then, and not each task's
-    words += ["--pilot", f"--allocations={pilot.allocations}"] if pilot is not None else []
-    words += ["--site", run.site, "--wait", "--new"]
-    words += ["--collect", _as_path(relative(dataset.folder)), "--no-save"]
-    words += [f"--name={run.spec.name}"] if run.spec.name else []
-    words += [f"--image={dataset.request.image}"] if dataset.request.image else []
-    words += dataset.request.options
+    argv += ["--pilot", f"--allocations={pilot.allocations}"] if pilot is not None else []
+    argv += ["--site", run.site, "--wait", "--new"]
+    argv += ["--collect", _as_path(relative(dataset.folder)), "--no-save"]
+    argv += [f"--name={run.spec.name}"] if run.spec.name else []
+    argv += [f"--image={dataset.request.image}"] if dataset.request.image else []
+    argv += dataset.request.options
     inside = [path for path in dataset.request.inputs if _is_in(path, root)]
     named = [relative(_text(_real(path))) for path in dataset.request.files]
     return {
         "chain": [],
-        "cmd": _plain(shlex.join(words)),
+        "cmd": _plain(shlex.join(argv)),
         **({"dsid": identifier} if identifier else {}),
         "exit": run.status.exit_code or 0,
         "extra_inputs": [],
@@ -240,8 +240,8 @@ def _dataset_id(repository: Repository) -> str:
 
 def _configured(repository: Repository, name: str) -> str:
     """Return a setting of the user, else of the dataset."""
-    for words in (["config", name], ["config", "-f", ".datalad/config", name]):
-        finished = run_git(repository, *words)
+    for argv in (["config", name], ["config", "-f", ".datalad/config", name]):
+        finished = run_git(repository, *argv)
         if finished.exit_code == 0:
             return finished.stdout.decode("utf-8", "replace").strip()
     return ""

@@ -104,8 +104,8 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
     """
     sweep = sweep_of(run)
     wanted = set(numbers)
-    still_open = {number for number in wanted if sweep.tasks[number].state is not State.SUCCEEDED}
-    if not still_open:
+    unfinished = {number for number in wanted if sweep.tasks[number].state is not State.SUCCEEDED}
+    if not unfinished:
         return ()
     if run.placement.scheduler != scheduler.name:
         return None
@@ -113,7 +113,7 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
         return None
     jobs: dict[str, None] = {}
     for chunk in sweep.chunks:
-        indices = [index for index, number in enumerate(chunk.tasks, start=1) if number in still_open]
+        indices = [index for index, number in enumerate(chunk.tasks, start=1) if number in unfinished]
         if not indices:
             continue
         if len(chunk.jobs) != 1:
@@ -129,8 +129,8 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
         waited = chunk.tasks if job in jobs else [chunk.tasks[index - 1] for index in indices]
         if any(sweep.tasks[number].state in UNSUCCESSFUL_STATES for number in waited):
             return None
-        still_open.difference_update(chunk.tasks)
-    return None if still_open else tuple(jobs)
+        unfinished.difference_update(chunk.tasks)
+    return None if unfinished else tuple(jobs)
 
 
 def require_submitted(run: Run) -> None:
@@ -176,7 +176,7 @@ def _state_of(run: Run, need: Dependency) -> State:
     return run.state if run.sweep is None or not need.task else run.sweep.tasks[need.task].state
 
 
-def jobs_to_come_after(
+def dependency_jobs(
     host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run, needs: Sequence[Dependency]
 ) -> tuple[str, ...] | Run:
     """Return the jobs to wait for, as they are now; or the run itself, CANCELLED, if one that it depends on failed meanwhile."""

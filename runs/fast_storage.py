@@ -116,19 +116,19 @@ NO_FAST_OPTIONS = FastOptions()
 
 
 def choose_fast_storage(
-    site: Site, inputs: Sequence[Input], at_site: Sequence[bool], marks: FastOptions
+    site: Site, inputs: Sequence[Input], at_site: Sequence[bool], options: FastOptions
 ) -> Fast:
     """Apply the options at a site, whose default is fast storage for all inputs from elsewhere and for the work folder.
 
     `at_site` says of each input whether it is at the site. Raises `UsageError` for an unknown input or tier.
     """
-    if marks.none:
+    if options.none:
         return NOTHING_FAST
     found: dict[int, str] = {}
-    work = marks.work or site.fast
+    work = options.work or site.fast
     if site.fast is not None:
         found = {each.number: site.fast for each, there in zip(inputs, at_site, strict=True) if not there}
-    for mark in marks.inputs:
+    for mark in options.inputs:
         identifier, _, name = mark.partition("=")
         numbers = [each.number for each in inputs if each.id == identifier]
         if not numbers:
@@ -143,10 +143,10 @@ def choose_fast_storage(
     return Fast(found, _tier(site, work, "--fast-work") if work else "", site.tiers)
 
 
-def fast_options_of_task(marks: FastOptions, inputs: Sequence[Input]) -> FastOptions:
+def task_fast_options(options: FastOptions, inputs: Sequence[Input]) -> FastOptions:
     """Return the options for the inputs that a task of a sweep has."""
     there = {each.id for each in inputs}
-    return replace(marks, inputs=tuple(each for each in marks.inputs if each.partition("=")[0] in there))
+    return replace(options, inputs=tuple(each for each in options.inputs if each.partition("=")[0] in there))
 
 
 def _tier(site: Site, name: str, subject: str) -> str:
@@ -167,8 +167,8 @@ def _tier(site: Site, name: str, subject: str) -> str:
 
 def _open_tier(name: str, path: str, place: str) -> str:
     """Create a folder of the run's own there, with a name that cannot be guessed."""
-    variable, slash, rest = path[1:].partition("/")
-    base = f"${{{variable}:+${variable}{slash}{rest}}}" if path.startswith("$") else path
+    variable, slash, subpath = path[1:].partition("/")
+    base = f"${{{variable}:+${variable}{slash}{subpath}}}" if path.startswith("$") else path
     shown = path.replace("$", "")
     return (
         f"fast_base={base}\n"

@@ -128,7 +128,7 @@ class Flat(object):
 
     def __init__(self, target: tarfile.TarFile, most_bytes: int) -> None:
         self._target = target
-        self._left = most_bytes
+        self._bytes_left = most_bytes
         self._members = 0
         self._folders = set()  # type: Set[str]
         self._implied = set()  # type: Set[str]
@@ -191,8 +191,8 @@ class Flat(object):
         # users may not create devices
 
     def _put(self, member: tarfile.TarInfo, stream: "Optional[IO[bytes]]") -> None:
-        self._left -= member.size
-        if self._left < 0:
+        self._bytes_left -= member.size
+        if self._bytes_left < 0:
             raise BadArchiveError("what it holds is far larger than it is")
         self._target.addfile(member, stream)
         (self._folders if member.isdir() else self._others).add(member.name)
@@ -220,8 +220,8 @@ def flatten(source: str, target: str, wanted: str) -> Dict[str, Any]:
                 with tarfile.open(fileobj=archive.open(name), **names) as layer:
                     tree.add_layer(layer)
             tree.finish()
-    given = config.get("config") or {}
-    return {"environment": given.get("Env") or [], "entrypoint": given.get("Entrypoint") or []}
+    settings = config.get("config") or {}
+    return {"environment": settings.get("Env") or [], "entrypoint": settings.get("Entrypoint") or []}
 
 
 if __name__ == "__main__":

@@ -78,10 +78,10 @@ class SiteImages:
         """The site's name."""
         return self._site.name
 
-    def ask(self, name: str) -> Image | None:
+    def query(self, name: str) -> Image | None:
         """Return the image that the runtime's own store has under a name; raises if the runtime does not answer."""
-        words = self._container.image_argv(name)
-        return self._container.read_image(self._commands.ask(words), name) if words else None
+        argv = self._container.image_argv(name)
+        return self._container.read_image(self._commands.query(argv), name) if argv else None
 
     def find(self, record: ImageRecord) -> Staged | None:
         """Return the image of an archive, if it is ready to start and was not modified since."""
@@ -92,7 +92,7 @@ class SiteImages:
 
     def find_name(self, name: str) -> Staged | None:
         """Return the image that the runtime's own store has under a name or an id."""
-        found = self.ask(name)
+        found = self.query(name)
         return Staged(f"sha256:{found.id}", Started(found.id), found.digests) if found else None
 
     def find_id(self, identifier: str) -> Staged | None:
@@ -129,12 +129,12 @@ class SiteImages:
         folder = self._folder_of(record.hex)
         with SiteLock(self._host, self._cache.location(folder), self._on_event) as turn:
             found = turn.wait("stage", lambda: self.find(record)) or self.find(record)
-            return found or self._make(record, folder, self._bring(record, archive()), turn)
+            return found or self._make(record, folder, self._stage_archive(record, archive()), turn)
 
     def _folder_of(self, digest: str) -> bytes:
         return self._folder + b"/" + digest.encode("ascii")
 
-    def _bring(self, record: ImageRecord, archive: Path) -> bytes:
+    def _stage_archive(self, record: ImageRecord, archive: Path) -> bytes:
         """Return the archive in the site's cache, after comparison with its record."""
         path = archive.absolute()
         identity, text = identify_local(path), as_text(os.fsencode(path))
@@ -204,7 +204,7 @@ class SiteImages:
             "digest": f"sha256:{digest}",
             "mark": mark,
             "environment": _environment(facts.get("environment")),
-            "entrypoint": _words(facts.get("entrypoint")),
+            "entrypoint": _arguments(facts.get("entrypoint")),
         }
         self._commands.run(
             ("sync", "-f", as_text(ready))
@@ -239,8 +239,8 @@ class SiteImages:
         """Write the image's tree as one tar beside the result; its environment and entry point are those of the archive."""
         script = resources.files("runs").joinpath("flatten.py").read_bytes()
         python = self._site.ssh.python if self._site.ssh else "python3"
-        words = (python, "-I", "-", as_text(archive), as_text(target), record.id.removeprefix("sha256:"))
-        finished = self._commands.run(words, script)
+        argv = (python, "-I", "-", as_text(archive), as_text(target), record.id.removeprefix("sha256:"))
+        finished = self._commands.run(argv, script)
         try:
             found: dict[str, Any] = json.loads(finished.stdout)
         except ValueError:
@@ -249,8 +249,8 @@ class SiteImages:
 
     def _run_all(self, archive: str, result: str, record: ImageRecord) -> None:
         identifier = record.id.removeprefix("sha256:")
-        for words in self._container.convert_argv(archive, result, record.format, identifier):
-            self._commands.run(words)
+        for argv in self._container.convert_argv(archive, result, record.format, identifier):
+            self._commands.run(argv)
 
 
 def open_images(
@@ -264,14 +264,14 @@ def open_images(
 
 def _environment(listed: Any) -> Mapping[str, str]:
     """Return the image's environment, as far as it can be variables."""
-    pairs = (text.partition("=") for text in _words(listed))
+    pairs = (text.partition("=") for text in _arguments(listed))
     return {name: value for name, equals, value in pairs if equals and _NAME.fullmatch(name)}
 
 
-def _words(listed: Any) -> list[str]:
+def _arguments(listed: Any) -> list[str]:
     """Return arguments of an image's configuration, without those that contain NUL bytes."""
-    words = listed if isinstance(listed, list) else []
-    return [word for word in words if isinstance(word, str) and "\0" not in word]
+    values = listed if isinstance(listed, list) else []
+    return [argument for argument in values if isinstance(argument, str) and "\0" not in argument]
 
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
@@ -286,7 +286,7 @@ class Pinned:
 
 
 def find_image(
-    pipeline: Pipeline, container: Container, images: SiteImages, given: str, pinned: Pinned | None
+    pipeline: Pipeline, container: Container, images: SiteImages, image_option: str, pinned: Pinned | None
 ) -> Staged:
     """Return the image to start, staged at the site; one without an id for a container without images.
 
@@ -294,7 +294,7 @@ def find_image(
         pipeline: The pipeline.
         container: The site's container.
         images: The images at the site.
-        given: The value of `--image`: `sha256:...` for an image at the site or the pinned one, else a local archive. "" means the pinned
+        image_option: The value of `--image`: `sha256:...` for an image at the site or the pinned one, else a local archive. "" means the pinned
             image, or without one the image that the runtime has under the descriptor's name.
         pinned: The image that the catalogue pins.
 
@@ -302,27 +302,29 @@ def find_image(
         HibaliError: The image does not exist, is not the expected one, or cannot be staged.
     """
     if not container.isolates:
-        if given:
-            raise UsageError("no-image", f"{container.name} runs without images", subject=printable(given))
+        if image_option:
+            raise UsageError(
+                "no-image", f"{container.name} runs without images", subject=printable(image_option)
+            )
         return Staged("", Started(""))
     name = container.image_name(pipeline.container)
-    wanted = read_image_id(given)
+    wanted = read_image_id(image_option)
     if wanted:
         identifier = f"sha256:{wanted}"
-        there = images.find_id(identifier)
-        if there is None and pinned is not None and pinned.record.id == identifier:
-            there = images.stage(pinned.record, pinned.file)
-        found = _require(there, given)
+        staged = images.find_id(identifier)
+        if staged is None and pinned is not None and pinned.record.id == identifier:
+            staged = images.stage(pinned.record, pinned.file)
+        found = _require(staged, image_option)
         if pinned is None or found.id != pinned.record.id:  # which was compared when it was added
             _compare(pipeline, name, (found.id, *found.digests))
-    elif given:
-        found = stage_archive(pipeline, name, images, Path(given))
+    elif image_option:
+        found = stage_archive(pipeline, name, images, Path(image_option))
     elif pinned is not None:
         found = stage_pinned(name, images, pinned)
     else:
         found = _require(images.find_name(name), name)
         _compare(pipeline, name, (found.id, *found.digests))
-    accepted = bool(given) or pinned is not None
+    accepted = bool(image_option) or pinned is not None
     _compare_pin(pipeline, images.site, name, found.id.removeprefix("sha256:"), accepted=accepted)
     return found
 
@@ -330,11 +332,11 @@ def find_image(
 def stage_pinned(name: str, images: SiteImages, pinned: Pinned) -> Staged:
     """Stage the catalogue's image; raises `RefusedError` if another image has one of its names at the site."""
     for each in sorted({name, *pinned.record.names}):
-        there = images.find_name(each)
-        if there is not None and there.id != pinned.record.id:
+        staged = images.find_name(each)
+        if staged is not None and staged.id != pinned.record.id:
             raise RefusedError(
                 "image-differs",
-                f"{each} is {there.id} at the site, and the catalogue pins {pinned.record.id}",
+                f"{each} is {staged.id} at the site, and the catalogue pins {pinned.record.id}",
                 subject=images.site,
                 hint="Remove or rename that image there, or name the one to start: --image sha256:ID.",
             )
@@ -372,9 +374,9 @@ def _compare(pipeline: Pipeline, name: str, digests: Iterable[str]) -> None:
             )
 
 
-def read_image_id(given: str) -> str | None:
+def read_image_id(image_option: str) -> str | None:
     """Return the 64 hexadecimal digits of an id in `--image`; None for an archive."""
-    found = _DIGEST.fullmatch(given)
+    found = _DIGEST.fullmatch(image_option)
     return found[1] if found else None
 
 

@@ -81,24 +81,24 @@ class LocalContent:
         files: dict[bytes, str] = {}
         size = 0
         contents = open_contents(root)
-        for path, looked in _walk(root, b""):
+        for path, status in _walk(root, b""):
             if contents is not None and is_reserved(path):
                 continue
-            content = contents.find(path) if contents is not None and stat.S_ISLNK(looked.st_mode) else None
-            name, found = content if content is not None else (root + b"/" + path, looked)
+            content = contents.find(path) if contents is not None and stat.S_ISLNK(status.st_mode) else None
+            name, found = content if content is not None else (root + b"/" + path, status)
             if stat.S_ISLNK(found.st_mode):
-                what = b"l " + os.fsencode(Path(os.fsdecode(root + b"/" + path)).readlink())
+                mark_text = b"l " + os.fsencode(Path(os.fsdecode(root + b"/" + path)).readlink())
             elif stat.S_ISDIR(found.st_mode):
-                what = b"d"
+                mark_text = b"d"
             elif stat.S_ISREG(found.st_mode):
                 files[path] = self.of_file(name, found)
                 size += found.st_size
-                what = b"f " + files[path].encode("ascii")
+                mark_text = b"f " + files[path].encode("ascii")
             else:
                 raise UsageError(
                     "bad-input", "a device, FIFO or socket cannot be staged", subject=printable(path)
                 )
-            whole.update(b"%d:%b%b\n" % (len(path), path, what))
+            whole.update(b"%d:%b%b\n" % (len(path), path, mark_text))
         return whole.hexdigest(), files, size
 
 
@@ -224,17 +224,17 @@ def _holds(folder: Path, path: bytes, expected: Expected) -> bool:
 
 
 def copy_collected(
-    kept: CollectedCopy, target: Location, saving: SaveOptions, on_event: Listener = ignore
+    collected: CollectedCopy, target: Location, saving: SaveOptions, on_event: Listener = ignore
 ) -> Receipt:
     """Copy collected outputs into another folder and verify them; nothing is copied if it is the same folder."""
-    source = Location(local_site(), str(kept.folder), str(kept.folder), typed_local=True)
-    if target.typed_local and _same_folder(kept.folder, target):
-        count = len(kept.files)
+    source = Location(local_site(), str(collected.folder), str(collected.folder), typed_local=True)
+    if target.typed_local and _same_folder(collected.folder, target):
+        count = len(collected.files)
         name = new_identifier()
         return Receipt(
-            name, "collect", source.text, target.text, files=count, bytes=kept.size, files_kept=count
+            name, "collect", source.text, target.text, files=count, bytes=collected.size, files_kept=count
         )
-    return pull_files("collect", source, target, kept.files, saving, on_event)
+    return pull_files("collect", source, target, collected.files, saving, on_event)
 
 
 def _same_folder(folder: Path, target: Location) -> bool:
@@ -244,8 +244,8 @@ def _same_folder(folder: Path, target: Location) -> bool:
 def list_inputs(invocation: Invocation) -> list[Input]:
     """Return the files that an invocation names, in its order."""
     found: list[Input] = []
-    for identifier, answer in invocation.file_inputs():
-        for text in [answer] if isinstance(answer, str) else answer:
+    for identifier, value in invocation.file_inputs():
+        for text in [value] if isinstance(value, str) else value:
             found.append(Input(identifier, len(found), text))
     return found
 
@@ -270,7 +270,7 @@ def list_references(files: Iterable[Input], settings: Settings) -> list[Referenc
     return [each for each in found if each is not None]
 
 
-def find_home(reference: Reference, settings: Settings) -> Location:
+def find_work_folder(reference: Reference, settings: Settings) -> Location:
     """Return the work folder of the referenced run without contacting its site.
 
     Raises `NotFoundError` and `UsageError` for an output that the run never declared.
@@ -282,20 +282,20 @@ def find_home(reference: Reference, settings: Settings) -> Location:
 
 
 def resolve_output(
-    each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, look: bool
+    each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, query_site: bool
 ) -> list[RunInput]:
     """Resolve the reference in an answer: one file or folder, or with `several` all files of a pattern, of each task of a sweep.
 
     At the run's own site the output is used in place, whether it exists yet or not; from elsewhere it is hashed, and staged by its content.
-    Without `look` no site is contacted. Raises `NotFoundError`, `UsageError`, `IncompleteError` for outputs that are missing or no
+    Without `query_site` no site is contacted. Raises `NotFoundError`, `UsageError`, `IncompleteError` for outputs that are missing or no
     regular files, and what `require_success` raises.
     """
     run = RunStore().load(reference.run)
     found = [
-        taken
+        run_input
         for part in referenced_runs(run, reference)
-        for taken in _resolve_output_of(
-            each, replace(reference, task=part.task), part, settings, site, look=look
+        for run_input in _resolve_output_of(
+            each, replace(reference, task=part.task), part, settings, site, query_site=query_site
         )
     ]
     if len(found) > 1 and not several:
@@ -310,14 +310,14 @@ def resolve_output(
 
 
 def _resolve_output_of(
-    each: Input, reference: Reference, run: Run, settings: Settings, site: Site, *, look: bool
+    each: Input, reference: Reference, run: Run, settings: Settings, site: Site, *, query_site: bool
 ) -> list[RunInput]:
     """Resolve a reference for one run, or for one task as a run by itself."""
     output = find_output(run, reference)
     require_submitted(run)
     home = settings.site(run.site)
     here = home.name == site.name
-    if not look or (here and not output.is_pattern):
+    if not query_site or (here and not output.is_pattern):
         return [_run_input(each, reference, run, home, output.path, here=here)]
     require_success(run)
     existing = inspect_outputs(run, home, [output], hashed=not here)
@@ -329,9 +329,9 @@ def _resolve_output_of(
         if not here:
             content = content_at(path, existing)
             identity = Identity(reference.text, content.digest, content.files, size_at(path, existing))
-        taken = _run_input(each, reference, run, home, text, here=here)
-        found.append(taken if identity is None else replace(taken, identity=identity))
-    return [_with_own_identity(taken, reference) for taken in found] if output.is_pattern else found
+        run_input = _run_input(each, reference, run, home, text, here=here)
+        found.append(run_input if identity is None else replace(run_input, identity=identity))
+    return [_with_own_identity(run_input, reference) for run_input in found] if output.is_pattern else found
 
 
 def _run_input(each: Input, reference: Reference, run: Run, home: Site, path: str, *, here: bool) -> RunInput:
@@ -344,14 +344,14 @@ def _run_input(each: Input, reference: Reference, run: Run, home: Site, path: st
     return RunInput(named, place, Identity(reference.text), run, path)
 
 
-def _with_own_identity(taken: RunInput, reference: Reference) -> RunInput:
+def _with_own_identity(run_input: RunInput, reference: Reference) -> RunInput:
     """Give each file of a pattern an identity of its own."""
-    text = OutputIdentity(reference, printable(taken.path)).text
-    return replace(taken, identity=replace(taken.identity, text=text))
+    text = OutputIdentity(reference, printable(run_input.path)).text
+    return replace(run_input, identity=replace(run_input.identity, text=text))
 
 
 def dependencies_of(
-    taken: Iterable[RunInput], after: Iterable[Run], site: Site, *, hold: bool
+    run_inputs: Iterable[RunInput], after: Iterable[Run], site: Site, *, hold: bool
 ) -> Dependencies:
     """Return the runs at this site that a job must check: those whose outputs it reads, and those that come first.
 
@@ -359,7 +359,7 @@ def dependencies_of(
     """
     runs: dict[str, Run] = {}
     paths: dict[str, list[str]] = {}
-    for each in taken:
+    for each in run_inputs:
         if each.run.site == site.name:
             runs[each.run.reference] = each.run
             paths.setdefault(each.run.reference, []).append(each.path)
@@ -387,18 +387,18 @@ _MOST_NAMED = 100
 class Located:
     """One input and its location; `identity` is None for one at the run's site, which is identified later.
 
-    `taken` is the output of another run that it is. While no site is chosen, `reference` is the output, which may be `several` files.
+    `run_input` is the output of another run that it is. While no site is chosen, `reference` is the output, which may be `several` files.
     """
 
     input: Input
     place: Location
     identity: Identity | None
-    taken: RunInput | None = None
+    run_input: RunInput | None = None
     reference: Reference | None = None
     several: bool = False
 
 
-def takes_one_file(each: Input) -> bool:
+def never_several(each: Input) -> bool:
     """Say that an input is a single file."""
     del each
     return False
@@ -409,13 +409,13 @@ def locate_inputs(
 ) -> list[Located]:
     """Locate all inputs as a run at `site` sees them; without `identify` nothing is read or hashed.
 
-    Without a site all are identified where they are; `seen_from` then locates them for one. An output of another run may be several
+    Without a site all are identified where they are; `locate_for_site` then locates them for one. An output of another run may be several
     inputs.
 
     Raises `NotFoundError` with all missing inputs at once, `UsageError` for what cannot be an input, `IncompleteError` for annexed
     content that is not available, and what `resolve_output` raises.
     """
-    lists = frozenset(each for each, answer in invocation.file_inputs() if not isinstance(answer, str))
+    lists = frozenset(each for each, value in invocation.file_inputs() if not isinstance(value, str))
     files = list_inputs(invocation)
     return locate_files(files, settings, site, identify=identify, several=lambda each: each.id in lists)
 
@@ -427,7 +427,7 @@ def locate_files(
     *,
     identify: bool = True,
     known: Mapping[str, str] | None = None,
-    several: Callable[[Input], bool] = takes_one_file,
+    several: Callable[[Input], bool] = never_several,
 ) -> list[Located]:
     """Locate files that several invocations may name.
 
@@ -439,11 +439,11 @@ def locate_files(
         reference = read_reference(each.text, settings.sites)
         if reference is not None:
             if site is None:
-                home, text = find_home(reference, settings), reference.text
+                home, text = find_work_folder(reference, settings), reference.text
                 found.append(Located(each, home, Identity(text), None, reference, several(each)))
             else:
                 found += _locate_run_input(
-                    each, reference, settings, site, several=several(each), look=identify
+                    each, reference, settings, site, several=several(each), query_site=identify
                 )
             continue
         recorded = (known or {}).get(each.text)
@@ -461,7 +461,7 @@ def locate_files(
     return _numbered(found)
 
 
-def seen_from(located: Sequence[Located], site: Site, settings: Settings) -> list[Located]:
+def locate_for_site(located: Sequence[Located], site: Site, settings: Settings) -> list[Located]:
     """Return inputs that were located without a site as a run at a site sees them: those that are there need not be staged.
 
     Raises what `resolve_output` does.
@@ -470,7 +470,7 @@ def seen_from(located: Sequence[Located], site: Site, settings: Settings) -> lis
     for each in located:
         if each.reference is not None:
             found += _locate_run_input(
-                each.input, each.reference, settings, site, several=each.several, look=True
+                each.input, each.reference, settings, site, several=each.several, query_site=True
             )
         elif each.place.site == site and not each.place.typed_local:
             found.append(replace(each, identity=None))
@@ -480,10 +480,10 @@ def seen_from(located: Sequence[Located], site: Site, settings: Settings) -> lis
 
 
 def _locate_run_input(
-    each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, look: bool
+    each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, query_site: bool
 ) -> list[Located]:
-    taken = resolve_output(each, reference, settings, site, several=several, look=look)
-    return [Located(one.input, one.place, one.identity, one) for one in taken]
+    run_inputs = resolve_output(each, reference, settings, site, several=several, query_site=query_site)
+    return [Located(one.input, one.place, one.identity, one) for one in run_inputs]
 
 
 def _numbered(found: Sequence[Located]) -> list[Located]:

@@ -18,7 +18,7 @@ from hibali.text import as_bytes, as_text, path_fields, printable
 from runs.adopt import write_run_manifest
 from runs.cache.entries import expected_wait
 from runs.clean import make_work_folder
-from runs.dependencies import check_needs, jobs_to_come_after
+from runs.dependencies import check_needs, dependency_jobs
 from runs.images import SiteImages, find_image
 from runs.inputs import Identity, identify_at_site
 from runs.model import Input, Output, Pilot, Run, State, ignore_run
@@ -81,8 +81,8 @@ def launch(
     key = _request_key(request, identities)
     launcher = _Launcher(host, run_store, carrier, on_event)
     with ExitStack() as locks:
-        if request.line_key:
-            locks.enter_context(_lock(launcher, request.line_key))
+        if request.command_key:
+            locks.enter_context(_lock(launcher, request.command_key))
             _check_site_of_line(request, run_store)
         locks.enter_context(_lock(launcher, key))
         run = None if request.new else run_store.find_unreported(key)
@@ -132,7 +132,7 @@ def _lock(launcher: _Launcher, key: str) -> FolderLock:
 
 def _check_site_of_line(request: Request, run_store: RunStore) -> None:
     """Refuse to start the run if the same command was started at another site since a site was chosen."""
-    run = None if request.new else run_store.find_unreported(request.line_key)
+    run = None if request.new else run_store.find_unreported(request.command_key)
     if run is not None and run.site != request.compute.name:
         raise TryLaterError(
             "chosen-elsewhere",
@@ -210,7 +210,7 @@ def _begin(
         "outputs": output_fields(outputs),
         **more,
     }
-    return run_store.begin(run_id, key, fields, line=request.line_key)
+    return run_store.begin(run_id, key, fields, line=request.command_key)
 
 
 def _input_fields(
@@ -288,7 +288,7 @@ def _stage_and_submit(launcher: _Launcher, request: Request, identities: Sequenc
         run = stage_tasks(request, run, host, run_store, as_text(folder), image, cache)
         return send_chunks(host, scheduler, run_store, run, site.limits, on_event=on_event)
     dependencies = request.job.dependencies
-    jobs = jobs_to_come_after(host, scheduler, run_store, run, dependencies.needs)
+    jobs = dependency_jobs(host, scheduler, run_store, run, dependencies.needs)
     if isinstance(jobs, Run):
         return jobs
     request = request.with_job(dependencies=replace(dependencies, jobs=jobs, hold=run.submission.hold))

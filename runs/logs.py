@@ -91,7 +91,7 @@ class _File:
     path: bytes
     shown: int = 0
     inode: int = 0
-    there: bool = False
+    exists: bool = False
 
 
 class _Tail:
@@ -108,16 +108,16 @@ class _Tail:
     @property
     def found(self) -> bool:
         """Whether one of the files ever existed."""
-        return any(each.there for each in self._files)
+        return any(each.exists for each in self._files)
 
     def follow(self, host: RemoteHost, seconds: float) -> None:
         """Poll for so many seconds, fewer when the job has ended; with 0 show all that exists."""
         if not seconds:
-            self._show_rest(host)
+            self._show_remaining(host)
             return
         until = time.monotonic() + seconds
         while True:
-            most = max(self._look(host, each) for each in self._files)
+            most = max(self._show_next(host, each) for each in self._files)
             if most:
                 self._intervals.restart()
             left = until - time.monotonic()
@@ -126,11 +126,11 @@ class _Tail:
             if most < _PIECE:
                 pause(min(left, self._intervals.next_pause()))
 
-    def _show_rest(self, host: RemoteHost) -> None:
+    def _show_remaining(self, host: RemoteHost) -> None:
         """Show what is written now, and no more: a process that outlives the job may continue writing."""
         for each in self._files:
             entry = host.stat(each.path)
-            while self._look(host, each) and entry is not None and each.shown < entry.size:
+            while self._show_next(host, each) and entry is not None and each.shown < entry.size:
                 pass
 
     def _has_just_ended(self, host: RemoteHost) -> bool:
@@ -140,13 +140,13 @@ class _Tail:
         self._job_is_over = True
         return True
 
-    def _look(self, host: RemoteHost, each: _File) -> int:
+    def _show_next(self, host: RemoteHost, each: _File) -> int:
         """Show one more piece, if there is one; return its length."""
         entry = host.stat(each.path)
         if entry is None or entry.kind is not Kind.FILE:
             return 0
-        each.there = True
-        self._notice_another(each, entry)
+        each.exists = True
+        self._detect_replacement(each, entry)
         most = min(_PIECE, entry.size - each.shown)
         piece = host.get(each.path, maximum=most, offset=each.shown) if most > 0 else None
         if not piece:
@@ -155,7 +155,7 @@ class _Tail:
         self._show(each.stream, piece)
         return len(piece)
 
-    def _notice_another(self, each: _File, entry: Entry) -> None:
+    def _detect_replacement(self, each: _File, entry: Entry) -> None:
         """Restart at the beginning of a file that was truncated or replaced."""
         is_another = bool(each.inode and entry.inode) and each.inode != entry.inode
         if each.shown and (is_another or entry.size < each.shown):

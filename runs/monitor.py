@@ -33,14 +33,14 @@ def note_usage(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs
     Nothing is recorded for a job that accounting does not know as ended yet, so that it is queried again. If there is no accounting,
     that is recorded.
     """
-    asked = [run for run in runs if run.state.final and run.job and not run.results.accounted]
-    jobs = sorted({job for run in asked for job in _jobs_of(run)})
-    words = scheduler.accounting_argv(jobs, "", _since(asked)) if jobs else ()
-    if not words:
+    queried = [run for run in runs if run.state.final and run.job and not run.results.accounted]
+    jobs = sorted({job for run in queried for job in _jobs_of(run)})
+    argv = scheduler.accounting_argv(jobs, "", _since(queried)) if jobs else ()
+    if not argv:
         return
     with contextlib.suppress(HibaliError):
-        known = scheduler.read_accounting(host.run(words, timeout=_PATIENCE_SECONDS))
-        for run in asked:
+        known = scheduler.read_accounting(host.run(argv, timeout=_PATIENCE_SECONDS))
+        for run in queried:
             names = [name for each in _task_names(run, scheduler).values() for name in each]
             tasks = {name: known[name] for name in (*_jobs_of(run), *names) if known and name in known}
             if known is None or (tasks and not any(task.phase in _UNDER_WAY for task in tasks.values())):
@@ -134,7 +134,7 @@ def wait_for_end(
         while True:
             try:
                 host = host or open_host()
-                waiting = watch.look(host, [run_store.load(each) for each in run_ids], intervals)
+                waiting = watch.poll(host, [run_store.load(each) for each in run_ids], intervals)
                 if waiting is None:
                     note_usage(host, scheduler, run_store, [run_store.load(each) for each in run_ids])
                 meanwhile(host, waiting or 0.0)
@@ -188,30 +188,30 @@ class _Watch:
         self._doubts: dict[Key, float] = {}
         self._over: set[str] = set()
         self._last: dict[str, Run] = {}
-        self._looked = False
+        self._polled = False
 
-    def look(self, host: RemoteHost, runs: Sequence[Run], intervals: Intervals) -> float | None:
+    def poll(self, host: RemoteHost, runs: Sequence[Run], intervals: Intervals) -> float | None:
         """Query once; return the pause until the next query, None when all runs have ended."""
         runs = [self._find(host, run) for run in runs]
         open_runs = [run for run in runs if not run.state.final and run.id not in self._over]
         step = intervals.next_pause()
-        moved = False
+        changed_state = False
         if open_runs:
-            asking = SharedPolling(open_runs[0].site, self._scheduler.name)
-            if self._looked and asking.seconds_ago() < step / 2:
-                moved = self._read(open_runs)  # somebody else has asked for all
+            polling = SharedPolling(open_runs[0].site, self._scheduler.name)
+            if self._polled and polling.seconds_ago() < step / 2:
+                changed_state = self._read(open_runs)  # somebody else has asked for all
             else:
-                moved = self._ask(host, asking, open_runs, step)
-                asking.note()
+                changed_state = self._poll(host, polling, open_runs, step)
+                polling.note()
             for run in open_runs:
                 now = self._run_store.load(run.id)
                 if now.waits or can_submit_more(now):
-                    moved = self._send(host, now) or moved
+                    changed_state = self._send(host, now) or changed_state
         runs = [self._run_store.load(run.id) for run in runs]
         self._last = {run.id: run for run in runs}
         if all(run.state.final or run.id in self._over for run in runs):
             return None
-        if moved and all(run.sweep is None for run in runs):
+        if changed_state and all(run.sweep is None for run in runs):
             intervals.restart()
         return min(step, 2.0) if self._waited else step
 
@@ -231,15 +231,15 @@ class _Watch:
             raise _not_submitted(run)
         return self._run_store.note(run.id, "submitted", {"job": found.job})
 
-    def _ask(self, host: RemoteHost, asking: SharedPolling, open_runs: Sequence[Run], step: float) -> bool:
+    def _poll(self, host: RemoteHost, polling: SharedPolling, open_runs: Sequence[Run], step: float) -> bool:
         """Query these runs together with all others at the site that have jobs; return whether one of these changed its state."""
-        asked = [run for run in open_runs if run.job]
-        others = asking.others(self._run_store, {run.id for run in open_runs})
-        seen = query_runs(host, self._scheduler, asked, thorough=not self._looked, others=others)
-        look = partial(update, host, self._scheduler, self._run_store)
-        seen |= add_reasons([*asked, *others], seen, host, self._run_store, look)
-        remove_proxies(host, [*asked, *others], seen)
-        self._looked = True
+        queried = [run for run in open_runs if run.job]
+        others = polling.others(self._run_store, {run.id for run in open_runs})
+        seen = query_runs(host, self._scheduler, queried, thorough=not self._polled, others=others)
+        query = partial(update, host, self._scheduler, self._run_store)
+        seen |= add_reasons([*queried, *others], seen, host, self._run_store, query)
+        remove_proxies(host, [*queried, *others], seen)
+        self._polled = True
         for run in others:
             # whether they are LOST is for those to say who wait for them
             sure = {
@@ -249,41 +249,43 @@ class _Watch:
             }
             if sure:
                 record_observations(self._run_store, run, sure)
-        moved = False
+        changed_state = False
         for run in open_runs:
             if run.sweep is not None:
-                self._take_sweep(host, run, observations_of(run, seen), step)
+                self._record_sweep(host, run, observations_of(run, seen), step)
             elif run.job:
-                moved = self._take_run(host, run, seen[run.id, 0], step) or moved
-        return moved
+                changed_state = self._record_run(host, run, seen[run.id, 0], step) or changed_state
+        return changed_state
 
     def _read(self, open_runs: Sequence[Run]) -> bool:
         """Read what another process recorded; return whether a run changed its state."""
-        moved = False
+        changed_state = False
         for run in open_runs:
             before = self._last.get(run.id)
             if before is not None and before != run:
                 self._changed(run)
-                moved = moved or before.state is not run.state
+                changed_state = changed_state or before.state is not run.state
             if run.state.ended:
                 self._over.add(run.id)
-        return moved
+        return changed_state
 
     def _send(self, host: RemoteHost, run: Run) -> bool:
         """Submit runs that wait for a place in the queue, if there is one; return whether a run was submitted."""
         if run.waits:
             after = send_waiting(
-                host, self._scheduler, self._run_store, run, self._limits, self._on_event, look=False
+                host, self._scheduler, self._run_store, run, self._limits, self._on_event, query_site=False
             )
             if after.state is not run.state:
                 self._changed(after)
             return after.state is not run.state
-        submit_more(host, self._scheduler, self._run_store, run, self._limits, self._on_event, look=False)
+        submit_more(
+            host, self._scheduler, self._run_store, run, self._limits, self._on_event, query_site=False
+        )
         return False
 
-    def _take_run(self, host: RemoteHost, run: Run, found: Observation, step: float) -> bool:
+    def _record_run(self, host: RemoteHost, run: Run, found: Observation, step: float) -> bool:
         """Record the observation of a run; return whether its state changed."""
-        if found.state is State.LOST and found.record is None and self._may_turn_up(host, run, step):
+        if found.state is State.LOST and found.record is None and self._may_reappear(host, run, step):
             return False
         after = record_observations(self._run_store, run, {0: found})
         if after.state is not run.state:
@@ -292,7 +294,7 @@ class _Watch:
             self._over.add(run.id)
         return after.state is not run.state
 
-    def _may_turn_up(self, host: RemoteHost, run: Run, step: float) -> bool:
+    def _may_reappear(self, host: RemoteHost, run: Run, step: float) -> bool:
         """Whether to query again before a run is called LOST: its record may be late, or another job may execute it."""
         job = find_job(host, run.folder)
         if job is not None and job != run.job:
@@ -302,7 +304,9 @@ class _Watch:
         self._waited[run.id] = waited + min(step, 2.0)
         return waited < self._grace
 
-    def _take_sweep(self, host: RemoteHost, run: Run, found: Mapping[int, Observation], step: float) -> None:
+    def _record_sweep(
+        self, host: RemoteHost, run: Run, found: Mapping[int, Observation], step: float
+    ) -> None:
         """Record the observations of the tasks."""
         doubtful = self._doubtful(host, run, found, step)
         after = record_observations(

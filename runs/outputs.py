@@ -73,20 +73,20 @@ def inspect_outputs(run: Run, site: Site, outputs: Sequence[Output], *, hashed: 
                 hint="Run it again.",
             )
         existing = RunOutputs()
-        chosen = choose_outputs(outputs, _noting(store.list(), existing))
+        chosen = choose_outputs(outputs, _note_entries(store.list(), existing))
         existing.problems = chosen.problems
         existing.files = {path: existing.files[path] for path in chosen.files}
         # the job wrote its record last, by the clock of the filesystem that holds the outputs too
-        ended = _moment(record) + _SLACK_NS
-        holding = _holding(outputs, chosen.folders, existing.folders)
-        looked_at = [*existing.files.values(), *(existing.folders[path] for path in holding)]
-        existing.changed = [entry.path for entry in looked_at if _moment(entry) > ended]
+        ended = _changed_ns(record) + _SLACK_NS
+        holding = _folders_to_check(outputs, chosen.folders, existing.folders)
+        inspected = [*existing.files.values(), *(existing.folders[path] for path in holding)]
+        existing.changed = [entry.path for entry in inspected if _changed_ns(entry) > ended]
         if hashed:
             _hash(store, ("run", run.id), existing, _WORK)
         return existing
 
 
-def _noting(entries: Iterable[Entry], existing: RunOutputs) -> Iterator[Entry]:
+def _note_entries(entries: Iterable[Entry], existing: RunOutputs) -> Iterator[Entry]:
     """List the work folder by path."""
     for entry in entries:
         if entry.path + b"/" == _WORK:
@@ -101,14 +101,16 @@ def _noting(entries: Iterable[Entry], existing: RunOutputs) -> Iterator[Entry]:
         yield below
 
 
-def _holding(outputs: Sequence[Output], chosen: Sequence[bytes], folders: Iterable[bytes]) -> list[bytes]:
+def _folders_to_check(
+    outputs: Sequence[Output], chosen: Sequence[bytes], folders: Iterable[bytes]
+) -> list[bytes]:
     """Return the folders whose change times reveal that an output was removed: those of outputs, and those in which patterns match."""
     depths = {each.path.count("/") for each in outputs if each.is_pattern}
     around = [path for path in folders if (path.count(b"/") + 1 if path else 0) in depths]
     return list(dict.fromkeys([*chosen, *around]))
 
 
-def _moment(entry: Entry) -> int:
+def _changed_ns(entry: Entry) -> int:
     """Return the time of the last change of content or name; a file's mtime, which a tool can set, is used only if there is no ctime."""
     return entry.ctime_ns or entry.mtime_ns
 
@@ -158,8 +160,8 @@ def content_of_place(place: Location) -> Content | None:
 def _content(store: Store, place: Location, existing: RunOutputs, path: bytes) -> Content | None:
     if any(each.kind is not Kind.FILE for each in existing.files.values()):
         return None
-    where = store.root_path.decode("utf-8", "surrogateescape")
-    _hash(store, ("place", place.site.name, where), existing)
+    root = store.root_path.decode("utf-8", "surrogateescape")
+    _hash(store, ("place", place.site.name, root), existing)
     return None if existing.problems else content_at(path, existing)
 
 
@@ -216,10 +218,10 @@ def size_at(path: bytes, existing: RunOutputs) -> int:
 
 def tree_digest(files: Mapping[bytes, str], folders: Iterable[bytes]) -> str:
     """Return the digest of a folder of regular files, the same as `runs.inputs.identify_local` finds for an equal one here."""
-    what = {**dict.fromkeys(folders, b"d"), **{path: b"f " + d.encode("ascii") for path, d in files.items()}}
+    marks = {**dict.fromkeys(folders, b"d"), **{path: b"f " + d.encode("ascii") for path, d in files.items()}}
     whole = hashlib.sha256()
-    for path in sorted(what, key=lambda each: each.split(b"/")):
-        whole.update(b"%d:%b%b\n" % (len(path), path, what[path]))
+    for path in sorted(marks, key=lambda each: each.split(b"/")):
+        whole.update(b"%d:%b%b\n" % (len(path), path, marks[path]))
     return whole.hexdigest()
 
 
@@ -273,7 +275,7 @@ def hash_outputs(run: Run, site: Site) -> OutputDigests:
 
 def _hash_at_site(run: Run, store: Store) -> OutputDigests:
     listed: dict[bytes, Entry] = {}
-    chosen = choose_outputs(run.spec.outputs, _noting_recorded(store.list(), listed))
+    chosen = choose_outputs(run.spec.outputs, _note_files(store.list(), listed))
     left = OutputDigests(problems=chosen.problems)
     for entry, digest, problem in store.digest([listed[path] for path in chosen.files]):
         if digest is None:
@@ -284,7 +286,7 @@ def _hash_at_site(run: Run, store: Store) -> OutputDigests:
     return left
 
 
-def _noting_recorded(entries: Iterable[Entry], listed: dict[bytes, Entry]) -> Iterator[Entry]:
+def _note_files(entries: Iterable[Entry], listed: dict[bytes, Entry]) -> Iterator[Entry]:
     for entry in entries:
         if entry.kind is Kind.FILE:
             listed[entry.path] = entry

@@ -138,14 +138,14 @@ _PIECE_BYTES = 1 << 20
 class Subject:
     """A run, or one task of a sweep, with a folder and an exit record of its own.
 
-    `word` is its name in the exit record; accounting is queried for `jobs` and may call it any of `accounts`. `state` is the recorded state.
+    `record_id` is its name in the exit record; accounting is queried for `jobs` and may call it any of `accounts`. `state` is the recorded state.
     With `thorough` the exit record is read in any case.
     """
 
     key: Key
     run: Run
     folder: bytes
-    word: str
+    record_id: str
     state: State
     status: Status
     jobs: tuple[str, ...]
@@ -184,7 +184,7 @@ def query_runs(
     contents = host.get_all([each.folder + b"/exit.json" for each in wanted], maximum=_RECORD_BYTES)
     records: dict[Key, ExitRecord] = {}
     for each, content in zip(wanted, contents, strict=True):
-        record = read_exit_record(content, each.word)
+        record = read_exit_record(content, each.record_id)
         if record is not None:
             records[each.key] = record
     stopped = [
@@ -193,17 +193,19 @@ def query_runs(
         if each.key in records and records[each.key].signal not in {"", CANCEL_REQUESTED}
     ]
     started = host.get_all([each.folder + b"/again" for each in stopped], maximum=1) if stopped else []
-    again = {each.key for each, content in zip(stopped, started, strict=True) if content is not None}
+    restarted = {each.key for each, content in zip(stopped, started, strict=True) if content is not None}
     unclear = [each for each in subjects if each.key not in records and _is_unclear(each)]
     accounted = _query_accounting(host, scheduler, unclear)
     return {
-        each.key: _resolve(each, records.get(each.key), accounted.get(each.key), again=each.key in again)
+        each.key: _resolve(
+            each, records.get(each.key), accounted.get(each.key), restarted=each.key in restarted
+        )
         for each in subjects
     }
 
 
 def _resolve(
-    subject: Subject, record: ExitRecord | None, accounted: Status | None, *, again: bool
+    subject: Subject, record: ExitRecord | None, accounted: Status | None, *, restarted: bool
 ) -> Observation:
     run = subject.run
     seen = resolve_status(
@@ -213,7 +215,7 @@ def _resolve(
         cancelled=run.submission.cancelled,
         cancel_marked=run.submission.cancel_marked,
         cancel_accepted=run.submission.cancel_accepted,
-        again=again,
+        restarted=restarted,
     )
     if run.sweep is None or run.sweep.pilot is None:
         return seen
@@ -323,10 +325,10 @@ def _tasks_of(
         accounts = tuple(name for job in chunk.jobs for name in scheduler.task_names(job, index))
         accounts = accounts if sweep.pilot is None else chunk.jobs
         state = sweep.tasks[number].state
-        word = task_record_id(run.id, number)
+        record_id = task_record_id(run.id, number)
         folder = task_folder(run, number)
         found.append(
-            Subject((run.id, number), run, folder, word, state, status, chunk.jobs, accounts, thorough)
+            Subject((run.id, number), run, folder, record_id, state, status, chunk.jobs, accounts, thorough)
         )
     return found
 
@@ -350,8 +352,8 @@ def _query_accounting(
         return {}
     since = min(each.run.created for each in unclear)[:10]
     jobs = {job for each in unclear for job in each.jobs}
-    words = scheduler.accounting_argv(sorted(jobs), "", since)
-    reported = (scheduler.read_accounting(host.run(words)) or {}) if words else {}
+    argv = scheduler.accounting_argv(sorted(jobs), "", since)
+    reported = (scheduler.read_accounting(host.run(argv)) or {}) if argv else {}
     return {each.key: reported[name] for each in unclear for name in each.accounts if name in reported}
 
 
@@ -363,12 +365,12 @@ def add_reasons(
     seen: Mapping[Key, Observation],
     host: RemoteHost,
     run_store: RunStore,
-    look: Callable[[Sequence[Run]], Sequence[Run]],
+    query: Callable[[Sequence[Run]], Sequence[Run]],
 ) -> dict[Key, Observation]:
     """Add reasons, like `add_reason`, to the observations of these runs without sweeps."""
     keys = {(run.id, 0): run for run in runs if run.sweep is None}
     return {
-        key: add_reason(run, seen[key], host, run_store, look) for key, run in keys.items() if key in seen
+        key: add_reason(run, seen[key], host, run_store, query) for key, run in keys.items() if key in seen
     }
 
 
@@ -377,9 +379,9 @@ def add_reason(
     seen: Observation,
     host: RemoteHost,
     run_store: RunStore,
-    look: Callable[[Sequence[Run]], Sequence[Run]],
+    query: Callable[[Sequence[Run]], Sequence[Run]],
 ) -> Observation:
-    """Add a reason that users understand; `look` queries other runs that have not ended according to the ledger.
+    """Add a reason that users understand; `query` queries other runs that have not ended according to the ledger.
 
     A job that can never start because of another one leaves the queue without a trace: the run is then CANCELLED, not LOST.
     """
@@ -390,9 +392,9 @@ def add_reason(
     if seen.record is not None:
         started = seen.record.code != EXIT_NOT_RUN
     else:
-        gone = seen.state in {State.LOST, State.CANCELLED} and not run.submission.cancelled
-        started = not gone or find_job(host, run.folder) is not None
-    failed = None if started else _find_failed(run, run_store, look)
+        disappeared = seen.state in {State.LOST, State.CANCELLED} and not run.submission.cancelled
+        started = not disappeared or find_job(host, run.folder) is not None
+    failed = None if started else _find_failed(run, run_store, query)
     if failed is not None:
         return replace(seen, state=State.CANCELLED, reason=format_failure(failed))
     unmet = "" if started else _unmet(host, run)
@@ -416,7 +418,9 @@ def _unmet(host: RemoteHost, run: Run) -> str:
     return printable((host.get(run.folder + b"/unmet", maximum=1000) or b"").strip())
 
 
-def _find_failed(run: Run, run_store: RunStore, look: Callable[[Sequence[Run]], Sequence[Run]]) -> Run | None:
+def _find_failed(
+    run: Run, run_store: RunStore, query: Callable[[Sequence[Run]], Sequence[Run]]
+) -> Run | None:
     needed = []
     for each in run.needs:
         try:
@@ -429,7 +433,7 @@ def _find_failed(run: Run, run_store: RunStore, look: Callable[[Sequence[Run]], 
         if (each.site, each.placement.scheduler) == (run.site, run.placement.scheduler)
     ]
     open_runs = [each for each in same if each.job and not each.state.final]
-    queried = {each.id: each for each in (look(open_runs) if open_runs else ())}
+    queried = {each.id: each for each in (query(open_runs) if open_runs else ())}
     parts = (_failed_part(queried.get(each.id, each)) for each in needed)
     return next((part for part in parts if part is not None), None)
 
@@ -474,5 +478,5 @@ def _release_queue_places(run: Run) -> Run:
         if sweep.pilot is not None:
             left = int(bool(left) and chunk is sweep.chunks[-1] and not sweep.unfinished())
         if left < held.get(holder, 0):
-            queued.keep(holder, left)
+            queued.set_places(holder, left)
     return run

@@ -203,9 +203,9 @@ def _input_paths(
 ) -> dict[str, str | list[str]]:
     """Return the paths that the tool sees, by the id of the input."""
     found: dict[str, str | list[str]] = {}
-    for identifier, answer in invocation.file_inputs():
+    for identifier, value in invocation.file_inputs():
         seen = [paths.input(each) for each in inputs if each.id == identifier]
-        found[identifier] = seen[0] if isinstance(answer, str) else seen
+        found[identifier] = seen[0] if isinstance(value, str) else seen
     return found
 
 
@@ -247,7 +247,7 @@ def _split_command(script: str, reference: str) -> tuple[str, ...]:
         argv = tuple(lexer)
     except ValueError:
         argv = (";",)
-    if any(set(word) <= set("();<>|&") for word in argv if word):
+    if any(set(argument) <= set("();<>|&") for argument in argv if argument):
         raise UsageError(
             "bad-entrypoint",
             "the image's entry point takes plain arguments, but this command line needs a shell",

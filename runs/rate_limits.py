@@ -76,23 +76,23 @@ class _Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
 
-    def run(self, argv: Sequence[bytes | str], **how: Any) -> CommandResult:
+    def run(self, argv: Sequence[bytes | str], **options: Any) -> CommandResult:
         """See RemoteHost."""
         self._count(argv)
-        return self._host.run(argv, **how)
+        return self._host.run(argv, **options)
 
     def run_once(
         self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
     ) -> OnceResult:
         """See RemoteHost; only a command that was executed is counted."""
-        once = self._host.run_once(marker, argv, folder=folder)
-        if once.fresh:
+        attempted = self._host.run_once(marker, argv, folder=folder)
+        if attempted.fresh:
             self._count(argv)
-        return once
+        return attempted
 
     def _count(self, argv: Sequence[bytes | str]) -> None:
-        word = argv[0] if isinstance(argv[0], str) else argv[0].decode("utf-8", "replace")
-        note_use("sites", self._site, what=f"command {word.rpartition('/')[2][:64]}")
+        program = argv[0] if isinstance(argv[0], str) else argv[0].decode("utf-8", "replace")
+        note_use("sites", self._site, what=f"command {program.rpartition('/')[2][:64]}")
 
 
 class SharedPolling:
@@ -194,9 +194,9 @@ def site_usage(site: Site, carried: Carried = bytes_carried) -> dict[str, Any]:
 def _used(site: Site, since: datetime, carried: Carried) -> dict[str, Any]:
     found = read_uses([("sites", site.name), *_logins(site)], since)
     commands: Counter[str] = Counter()
-    for what, times in found.items():
-        word, _, name = what.partition(" ")
-        if word == "command":
+    for use, times in found.items():
+        kind, _, name = use.partition(" ")
+        if kind == "command":
             commands[name] += times
     return {
         "logins": found["login"],
@@ -224,16 +224,18 @@ def _logins(site: Site) -> list[tuple[str, str]]:
 def _refusals(site: Site) -> list[dict[str, Any]]:
     found = []
     if site.ssh is not None:
-        found.append(_told(f"logins to {site.ssh.host}", login_refusals(site.ssh, site.ssh.host).read()))
+        found.append(
+            _refusal_fields(f"logins to {site.ssh.host}", login_refusals(site.ssh, site.ssh.host).read())
+        )
     if site.scheduler is not None:
-        found.append(_told(site.scheduler.name, scheduler_refusals(site.name).read()))
+        found.append(_refusal_fields(site.scheduler.name, scheduler_refusals(site.name).read()))
     return found
 
 
-def _told(whose: str, refused: Refused) -> dict[str, Any]:
+def _refusal_fields(subject: str, refused: Refused) -> dict[str, Any]:
     until = datetime.fromtimestamp(refused.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
-        "by": whose,
+        "by": subject,
         "times": refused.times,
         "because": refused.because,
         "paused_until": until if refused.until else None,

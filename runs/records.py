@@ -374,7 +374,7 @@ def _tasks_usage(sweep: Sweep, usage: Iterable[Sequence[Any]]) -> dict[int, RunS
 def _observed(sweep: Sweep, record: Mapping[str, Any], *, measured: bool) -> dict[int, RunStatus]:
     """Return all tasks after an observation; `measured`: the CPU time of a job is that of its tool."""
     tasks = dict(sweep.tasks)
-    ends = {number: rest for number, *rest in record["ends"]}
+    ends = {number: recorded for number, *recorded in record["ends"]}
     for change in record["changes"]:
         for number in read_ranges(change["tasks"]):
             before = tasks[number]

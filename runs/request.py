@@ -104,7 +104,7 @@ class Request:
     """A checked request for a run.
 
     `image` is the value of `--image`, `pinned` the image that the catalogue pins. `new` starts a new run although one of the same
-    command is unfinished. `line_key` is the key of the command for any site, if one of several sites was chosen. `typed` is the command
+    command is unfinished. `command_key` is the key of the command for any site, if one of several sites was chosen. `typed` is the command
     line as it was typed, for `datalad rerun` (runs.dataset).
     """
 
@@ -114,7 +114,7 @@ class Request:
     image: str = ""
     pinned: Pinned | None = None
     new: bool = False
-    line_key: str = ""
+    command_key: str = ""
     typed: Mapping[str, Any] = field(default_factory=dict)
 
     def decide_resources(self) -> DecidedResources:

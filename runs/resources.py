@@ -67,14 +67,15 @@ class DecidedResources:
     def shortfalls(self) -> list[str]:
         """Describe time and memory below what the author suggested, because too little of them ends jobs."""
         found = []
-        for name, what in (("seconds", "time"), ("memory_megabytes", "memory")):
-            mine, authors = getattr(self.resources, name), getattr(self.suggested, name)
-            if mine is not None and authors is not None and mine < authors:
+        for name, field_name in (("seconds", "time"), ("memory_megabytes", "memory")):
+            chosen, authors = getattr(self.resources, name), getattr(self.suggested, name)
+            if chosen is not None and authors is not None and chosen < authors:
                 shown = [
-                    show_value(what, each * (_MIB if what == "memory" else 1)) for each in (authors, mine)
+                    show_value(field_name, each * (_MIB if field_name == "memory" else 1))
+                    for each in (authors, chosen)
                 ]
                 origin = "the site's default" if self.origins[name] is Origin.SITE else "the command line"
-                found.append(f"the author suggests {what} {shown[0]}, {origin} says {shown[1]}")
+                found.append(f"the author suggests {field_name} {shown[0]}, {origin} says {shown[1]}")
         return found
 
 
@@ -113,43 +114,43 @@ def decide_resources(
     )
 
 
-def find_launcher(asked: Resources, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the site's or scheduler's launcher of tasks (`words`); () for a tool with one process.
+def find_launcher(requested: Resources, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the site's or scheduler's launcher of tasks (`argv`); () for a tool with one process.
 
     Raises `UsageError` without a launcher.
     """
-    if asked.tasks is None or asked.tasks < 2:
+    if requested.tasks is None or requested.tasks < 2:
         return ()
-    if not words:
+    if not argv:
         raise UsageError(
             "no-launcher",
-            f"the job asks for {asked.tasks} tasks, and the site names nothing that starts them",
+            f"the job asks for {requested.tasks} tasks, and the site names nothing that starts them",
             subject="tasks",
             hint='Add mpi = "mpirun", or what starts MPI programs there, to the site\'s [scheduler] table.',
         )
-    if not any("{tasks}" in word for word in words):
-        words += _OPTIONS.get(PurePosixPath(words[0]).name, ())
-    if asked.cores is None:
-        words = tuple(word for word in words if word != "--cpus-per-task={cores}")
-    values = {"{tasks}": asked.tasks, "{cores}": asked.cores or 1, "{nodes}": asked.nodes or 1}
-    return tuple(_filled(word, values) for word in words)
+    if not any("{tasks}" in argument for argument in argv):
+        argv += _OPTIONS.get(PurePosixPath(argv[0]).name, ())
+    if requested.cores is None:
+        argv = tuple(argument for argument in argv if argument != "--cpus-per-task={cores}")
+    values = {"{tasks}": requested.tasks, "{cores}": requested.cores or 1, "{nodes}": requested.nodes or 1}
+    return tuple(_filled(argument, values) for argument in argv)
 
 
-def check_gpus(asked: Resources, gpus: Gpus | None, container: Container, site: str) -> None:
+def check_gpus(requested: Resources, gpus: Gpus | None, container: Container, site: str) -> None:
     """Raise `RefusedError` for GPUs that the site lacks or cannot make visible in its containers."""
-    if asked.gpus is None:
+    if requested.gpus is None:
         return
     if gpus is None:
         raise RefusedError(
             "no-gpus",
-            f"the job asks for {asked.gpus} GPUs of a node, and the site has none",
+            f"the job asks for {requested.gpus} GPUs of a node, and the site has none",
             subject=site,
             hint=f"Choose another site; or say what it has: per_node in [sites.{site}.gpus]. --gpus 0 asks for none.",
         )
-    if asked.gpus > gpus.per_node:
+    if requested.gpus > gpus.per_node:
         raise RefusedError(
             "too-many-gpus",
-            f"the job asks for {asked.gpus} GPUs of a node, and a node of the site has {gpus.per_node}",
+            f"the job asks for {requested.gpus} GPUs of a node, and a node of the site has {gpus.per_node}",
             subject=site,
             hint="Ask for fewer: --gpus N, and --nodes for more nodes.",
         )
@@ -209,21 +210,21 @@ def _site_resources(settings: SchedulerSettings) -> Resources:
     )
 
 
-def _whole(value: float | None, what: str) -> int | None:
+def _whole(value: float | None, field_name: str) -> int | None:
     """Return a JSON number as a count (the schema accepts `2.0`, without a limit); None if unset."""
     if not value:
         return None
     if not 0 < value <= _MOST:
         raise UsageError(
             "bad-resources",
-            f"the descriptor suggests a {what} of {printable(str(value)[:40])}",
-            subject=what,
+            f"the descriptor suggests a {field_name} of {printable(str(value)[:40])}",
+            subject=field_name,
             hint="Correct `suggested-resources` in the descriptor.",
         )
     return math.ceil(value)
 
 
-def _filled(word: str, values: Mapping[str, int]) -> str:
+def _filled(argument: str, values: Mapping[str, int]) -> str:
     for key, value in values.items():
-        word = word.replace(key, str(value))
-    return word
+        argument = argument.replace(key, str(value))
+    return argument

@@ -24,7 +24,7 @@ from runs.records import part_of
 from runs.request import Request
 from runs.store import RunStore, read_output_identity
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 def known_content(identity: Identity) -> str:
@@ -45,10 +45,10 @@ class Reuse:
 
     def find(self, request: Request, identities: Sequence[Identity]) -> Run | None:
         """Return the latest successful run with the same pipeline, values and contents of inputs, whose outputs still exist."""
-        for run, record in self._alike(request):
+        for run, record in self._candidates(request):
             same = self._same_inputs(request, identities, record)
             if same and self._same_tool(request, run, record):
-                if self._stands(run):
+                if self._outputs_exist(run):
                     return replace(run, results=replace(run.results, reused=True))
                 if find_collected_copy(run, self._run_store) is not None:
                     return replace(run, results=replace(run.results, reused=True, from_copy=True))
@@ -58,7 +58,7 @@ class Reuse:
         """Return the content of each input, hashed where it is unless it is known; "" if it cannot be known."""
         return [self._content_now(request, number, each) for number, each in enumerate(identities)]
 
-    def _alike(self, request: Request) -> Iterator[tuple[Run, dict[str, Any]]]:
+    def _candidates(self, request: Request) -> Iterator[tuple[Run, dict[str, Any]]]:
         """Yield the candidates by the ledger alone, the latest first."""
         values = _values_digest(request.workload.invocation)
         names = [[each.id, each.name] for each in request.workload.inputs]
@@ -138,7 +138,7 @@ class Reuse:
         wanted = _wanted_image(request)
         return not wanted or wanted == image_of(run, self._run_store)
 
-    def _stands(self, run: Run) -> bool:
+    def _outputs_exist(self, run: Run) -> bool:
         """Whether all outputs are at the run's site, unmodified."""
         existing = self._try(
             run.id,
@@ -146,9 +146,9 @@ class Reuse:
         )
         return existing is not None and not existing.problems and not existing.changed
 
-    def _try(self, subject: str, ask: Callable[[], _Answer]) -> _Answer | None:
+    def _try(self, subject: str, call: Callable[[], _Result]) -> _Result | None:
         try:
-            return ask()
+            return call()
         except NotFoundError:
             return None
         except HibaliError as problem:
@@ -173,8 +173,8 @@ def _wanted_image(request: Request) -> str:
     """Return the id of the image to start, 64 hexadecimal digits; "" if only the site knows it."""
     name = request.compute.container.image_name(request.workload.pipeline.container)
     if request.image:
-        given = read_image_id(request.image)
-        return given or read_archive(Path(request.image), name).record.id.removeprefix("sha256:")
+        image_id = read_image_id(request.image)
+        return image_id or read_archive(Path(request.image), name).record.id.removeprefix("sha256:")
     if request.pinned is not None:
         return request.pinned.record.id.removeprefix("sha256:")
     return first_image(request.workload.pipeline, request.compute.site.name, name) or ""

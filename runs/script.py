@@ -70,7 +70,7 @@ run=$run/$task
 runs=../../..
 wish=../../cancel
 """
-TAKE_TURN = r"""
+RUN_TOOL = r"""
 if ! mkdir started; then
   printf '%s\n' "$job" >>again
   echo "hibali: run $run was started before; this job does nothing" >&2
@@ -175,12 +175,12 @@ check_those_before() {
 
 def job_script(run: str, directives: Sequence[str], variables: JobVariables) -> str:
     """Return the script that the scheduler starts in the run's folder (S9); `directives` are checked comment lines."""
-    return script_head(run, directives) + read_variables(variables) + _JOB + TAKE_TURN
+    return script_head(run, directives) + read_variables(variables) + _JOB + RUN_TOOL
 
 
 def array_script(run: str, chunk: int, directives: Sequence[str], variables: JobVariables) -> str:
     """Return the script that the scheduler starts in a chunk's folder, for each line of the file `tasks` there; see `job_script`."""
-    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{_ARRAY}{TAKE_TURN}"
+    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{_ARRAY}{RUN_TOOL}"
 
 
 def read_variables(variables: JobVariables) -> str:
@@ -380,12 +380,12 @@ def required_script(outputs: Sequence[Output], *, several_nodes: bool = False) -
     required = [each for each in outputs if not each.optional and ID.fullmatch(each.id)]
     if not required:
         return ""
-    checks = [f"  is_left {_words(each)} || note {each.id}\n" for each in required]
+    checks = [f"  is_left {_shell_word(each)} || note {each.id}\n" for each in required]
     seconds = _OTHER_NODES_SECONDS if several_nodes else 0
     return f"seconds={seconds}{_HEAD}look() {{\n  missing=\n{''.join(checks)}}}{_TAIL}"
 
 
-def _words(output: Output) -> str:
+def _shell_word(output: Output) -> str:
     """Return the path below the folder of the run as one shell word, with its wildcards active."""
     if not output.is_pattern:
         return shlex.quote(f"work/{output.path}")

@@ -27,8 +27,8 @@ def reserve_queue_places(
     *,
     chunk: int = 0,
     places: int = 1,
-    note: Callable[[], object],
-    look: bool = True,
+    record_submission: Callable[[], object],
+    query_site: bool = True,
 ) -> bool:
     """Reserve places in the site's queue for a run, or for the job array of a chunk; return whether there were enough.
 
@@ -40,23 +40,23 @@ def reserve_queue_places(
         limit: How many of our jobs may be in the queue.
         chunk: The number of the chunk, 0 for a single run.
         places: How many places are needed.
-        note: Records the submission in the ledger, before another process may count the places.
-        look: Query the site once if the queue is full, because nobody may have done so since jobs ended there.
+        record_submission: Records the submission in the ledger, before another process may count the places.
+        query_site: Query the site once if the queue is full, because nobody may have done so since jobs ended there.
     """
     queued = QueuePlaces(run.site)
     holder = holder_of(run.id, chunk)
-    if queued.take(holder, places, limit, taken=note):
+    if queued.reserve(holder, places, limit, on_reserved=record_submission):
         return True
     holders = _load(run_store, queued)
-    if look:
+    if query_site:
         queried = [each for each in holders if each.job and each.placement.scheduler == scheduler.name]
         update(host, scheduler, run_store, [each for each in queried if not each.state.ended])
     for each in holders:
         if each.sweep is None and not each.job and each.submission.begun:
             _settle_begun(host, scheduler, run_store, queued, each.id)
     # a place is taken and the submission noted in one turn: who holds one without the other died between
-    queued.forget_dead(lambda run_id: _holds(run_store, run_id))
-    return queued.take(holder, places, limit, taken=note)
+    queued.release_stale(lambda run_id: _holds(run_store, run_id))
+    return queued.reserve(holder, places, limit, on_reserved=record_submission)
 
 
 def _load(run_store: RunStore, queued: QueuePlaces) -> list[Run]:
@@ -100,7 +100,7 @@ def send(
     write_files: Callable[[], None],
     limits: Limits,
     on_event: Listener = ignore,
-    look: bool = True,
+    query_site: bool = True,
 ) -> Run:
     """Submit a run if the queue has a place for it; whoever calls has the run's lock (RunStore.lock).
 
@@ -113,7 +113,7 @@ def send(
         write_files: Writes the files of the run.
         limits: The site's limits.
         on_event: Called with each event.
-        look: Query the site if the queue is full, as in `reserve_queue_places`.
+        query_site: Query the site if the queue is full, as in `reserve_queue_places`.
 
     Returns:
         The run with its job; waiting if the queue is full (`Run.waits`); CANCELLED if that was requested.
@@ -131,18 +131,20 @@ def send(
             else cancel_unsubmitted(run_store, run)
         )
     begin = partial(run_store.note, run.id, "submitting")
-    if not reserve_queue_places(host, scheduler, run_store, run, limits.queued_jobs, note=begin, look=look):
+    if not reserve_queue_places(
+        host, scheduler, run_store, run, limits.queued_jobs, record_submission=begin, query_site=query_site
+    ):
         write_files()
         return _wait(run_store, run, argv, limits.queued_jobs)
     submission = SubmitRequest(
         run.id, run.folder, tuple(argv), run.created[:10], write_files, begun=run.submission.begun
     )
     with rate_limited(run.site):
-        answer = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
-        if isinstance(answer, NotSubmitted):
+        result = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
+        if isinstance(result, NotSubmitted):
             QueuePlaces(run.site).release(run.id)
-            raise answer.error
-    return run_store.note(run.id, "submitted", {"job": answer.job})
+            raise result.error
+    return run_store.note(run.id, "submitted", {"job": result.job})
 
 
 def _wait(run_store: RunStore, run: Run, argv: Sequence[str], limit: int) -> Run:
@@ -160,7 +162,7 @@ def send_waiting(
     limits: Limits,
     on_event: Listener = ignore,
     *,
-    look: bool = True,
+    query_site: bool = True,
 ) -> Run:
     """Submit a run that waited for a place in the queue; its files are at the site."""
     with run_store.lock(run.key, on_event=on_event):
@@ -173,14 +175,14 @@ def send_waiting(
             run_store,
             run,
             argv=run.submission.argv,
-            write_files=_nothing,
+            write_files=_write_nothing,
             limits=limits,
             on_event=on_event,
-            look=look,
+            query_site=query_site,
         )
 
 
-def _nothing() -> None:
+def _write_nothing() -> None:
     """Write no files: they are at the site."""
 
 

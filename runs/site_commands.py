@@ -41,49 +41,49 @@ class SiteCommands:
         self._host = host
         self._site = site
 
-    def ask(self, words: Sequence[str]) -> CommandResult:
+    def query(self, argv: Sequence[str]) -> CommandResult:
         """Run a query and return how it ended, whatever its exit code."""
-        return self._host.run(self._after_prologue(words))
+        return self._host.run(self._after_prologue(argv))
 
-    def run(self, words: Sequence[str], stdin: bytes = b"") -> CommandResult:
+    def run(self, argv: Sequence[str], stdin: bytes = b"") -> CommandResult:
         """Run one step of a conversion, in the C locale, so that its error messages are known.
 
         Raises `UsageError` if there is no such program, `IncompleteError` if it fails or there is no space, `TryLaterError` if it was killed.
         """
         finished = self._host.run(
-            self._after_prologue(("env", "LC_ALL=C", *words)), stdin=stdin, timeout=_CONVERT_SECONDS
+            self._after_prologue(("env", "LC_ALL=C", *argv)), stdin=stdin, timeout=_CONVERT_SECONDS
         )
         if finished.exit_code == 0:
             return finished
-        program = next(word for word in words if word != "env" and "=" not in word)
+        program = next(argument for argument in argv if argument != "env" and "=" not in argument)
         check_answered(program, finished)
-        said = printable(finished.stderr.strip()[-500:])
+        stderr = printable(finished.stderr.strip()[-500:])
         if any(text in finished.stderr.lower() for text in _NO_SPACE):
             raise IncompleteError(
                 "no-space",
-                f"there is no room to convert the image: {said}",
+                f"there is no room to convert the image: {stderr}",
                 subject=f"{self._site.name}:{self._site.work}",
                 hint="Free some space there, or move `work` of the site, and run the same command again.",
             )
         if finished.exit_code < 0:
             raise TryLaterError(
                 "image-not-staged",
-                f"{program} was ended by signal {-finished.exit_code} (an hour is the limit here): {said}",
+                f"{program} was ended by signal {-finished.exit_code} (an hour is the limit here): {stderr}",
                 subject=self._site.name,
             )
-        raise not_staged(f"{program}: {said}")
+        raise not_staged(f"{program}: {stderr}")
 
-    def _after_prologue(self, words: Sequence[str]) -> tuple[str, ...]:
+    def _after_prologue(self, argv: Sequence[str]) -> tuple[str, ...]:
         prologue = (self._site.scheduler or SchedulerSettings()).prologue
         if not prologue:
-            return tuple(words)
+            return tuple(argv)
         lines = "\n".join(("{", *prologue, "} >&2", 'exec "$@"'))
-        return ("bash", "-l", "-c", lines, "hibali", *words)
+        return ("bash", "-l", "-c", lines, "hibali", *argv)
 
 
-def not_staged(said: str) -> IncompleteError:
+def not_staged(reason: str) -> IncompleteError:
     """Return the error for an image that could not be staged."""
-    return IncompleteError("image-not-staged", f"the image could not be converted: {said}")
+    return IncompleteError("image-not-staged", f"the image could not be converted: {reason}")
 
 
 Found = TypeVar("Found")
@@ -105,8 +105,8 @@ class SiteLock:
         self._lock: Lock | None = None
         self._token: object = None
 
-    def wait(self, operation: str, look: Callable[[], Found | None]) -> Found | None:
-        """Wait for the lock; return None when it is taken, or what `look` finds of another process's work."""
+    def wait(self, operation: str, find: Callable[[], Found | None]) -> Found | None:
+        """Wait for the lock; return None when it is taken, or what `find` finds of another process's work."""
         intervals = growing_intervals(0.2, _LONGEST_WAIT)
         waited = 0.0
         while True:
@@ -123,7 +123,7 @@ class SiteLock:
             seconds = intervals.next_pause()
             pause(seconds)
             waited += seconds
-            found = look()
+            found = find()
             if found is not None:
                 return found
 

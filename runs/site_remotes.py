@@ -103,10 +103,10 @@ class SiteSnapshot:
         del message
         check_writable(self._location)
         descriptors = {path: raw for path, name, raw in _contents(uploads) if name == DESCRIPTOR}
-        beside = {path: raw for path, name, raw in _contents(uploads) if name != DESCRIPTOR}
+        other_files = {path: raw for path, name, raw in _contents(uploads) if name != DESCRIPTOR}
         try:
             with self._files.writing():
-                existing = self._files.create(beside)
+                existing = self._files.create(other_files)
                 for upload in uploads:
                     for name in upload.files:
                         if _path(upload, name) in existing:
@@ -203,11 +203,11 @@ class SiteImageStore:
                     raise not_there(record, self.subject) from None
                 raise
         if receipt.exit is not Exit.DONE:
-            said = "; ".join(failed.message for failed in receipt.failures[:3])
+            reasons = "; ".join(failed.message for failed in receipt.failures[:3])
             if operation == "get" and any(failed.code == _CORRUPT for failed in receipt.failures):
-                raise self._tampered(f"what lies there is not what was put there: {said}")
+                raise self._tampered(f"what lies there is not what was put there: {reasons}")
             raise IncompleteError(
-                "image-not-moved", f"the image did not arrive whole: {said}", subject=self.subject
+                "image-not-moved", f"the image did not arrive whole: {reasons}", subject=self.subject
             )
 
 

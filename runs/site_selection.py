@@ -20,7 +20,7 @@ from runs.prepare import Prepared, prepare_dry_run
 from runs.request import Request
 from runs.stage import Cache, Synchroniser, open_cache
 from runs.store import RunStore
-from runs.sweeps.launch import show_tasks
+from runs.sweeps.launch import prepare_sweep_dry_run
 from transfers.entry import Kind
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_store
@@ -78,10 +78,10 @@ def choose(candidates: Sequence[Candidate]) -> Choice:
     because = "no other site can run it"
     if others:
         second = others[0]
-        mine, theirs = rank(first), rank(second)
-        if mine[1] != theirs[1]:
+        best, next_best = rank(first), rank(second)
+        if best[1] != next_best[1]:
             because = "the least has to move there"
-        elif mine[2] != theirs[2]:
+        elif best[2] != next_best[2]:
             because = "as little has to move as elsewhere, and it waits least"
         else:
             because = "nothing tells it from the next but bytes below a MiB, seconds, and its name"
@@ -178,14 +178,16 @@ def assess_site(
 def _shown(request: Request) -> Prepared:
     """Prepare the run for the site; of a sweep the first task, because all of them have equal jobs."""
     return (
-        show_tasks(request, _NO_RUN).prepared if request.workload.tasks else prepare_dry_run(request, _NO_RUN)
+        prepare_sweep_dry_run(request, _NO_RUN).prepared
+        if request.workload.tasks
+        else prepare_dry_run(request, _NO_RUN)
     )
 
 
 def _unable(site: Site, problem: HibaliError) -> Candidate:
-    words = f"{problem.message} ({problem.subject})" if problem.subject else problem.message
+    text = f"{problem.message} ({problem.subject})" if problem.subject else problem.message
     later = isinstance(problem, TryLaterError)
-    return Candidate(site.name, why_not=" ".join(words.split()), later=later)
+    return Candidate(site.name, why_not=" ".join(text.split()), later=later)
 
 
 def _bytes_to_move(request: Request, host: RemoteHost, sizes: Sizes, on_event: Listener) -> int:
@@ -221,8 +223,8 @@ def _image_bytes(request: Request, host: RemoteHost, work: bytes, cache: Cache, 
 def _waiting(request: Request, host: RemoteHost) -> float | None:
     """Return the seconds until such a job would start, as the scheduler predicts."""
     scheduler = request.compute.scheduler
-    words = scheduler.start_argv()
-    if not words:
-        return None if words is None else 0.0
+    argv = scheduler.start_argv()
+    if not argv:
+        return None if argv is None else 0.0
     script = _shown(request).job_script.encode("utf-8", "surrogateescape")
-    return scheduler.read_start(host.run(words, stdin=script), datetime.now(UTC))
+    return scheduler.read_start(host.run(argv, stdin=script), datetime.now(UTC))

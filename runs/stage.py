@@ -74,37 +74,37 @@ class Cache:
     def hold(self, run: str, identities: Iterable[Identity]) -> None:
         """Hold these inputs for a run, and everything that is used from now on, so that no eviction removes it."""
         self._hold = Hold(self._host, self._work, run)
-        self._hold.take(*(each.name for each in identities if each.digest))
+        self._hold.add(*(each.name for each in identities if each.digest))
 
     def use(self, name: Name) -> bytes:
         """Return the absolute path of an entry, and hold it for the run."""
         if self._hold is not None:
-            self._hold.take(name)
+            self._hold.add(name)
         return self._work + b"/" + name.path
 
     def stage_with_retries(self, identity: Identity, source: Location, on_event: Listener = ignore) -> bytes:
-        """Stage an input like `bring`; wait if another process stages it, at most until its lease would have expired."""
+        """Stage an input like `stage`; wait if another process stages it, at most until its lease would have expired."""
 
-        def bring() -> bytes:
+        def stage() -> bytes:
             return with_retries(
-                lambda: self.bring(identity, source, on_event),
+                lambda: self.stage(identity, source, on_event),
                 subject=source.text,
                 attempts=6,
                 on_event=on_event,
             )
 
-        return when_free(bring, subject=source.text, patience=_PATIENCE_SECONDS, on_event=on_event)
+        return when_free(stage, subject=source.text, patience=_PATIENCE_SECONDS, on_event=on_event)
 
-    def bring(self, identity: Identity, source: Location, on_event: Listener = ignore) -> bytes:
+    def stage(self, identity: Identity, source: Location, on_event: Listener = ignore) -> bytes:
         """Return the absolute path at the site of a verified copy of `source`; nothing is copied if there is one.
 
         Raises `IncompleteError` if the input changed since it was identified.
         """
         known = self._content_of(identity)
-        if known is not None and self._stands(Name(CONTENT, known), known):
+        if known is not None and self._is_valid(Name(CONTENT, known), known):
             return self.use(Name(CONTENT, known))
         single = identity.files is not None and b"" in identity.files
-        if self._stands(identity.name, identity.digest if single else None):
+        if self._is_valid(identity.name, identity.digest if single else None):
             return self.use(identity.name)
         path = self.use(identity.name)
         there = self.mark(path) is not None
@@ -157,14 +157,14 @@ class Cache:
         """Warn of inputs, by their names, that the site itself may delete before a run starts."""
         if self._times is None:
             return
-        for what, path in paths.items():
+        for label, path in paths.items():
             if self._times.covers(path):
-                self._times.warn(what, path, self._oldest(path), wait_seconds)
+                self._times.warn(label, path, self._oldest(path), wait_seconds)
 
-    def _stands(self, name: Name, digest: str | None) -> bool:
+    def _is_valid(self, name: Name, digest: str | None) -> bool:
         """Whether an entry is there and unmodified since hibali hashed it, or has that digest now."""
         path, times = self.use(name), self._times
-        if times is not None and times.may_refresh(path) and times.is_due(self._oldest(path)):
+        if times is not None and times.may_refresh(path) and times.needs_refresh(self._oldest(path)):
             times.refresh(path)  # and then it is looked at anew
         mark = self.mark(path)
         if mark is None or self._records.mark_of(path) == mark:
@@ -197,8 +197,8 @@ class Cache:
             return None
         known = self._records.content_of(identity.digest)
         if known is None:
-            said = (self._host.get(self._pointer(identity), maximum=64) or b"").decode("ascii", "replace")
-            name = read_name(f"{CONTENT}:{said}")
+            digest = (self._host.get(self._pointer(identity), maximum=64) or b"").decode("ascii", "replace")
+            name = read_name(f"{CONTENT}:{digest}")
             known = name.digest if name is not None else None
         return known
 
@@ -220,7 +220,7 @@ class Cache:
         final, pointer = self.use(name), self._pointer(identity)
         self._host.make_folder(pointer.rpartition(b"/")[0])
         self._host.put(pointer, digest.encode("ascii"))
-        if self._stands(name, digest):
+        if self._is_valid(name, digest):
             self._host.remove_tree(path)
         else:
             self._host.make_folder(final.rpartition(b"/")[0])
@@ -292,9 +292,9 @@ class Synchroniser:
         request = Request("stage", source, target, Rules(checksum=checksum), saving=SaveOptions(save=False))
         receipt = synchronise(request, on_event)
         if receipt.exit is not Exit.DONE:
-            said = "; ".join(failed.message for failed in receipt.failures[:3])
+            reasons = "; ".join(failed.message for failed in receipt.failures[:3])
             raise IncompleteError(
-                "not-staged", f"not all of the input could be staged: {said}", subject=source.text
+                "not-staged", f"not all of the input could be staged: {reasons}", subject=source.text
             )
 
     def entries(self, location: Location) -> Iterator[Entry]:

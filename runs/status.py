@@ -81,7 +81,7 @@ def resolve_status(
     cancelled: bool = False,
     cancel_marked: bool = False,
     cancel_accepted: bool | None = None,
-    again: bool = False,
+    restarted: bool = False,
 ) -> Observation:
     """Resolve the state of a run from the scheduler's status, the exit record, and accounting.
 
@@ -95,7 +95,7 @@ def resolve_status(
         cancelled: Cancellation was requested.
         cancel_marked: The job could see the request at the site before the scheduler did.
         cancel_accepted: The scheduler accepted the request; None if unknown, which counts as accepted.
-        again: The job was started a second time and did nothing.
+        restarted: The job was started a second time and did nothing.
     """
     cancel_accepted = cancelled if cancel_accepted is None else cancel_accepted
     best = accounted if accounted is not None and _knows_more(accounted, status) else status
@@ -106,7 +106,7 @@ def resolve_status(
         cancelled=cancelled,
         cancel_marked=cancel_marked,
         cancel_accepted=cancel_accepted,
-        again=again,
+        restarted=restarted,
     )
     return seen if accounted is None else replace(seen, accounted=accounted)
 
@@ -128,7 +128,7 @@ def _resolve(
     cancelled: bool,
     cancel_marked: bool,
     cancel_accepted: bool,
-    again: bool,
+    restarted: bool,
 ) -> Observation:
     if record is not None and record.signal in {"", CANCEL_REQUESTED}:
         # The queue says that the job was cancelled: a tool that exited with 0 may have lost a child, whatever accounting says.
@@ -137,7 +137,7 @@ def _resolve(
             known, record, cancelled=cancelled, cancel_marked=cancel_marked, cancel_accepted=cancel_accepted
         )
     if record is not None:
-        return _resolve_signalled(best, record, cancelled=cancelled, again=again)
+        return _resolve_signalled(best, record, cancelled=cancelled, restarted=restarted)
     if status.phase is Phase.WAITING:
         return Observation(State.WAITING, status.native, status.reason)
     if status.phase in {Phase.RUNNING, Phase.ELSEWHERE}:
@@ -180,13 +180,13 @@ def _resolve_unsignalled(
     return Observation(State.FAILED, best.native, _why(best), record)
 
 
-def _resolve_signalled(best: Status, record: ExitRecord, *, cancelled: bool, again: bool) -> Observation:
+def _resolve_signalled(best: Status, record: ExitRecord, *, cancelled: bool, restarted: bool) -> Observation:
     """Resolve with a record of a tool that a signal stopped."""
     if best.phase is Phase.CANCELLED or (cancelled and best.phase is not Phase.KILLED):
         return Observation(State.CANCELLED, best.native, best.reason, record)
     if best.phase is Phase.RUNNING:
         return Observation(State.RUNNING, best.native, best.reason)  # why it was stopped is not said yet
-    if again or best.phase in {Phase.WAITING, Phase.BROKEN}:
+    if restarted or best.phase in {Phase.WAITING, Phase.BROKEN}:
         return Observation(
             State.LOST, best.native, "the scheduler stopped the tool and put the job back", record
         )
@@ -334,8 +334,8 @@ def _state_of(record: Mapping[str, Any]) -> State | None:
         case "submitted":
             return State.SUBMITTED
         case "seen":
-            word = record.get("state")
-            return State(word) if word in set(State) else None
+            state_name = record.get("state")
+            return State(state_name) if state_name in set(State) else None
         case _:
             return None
 

@@ -55,7 +55,7 @@ class QueuePlaces:
     def __init__(self, site: str) -> None:
         """Open the record of a site; raises `RefusedError` where the ledger cannot be written."""
         self._folder = ledger_folder("sites", site, "queued")
-        self._turns = ledger_folder("sites", site, "turns")
+        self._lock_folder = ledger_folder("sites", site, "turns")
 
     def held(self) -> dict[str, int]:
         """Return how many places each holder has."""
@@ -66,25 +66,25 @@ class QueuePlaces:
                     found[name] = int((self._folder / name).read_bytes())
         return found
 
-    def take(
-        self, holder: str, places: int, limit: int, *, taken: Callable[[], object] = lambda: None
+    def reserve(
+        self, holder: str, places: int, limit: int, *, on_reserved: Callable[[], object] = lambda: None
     ) -> bool:
         """Reserve places for a holder within a limit; return whether it has them now or had some before.
 
         A holder gets all of them or none; one that needs more than the limit gets them when no other holder has any. One process at a time:
-        `taken` is called before the next one may count, and records the submission in the ledger.
+        `on_reserved` is called before the next one may count, and records the submission in the ledger.
         """
-        with wait_for_lock(self._turns):
+        with wait_for_lock(self._lock_folder):
             held = self.held()
             queued = count_queued(held)
             if holder not in held:
                 if queued and free_places(limit, queued) < places:
                     return False
-                self.keep(holder, places)
-            taken()
+                self.set_places(holder, places)
+            on_reserved()
             return True
 
-    def keep(self, holder: str, places: int) -> None:
+    def set_places(self, holder: str, places: int) -> None:
         """Set how many places a holder has; 0 for one that has ended or was never submitted."""
         path = self._folder / holder
         assert _HOLDER.fullmatch(holder)
@@ -97,15 +97,15 @@ class QueuePlaces:
         """Free all places of a run that has ended."""
         for holder in self.held():
             if holder.partition(".")[0] == run_id:
-                self.keep(holder, 0)
+                self.set_places(holder, 0)
 
-    def forget_dead(self, is_alive: Callable[[str], bool]) -> None:
-        """Free the places of all runs for whose id `is_alive` returns false; no place is taken meanwhile."""
-        with wait_for_lock(self._turns):
+    def release_stale(self, is_active: Callable[[str], bool]) -> None:
+        """Free the places of all runs for whose id `is_active` returns false; no place is taken meanwhile."""
+        with wait_for_lock(self._lock_folder):
             for holder in self.held():
                 found = _HOLDER.fullmatch(holder)
-                if found is not None and not is_alive(found[1]):
-                    self.keep(holder, 0)
+                if found is not None and not is_active(found[1]):
+                    self.set_places(holder, 0)
 
     def runs(self) -> list[str]:
         """Return the ids of the runs that hold places, oldest first."""
@@ -298,12 +298,12 @@ def find_output(run: Run, reference: Reference) -> Output:
     found = next((each for each in run.spec.outputs if each.id == reference.output), None)
     if found is None:
         known = [each.id for each in run.spec.outputs]
-        near = nearest(reference.output, known)
+        suggestion = nearest(reference.output, known)
         raise NotFoundError(
             "no-such-output",
             "the run has no output with this id",
             subject=printable(reference.text),
-            hint=f"Is it {near}?" if near else f"It has: {', '.join(known) or 'none'}",
+            hint=f"Is it {suggestion}?" if suggestion else f"It has: {', '.join(known) or 'none'}",
         )
     if not reference.below:
         return replace(found, optional=False)
@@ -343,11 +343,11 @@ class SiteRuns:
 def runs_of(digest: str) -> list[Run]:
     """Return the runs of this account with a descriptor of this digest, oldest first. Records of other runs are not parsed."""
     folder = ledger_folder("runs")
-    told = digest.encode("ascii")
+    wanted = digest.encode("ascii")
     runs = []
     for name in sorted(os.listdir(folder)):  # noqa: PTH208  # thousands of them
         run_id = name.removesuffix(_FORMAT)
-        if name.endswith(_FORMAT) and RUN_ID.fullmatch(run_id) and told in _content(folder / name):
+        if name.endswith(_FORMAT) and RUN_ID.fullmatch(run_id) and wanted in _content(folder / name):
             with contextlib.suppress(NotFoundError, KeyError, ValueError, TypeError):
                 run = fold_records(run_id, read_records(folder / name))
                 if run.spec.pipeline_digest == digest:

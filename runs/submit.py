@@ -38,9 +38,9 @@ class SubmitRequest:
 
     run: str
     folder: bytes
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     since: str
-    put: Callable[[], None]
+    write_files: Callable[[], None]
     begun: bool = False
 
 
@@ -67,16 +67,16 @@ def submit_once(
     for attempt in range(1, _ATTEMPTS):
         marker = _marker(folder, attempt)
         if host.stat(marker) is None:  # from then on the job may be at work there
-            submission.put()
-        once = host.run_once(marker, submission.words, folder=folder)
-        answer: Answer | None = _read(scheduler, once)
-        if isinstance(answer, Unclear):
-            answer = _look_up(host, scheduler, submission, marker, answer, settling, on_event)
-        if isinstance(answer, Submitted):
-            return answer
-        if isinstance(answer, NotSubmitted):
-            if once.fresh:
-                return answer
+            submission.write_files()
+        attempted = host.run_once(marker, submission.argv, folder=folder)
+        result: Answer | None = _read(scheduler, attempted)
+        if isinstance(result, Unclear):
+            result = _find_unclear_job(host, scheduler, submission, marker, result, settling, on_event)
+        if isinstance(result, Submitted):
+            return result
+        if isinstance(result, NotSubmitted):
+            if attempted.fresh:
+                return result
         elif guessed:
             break
         else:
@@ -87,18 +87,18 @@ def submit_once(
 def find_submission(host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str) -> Answer:
     """Find out what became of a submission that was begun, without submitting anything."""
     numbers = _attempts(host, folder)
-    answer: Answer | None = None
+    result: Answer | None = None
     if numbers:
         content = host.get(_marker(folder, max(numbers)) + b"/answer.json", maximum=32 << 20)
-        said = parse_result(content) if content is not None else None
-        answer = scheduler.read_submit(said) if said is not None else None
-    if isinstance(answer, Submitted | NotSubmitted):
-        return answer
+        recorded = parse_result(content) if content is not None else None
+        result = scheduler.read_submit(recorded) if recorded is not None else None
+    if isinstance(result, Submitted | NotSubmitted):
+        return result
     job = _find(host, scheduler, run, folder, since)
     if job is not None:
         return Submitted(job)
     if numbers or has_started(host, folder):
-        return answer or Unclear("it was begun, and no job of it is to be seen")
+        return result or Unclear("it was begun, and no job of it is to be seen")
     return NotSubmitted(
         TryLaterError("not-submitted", "it was never submitted", subject=run, transient=False)
     )
@@ -109,20 +109,20 @@ class BegunSubmission:
     """The last submission that was begun: its age in seconds by the site's clock, and whether it was answered."""
 
     age: float
-    answered: bool
+    has_reply: bool
 
 
 def submitted_at(host: RemoteHost, folder: bytes) -> BegunSubmission:
     """Return when a run's submission was last begun; if the site has no clock, it counts as begun now."""
     numbers = _attempts(host, folder)
     if not numbers:
-        return BegunSubmission(math.inf, answered=False)
+        return BegunSubmission(math.inf, has_reply=False)
     marker = _marker(folder, max(numbers))
     found = host.stat(marker)
     clock = host.facts().get("clock", "")
     age = float(clock) - found.mtime_ns / 1e9 if found is not None and clock else 0.0
     return BegunSubmission(
-        age, answered=host.stat(marker + b"/answer.json") is not None or has_started(host, folder)
+        age, has_reply=host.stat(marker + b"/answer.json") is not None or has_started(host, folder)
     )
 
 
@@ -145,13 +145,13 @@ def _marker(folder: bytes, attempt: int) -> bytes:
     return folder + (b"/submit" if attempt == 1 else b"/submit-%d" % attempt)
 
 
-def _read(scheduler: Scheduler, once: OnceResult) -> Answer:
-    if once.finished is None:
+def _read(scheduler: Scheduler, attempted: OnceResult) -> Answer:
+    if attempted.finished is None:
         return Unclear("it was begun, and no answer was written")
-    return scheduler.read_submit(once.finished)
+    return scheduler.read_submit(attempted.finished)
 
 
-def _look_up(
+def _find_unclear_job(
     host: RemoteHost,
     scheduler: Scheduler,
     submission: SubmitRequest,
@@ -175,11 +175,11 @@ def _look_up(
     begun = 0.0
     while True:
         # the answer may have come meanwhile
-        once = host.run_once(marker, submission.words, folder=submission.folder)
-        settled = once.age_seconds >= patience
-        answer = _read(scheduler, once)
-        if not isinstance(answer, Unclear):
-            return answer
+        attempted = host.run_once(marker, submission.argv, folder=submission.folder)
+        settled = attempted.age_seconds >= patience
+        result = _read(scheduler, attempted)
+        if not isinstance(result, Unclear):
+            return result
         job = _find(host, scheduler, submission.run, submission.folder, submission.since)
         if job is not None:
             return Submitted(job)
@@ -187,7 +187,7 @@ def _look_up(
             return None
         if begun >= _WRITING_SECONDS:
             raise _unclear(submission)
-        seconds = min(intervals.next_pause(), max(0.5, patience - once.age_seconds))
+        seconds = min(intervals.next_pause(), max(0.5, patience - attempted.age_seconds))
         begun += seconds if settled else 0.0
         pause(seconds)
 
@@ -211,13 +211,13 @@ def _find(host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since
 
 
 def _query_queue(host: RemoteHost, scheduler: Scheduler, run: str) -> str | None:
-    words = scheduler.lookup_argv(run)
-    return scheduler.read_lookup(host.run(words), host.facts()["user"]) if words else None
+    argv = scheduler.lookup_argv(run)
+    return scheduler.read_lookup(host.run(argv), host.facts()["user"]) if argv else None
 
 
 def _query_accounting(host: RemoteHost, scheduler: Scheduler, run: str, since: str) -> str | None:
-    words = scheduler.accounting_argv((), run, since)
-    found = scheduler.read_accounting(host.run(words)) if words else None
+    argv = scheduler.accounting_argv((), run, since)
+    found = scheduler.read_accounting(host.run(argv)) if argv else None
     return next(iter(found), None) if found else None
 
 
@@ -227,11 +227,15 @@ def remove_proxies(host: RemoteHost, runs: Iterable[Run], seen: Mapping[Key, Obs
     for (run_id, number), found in seen.items():
         run = known.get(run_id)
         # a task that told of its end has removed it
-        if run is not None and found.state.final and (not number or _is_news(run, number, found)):
+        if (
+            run is not None
+            and found.state.final
+            and (not number or _ended_without_record(run, number, found))
+        ):
             remove_proxy(host, run, number)
 
 
-def _is_news(run: Run, number: int, found: Observation) -> bool:
+def _ended_without_record(run: Run, number: int, found: Observation) -> bool:
     return found.record is None and run.sweep is not None and not run.sweep.tasks[number].state.final
 
 
@@ -249,19 +253,19 @@ def remove_proxy(host: RemoteHost, run: Run, number: int = 0) -> None:
 
 def cancel_tasks(run_store: RunStore, run: Run, numbers: Iterable[int]) -> Run:
     """Record that these tasks of a sweep are never submitted."""
-    doomed = sorted(numbers)
-    if not doomed:
+    cancelled = sorted(numbers)
+    if not cancelled:
         return run
     change = {
         "state": State.CANCELLED,
         "native": "",
         "reason": "it was never submitted",
-        "tasks": write_ranges(doomed),
+        "tasks": write_ranges(cancelled),
     }
     run = run_store.note(run.id, "tasks", {"changes": [change], "ends": []})
     for chunk in sweep_of(run).chunks:
         if not chunk.jobs:
-            QueuePlaces(run.site).keep(holder_of(run.id, chunk.number), 0)
+            QueuePlaces(run.site).set_places(holder_of(run.id, chunk.number), 0)
     return run
 
 

@@ -261,7 +261,7 @@ def export_command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> i
     from runs.bundles.create import check_pipeline, left_by
     from runs.bundles.export import Exported, crate_texts, write_crate
     from runs.store import RunStore
-    from runs.sweeps.table import read_again
+    from runs.sweeps.table import read_rerun_request
 
     run_store, catalogue = RunStore(), Catalogue()
     target = Path(crate)
@@ -274,7 +274,11 @@ def export_command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> i
             left = left_by(run, run_store, lambda run=run: run_site(common, run.site))  # type: ignore[misc]
             pipeline = catalogue.find(run.spec.pipeline)
             check_pipeline(run, pipeline)
-            tasks = read_again(run, run_store, pipeline, tuple(run.sweep.tasks)).tasks if run.sweep else ()
+            tasks = (
+                read_rerun_request(run, run_store, pipeline, tuple(run.sweep.tasks)).tasks
+                if run.sweep
+                else ()
+            )
             found.append(Exported(run, pipeline, left, tasks))
         texts = crate_texts(found, account_names()[0])
         write_crate(texts, target)

@@ -172,9 +172,9 @@ def list_command(common: Common) -> int | None:
     found = [(known.schedules[name], read_triggers(name)) for name in sorted(known.schedules)]
     installed = installed_names(common.config, known)
     if common.json:
-        for schedule, firings in found:
+        for schedule, triggers in found:
             common.output.record(
-                "schedule", schedule_fields(schedule, firings, installed=schedule.name in installed)
+                "schedule", schedule_fields(schedule, triggers, installed=schedule.name in installed)
             )
         common.output.record("end", {"count": len(found), "exit": 0})
         return None
@@ -183,10 +183,10 @@ def list_command(common: Common) -> int | None:
             schedule.name,
             schedule.cron.text,
             due_words(schedule),
-            outcome_words(firings[-1] if firings else None),
+            outcome_words(triggers[-1] if triggers else None),
             " ".join(schedule.command),
         )
-        for schedule, firings in found
+        for schedule, triggers in found
     ]
     warn_of_missing(common, known, installed)
     common.output.table(["name", "cron", "next", "last", "command"], rows)
@@ -223,11 +223,11 @@ def log_command(common: Common, name: str, *, count: int, text: bool) -> int | N
     if text:
         _show_text(common, name, count)
         return None
-    firings = read_triggers(name)[-count:]
+    triggers = read_triggers(name)[-count:]
     if common.json:
-        for firing in firings:
-            common.output.record("firing", firing.to_record())
-        common.output.record("end", {"count": len(firings), "exit": 0})
+        for trigger in triggers:
+            common.output.record("firing", trigger.to_record())
+        common.output.record("end", {"count": len(triggers), "exit": 0})
         return None
     rows = [
         (
@@ -240,7 +240,7 @@ def log_command(common: Common, name: str, *, count: int, text: bool) -> int | N
             each.proof,
             each.message or (each.operations or each.runs or (None,))[-1],
         )
-        for each in firings
+        for each in triggers
     ]
     common.output.table(["began", "how", "took", "files", "bytes", "failed", "proof", "what"], rows)
     return None
@@ -369,7 +369,7 @@ def notify_command(common: Common, **options: Any) -> int | None:
         path = put_notices(common.config, notices)
         common.output.say(f"Saved in {path}.")
     if test:
-        if not notices.anybody:
+        if not notices.has_receiver:
             raise UsageError(
                 "usage", "no notices are configured: give --command, --mail or --webhook", subject="--test"
             )
@@ -493,9 +493,9 @@ def resume_command(common: Common, name: str) -> int | None:
 def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
     """Run a schedule's command now in an environment as minimal as that of cron; exits with its code."""
     from hibali_cli.handlers.schedules import outcome_words
-    from runs.schedules.records import forget_start
+    from runs.schedules.records import truncate_start_log
     from runs.schedules.schedule import load_schedules
-    from runs.schedules.tend import make_up_all, tend
+    from runs.schedules.tend import maintain, run_missed
     from runs.schedules.trigger import trigger_due, trigger_now
 
     known = load_schedules(common.config)
@@ -504,25 +504,25 @@ def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
             raise UsageError(
                 "usage", "name a schedule: hibali schedule run NAME", subject="hibali schedule run"
             )
-        forget_start(None)
-        make_up_all(common.config, known, common.output.warn)
+        truncate_start_log(None)
+        run_missed(common.config, known, common.output.warn)
         return None
     schedule = known.one(name)
     if due:
-        forget_start(name)
-    firing = trigger_due(common.config, schedule) if due else trigger_now(common.config, schedule)
-    if firing is None:
+        truncate_start_log(name)
+    trigger = trigger_due(common.config, schedule) if due else trigger_now(common.config, schedule)
+    if trigger is None:
         return None
-    tend(common.config, known, common.output.warn)
+    maintain(common.config, known, common.output.warn)
     if common.json:
-        common.output.record("firing", firing.to_record())
+        common.output.record("firing", trigger.to_record())
     elif not due:
-        moved = f"; {firing.amount('files_moved')} files moved" if firing.amounts else ""
-        common.output.say(f"{name}: {outcome_words(firing)}{moved}; {firing.id}")
-        if firing.exit and firing.message:
-            common.output.warn(f"  {firing.message}")
-            common.output.warn(f"  {firing.hint or f'hibali schedule log {name} --text'}")
-    return firing.exit or 0
+        moved = f"; {trigger.amount('files_moved')} files moved" if trigger.amounts else ""
+        common.output.say(f"{name}: {outcome_words(trigger)}{moved}; {trigger.id}")
+        if trigger.exit and trigger.message:
+            common.output.warn(f"  {trigger.message}")
+            common.output.warn(f"  {trigger.hint or f'hibali schedule log {name} --text'}")
+    return trigger.exit or 0
 
 
 @command(
@@ -539,13 +539,13 @@ def show_command(common: Common, name: str) -> int | None:
 
     known = load_schedules(common.config)
     schedule = known.one(name)
-    firings = read_triggers(name)
+    triggers = read_triggers(name)
     installed = installed_names(common.config, known)
     if common.json:
-        common.output.record("schedule", schedule_fields(schedule, firings, installed=name in installed))
+        common.output.record("schedule", schedule_fields(schedule, triggers, installed=name in installed))
         return None
     warn_of_missing(common, replace(known, schedules={name: schedule}), installed)
-    last = firings[-1] if firings else None
+    last = triggers[-1] if triggers else None
     values: dict[str, str | int | None] = {
         "name": schedule.name,
         "command": shlex.join(["hibali", *schedule.command]),

@@ -55,7 +55,7 @@ from runs.bundles.read import (
     unpack,
 )
 from runs.collect import collect
-from runs.compare import Compared, OutputResult, compare_outputs
+from runs.compare import OutputComparison, OutputResult, compare_outputs
 from runs.containers.base import load_container
 from runs.images import Pinned
 from runs.model import RUN_ID, Input, Run, State
@@ -123,7 +123,7 @@ def _input_words(each: PackedInput) -> str:
 
 
 def show_comparison(
-    common: Common, run: Run, bundle: Bundle, target: str, compared: Sequence[Compared], code: int
+    common: Common, run: Run, bundle: Bundle, target: str, compared: Sequence[OutputComparison], code: int
 ) -> None:
     """Show every output with its result, then the counts."""
     counts = Counter(each.fate for each in compared)
@@ -434,7 +434,7 @@ def _leave(common: Common, run: Run) -> int:
 
 def _collect(
     common: Common, asked: BundleRunOptions, bundle: Bundle, run: Run, on_event: Listener
-) -> tuple[Receipt, list[Compared]]:
+) -> tuple[Receipt, list[OutputComparison]]:
     """Pull and verify the outputs of the run, and compare their digests with the recorded ones."""
     site = run_site(common, run.site)
     target = read_target(asked.target or f"./{run.id}", common.settings())
@@ -448,7 +448,7 @@ def _tell(
     bundle: Bundle,
     run: Run,
     receipt: Receipt,
-    compared: Sequence[Compared],
+    compared: Sequence[OutputComparison],
 ) -> int:
     """Show the comparison; afterwards the same command starts a new run. Raises its result as an error without --json."""
     differs = bundle.record.run is not None and any(each.fate is not OutputResult.EQUAL for each in compared)

@@ -38,8 +38,8 @@ from runs.inputs import (
     find_collected_copy,
     list_inputs,
     list_references,
+    locate_for_site,
     locate_inputs,
-    seen_from,
 )
 from runs.launch import launch
 from runs.model import Run, State, ignore_run
@@ -101,7 +101,7 @@ def _choose_request(common: Common, pipeline: Pipeline, answers: Path, options: 
     """Return the request at the best of several sites."""
     invocation = read_invocation(pipeline, answers)
     located = locate_inputs(invocation, common.settings(), None)
-    line_key = run_key(
+    command_key = run_key(
         pipeline, invocation, texts_of(located), chosen_sites(options), options.name, options.start.after
     )
     here = replace(options, start=replace(options.start, wait=False, polled=True))
@@ -109,7 +109,7 @@ def _choose_request(common: Common, pipeline: Pipeline, answers: Path, options: 
     def make(name: str) -> Request:
         return read_request(common, pipeline, answers, name, here, identify=True, located=located)
 
-    return choose_site(common, options, pipeline, line_key, located, make)
+    return choose_site(common, options, pipeline, command_key, located, make)
 
 
 def read_request(
@@ -145,7 +145,7 @@ def read_request(
     if located is None:
         located = locate_inputs(invocation, settings, site, identify=identify)
     else:
-        located = seen_from(located, site, settings)
+        located = locate_for_site(located, site, settings)
     typed = typed_request(answers, located, options.image).to_fields()
     fast = options.job.fast or NO_FAST_OPTIONS
     request = make_request(pipeline, invocation, located, compute, options.image, typed, first, fast)
@@ -175,7 +175,7 @@ def make_request(
     in_place = [each.identity is None or each.input.in_place for each in located]
     names_archive = bool(image) and not image.startswith("sha256:")
     takes_pinned = container.isolates and bool(container.formats) and not names_archive
-    from_runs = [each.taken for each in located if each.taken]
+    from_runs = [each.run_input for each in located if each.run_input]
     return Request(
         Workload(
             pipeline,

@@ -19,16 +19,16 @@ from hibali_cli.handlers.run_sites import run_site
 from hibali_cli.options import Common
 from runs.bundles.create import left_by
 from runs.compare import (
-    Beside,
     Copies,
     Fact,
     OutputResult,
-    Pair,
+    TaskOutputComparison,
+    TaskPair,
     compare_tasks,
     differing_facts,
     differing_tasks,
-    is_within,
     match_tasks,
+    passes_command,
 )
 from runs.model import Run
 from runs.outputs import OutputDigests
@@ -52,11 +52,11 @@ class Comparison:
 
     a: Run
     b: Run
-    outputs: Sequence[Beside]
+    outputs: Sequence[TaskOutputComparison]
     facts: Sequence[Fact]
     problems: Sequence[tuple[str, Failed]]
     alone: int = 0
-    within: frozenset[Beside] = field(default=frozenset())
+    within: frozenset[TaskOutputComparison] = field(default=frozenset())
 
     @property
     def exit(self) -> Exit:
@@ -99,7 +99,7 @@ def compare_runs(
     pairs = match_tasks(a, b)
     outputs = compare_tasks(pairs, left[0].digests, left[1].digests)
     different = [each for each in outputs if each.output.fate is OutputResult.DIFFERENT]
-    within: frozenset[Beside] = frozenset()
+    within: frozenset[TaskOutputComparison] = frozenset()
     if by and different:
         with _place(folder) as place:
             within = _alike(common, runs, left, different, by, place, on_event)
@@ -108,7 +108,7 @@ def compare_runs(
     return Comparison(a, b, outputs, _facts(a, b, pairs), problems, alone, within)
 
 
-def _facts(a: Run, b: Run, pairs: Sequence[Pair]) -> list[Fact]:
+def _facts(a: Run, b: Run, pairs: Sequence[TaskPair]) -> list[Fact]:
     facts = differing_facts(a, b)
     return facts if a.sweep is None and b.sweep is None else [*facts, *differing_tasks(a, b, pairs)]
 
@@ -126,14 +126,14 @@ def _alike(
     common: Common,
     runs: Sequence[Run],
     left: Sequence[OutputDigests],
-    different: Sequence[Beside],
+    different: Sequence[TaskOutputComparison],
     by: Sequence[str],
     place: Path,
     on_event: Listener,
-) -> frozenset[Beside]:
+) -> frozenset[TaskOutputComparison]:
     names = ([each.name_a for each in different], [each.name_b for each in different])
     here = [
-        Copies(run, some, place / run.id).bring(
+        Copies(run, some, place / run.id).fetch(
             [name for name in wanted if name is not None], run_site(common, run.site), on_event
         )
         for run, some, wanted in zip(runs, left, names, strict=True)
@@ -141,7 +141,7 @@ def _alike(
     return frozenset(
         each
         for each, mine, theirs in zip(different, *names, strict=True)
-        if mine is not None and theirs is not None and is_within(by, here[0][mine], here[1][theirs])
+        if mine is not None and theirs is not None and passes_command(by, here[0][mine], here[1][theirs])
     )
 
 
@@ -152,7 +152,7 @@ def print_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
         _tell_program(common, found, counts, asked=asked)
         return int(found.exit)
     if found.facts:
-        rows = [(fact.what, _shown(fact.a), _shown(fact.b)) for fact in found.facts]
+        rows = [(fact.name, _shown(fact.a), _shown(fact.b)) for fact in found.facts]
         common.output.table(["not the same", f"A {found.a.id}", f"B {found.b.id}"], rows)
         common.output.text("\n")
     for each in found.outputs:
@@ -198,7 +198,7 @@ def _tell_program(common: Common, found: Comparison, counts: Counter[str], *, as
         {
             "a": found.a.id,
             "b": found.b.id,
-            "facts": [{"what": fact.what, "a": fact.a, "b": fact.b} for fact in found.facts],
+            "facts": [{"what": fact.name, "a": fact.a, "b": fact.b} for fact in found.facts],
             **{str(fate): counts[fate] for fate in OutputResult},
             _WITHIN: counts[_WITHIN],
             "exit": int(found.exit),
@@ -207,7 +207,7 @@ def _tell_program(common: Common, found: Comparison, counts: Counter[str], *, as
     )
 
 
-def _named(each: Beside) -> str:
+def _named(each: TaskOutputComparison) -> str:
     """Return the name with the numbers of its tasks, if any."""
     mine, theirs = each.name_a, each.name_b
     if mine is None or theirs is None or mine == theirs:

@@ -25,8 +25,8 @@ from registry.invocation import check_invocation
 from runs.inputs import list_inputs
 from runs.model import FROM_RUN
 from runs.schedules.environment import bare_environment, local_zone
-from runs.schedules.install import lines_of, lingers, systemd_answers
-from runs.schedules.preflight import End, find_schedule_problems, missing_source, try_command
+from runs.schedules.install import lines_of, lingers, systemd_is_available
+from runs.schedules.preflight import ScheduleEndpoint, find_schedule_problems, missing_source, try_command
 from runs.schedules.records import Trigger, holder_of
 from runs.schedules.schedule import Schedule, Schedules
 from runs.store import RunStore
@@ -56,7 +56,7 @@ def check_words(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-def schedule_fields(schedule: Schedule, firings: Sequence[Trigger], *, installed: bool) -> dict[str, Any]:
+def schedule_fields(schedule: Schedule, triggers: Sequence[Trigger], *, installed: bool) -> dict[str, Any]:
     """Return the fields of a JSON line of kind `schedule`."""
     due = None if schedule.paused else schedule.cron.after(datetime.now(UTC), local_zone())
     return {
@@ -64,7 +64,7 @@ def schedule_fields(schedule: Schedule, firings: Sequence[Trigger], *, installed
         "next": None if due is None else f"{due:%Y-%m-%dT%H:%M:%SZ}",
         "installed": installed,
         "held_by": holder_of(schedule.name),
-        "last": None if not firings else firings[-1].to_record(),
+        "last": None if not triggers else triggers[-1].to_record(),
     }
 
 
@@ -85,15 +85,15 @@ def warn_of_missing(common: Common, schedules: Schedules, installed: set[str]) -
             )
 
 
-def outcome_words(firing: Trigger | None) -> str:
+def outcome_words(trigger: Trigger | None) -> str:
     """Describe the result of a firing in a few words."""
-    if firing is None:
+    if trigger is None:
         return "never run"
-    if firing.state == "skipped":
-        return f"skipped: {firing.because}"
-    if firing.exit is None:
-        return {"running": "running", "broken": "broken off"}.get(firing.state, firing.state)
-    return "done" if firing.exit == 0 else f"exit {firing.exit}"
+    if trigger.state == "skipped":
+        return f"skipped: {trigger.because}"
+    if trigger.exit is None:
+        return {"running": "running", "broken": "broken off"}.get(trigger.state, trigger.state)
+    return "done" if trigger.exit == 0 else f"exit {trigger.exit}"
 
 
 def print_change(common: Common, schedules: Schedules, schedule: Schedule, change: str) -> None:
@@ -117,7 +117,7 @@ def print_change(common: Common, schedules: Schedules, schedule: Schedule, chang
         common.output.warn(
             "Timers stop while you are logged out. To keep them running: loginctl enable-linger"
         )
-    if schedule.by == "systemd" and not systemd_answers():
+    if schedule.by == "systemd" and not systemd_is_available():
         common.output.warn(
             "Your systemd does not answer now. The files are written; it will read them when it starts."
         )
@@ -260,19 +260,21 @@ def find_mistakes(common: Common, schedule: Schedule) -> list[HibaliError]:
     return found
 
 
-def find_collections(common: Common, schedule: Schedule) -> list[End]:
+def find_collections(common: Common, schedule: Schedule) -> list[ScheduleEndpoint]:
     """Return every location that the command reads or writes."""
     command = parse_command(schedule.command)
     with contextlib.chdir(schedule.folder):
         settings = _settings(common, command)
         return [
-            End(read_location(str(text), settings), must_exist)
+            ScheduleEndpoint(read_location(str(text), settings), must_exist)
             for name, must_exist in _ends_of(command)
             for text in command.values(name)
         ]
 
 
-def find_closed_ends(common: Common, schedule: Schedule, ends: Sequence[End]) -> list[HibaliError]:
+def find_closed_ends(
+    common: Common, schedule: Schedule, ends: Sequence[ScheduleEndpoint]
+) -> list[HibaliError]:
     """Open the `ends`, and check a run as a dry run does; return what fails."""
     command = parse_command(schedule.command)
     found = [_closed(end.location, must_exist=end.must_exist) for end in ends if end.location.typed_local]

@@ -19,7 +19,15 @@ from hibali_cli.output import Cell
 from hibali_cli.progress import listening
 from hibali_cli.records import moment
 from runs.cache.entries import CacheRecords, times_at
-from runs.cache.listing import CacheContents, CacheEntry, Evicted, EvictionResult, choose_entries, evict, look
+from runs.cache.listing import (
+    CacheContents,
+    CacheEntry,
+    Evicted,
+    EvictionResult,
+    choose_entries,
+    evict,
+    list_entries,
+)
 from runs.clean import make_work_folder
 from runs.model import Run
 from runs.stage import Synchroniser, at_site
@@ -38,7 +46,7 @@ class _Place:
     site: Site
     host: RemoteHost
     work: bytes
-    survey: CacheContents
+    contents: CacheContents
     run_store: CacheRecords
     is_purged: bool
 
@@ -69,7 +77,7 @@ class _Place:
 def list_cache(common: Common, name: str) -> int:
     """Show every entry."""
     with _opened(common, name, f"cache {name}") as place:
-        kept = place.survey.kept
+        kept = place.contents.entries
         if common.json:
             for each in kept:
                 common.output.record("cached", place.fields(each))
@@ -104,32 +112,32 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
     """Evict entries, or only show them; exit 6 where one could not be evicted."""
     limits = _read_keep(keep)
     with _opened(common, name, f"evict {name}") as place:
-        chosen = choose_entries(place.survey, **limits)
+        chosen = choose_entries(place.contents, **limits)
         done: list[Evicted] = []
 
         def on_evicted(each: Evicted) -> None:
             done.append(each)
             fate = {"fate": str(each.fate), "because": each.because}
             if common.json:
-                common.output.record("evicted", {**place.fields(each.kept), **fate}, flush=True)
+                common.output.record("evicted", {**place.fields(each.entry), **fate}, flush=True)
             else:
-                words = f"{each.fate:<8}{each.kept.name.text}  {counted(each.kept.bytes, 'byte')}"
+                words = f"{each.fate:<8}{each.entry.name.text}  {counted(each.entry.bytes, 'byte')}"
                 common.output.line(f"{words}  ({each.because})" if each.because else words)
 
         if dry:
             for kept in chosen:
                 on_evicted(Evicted(kept, EvictionResult.PLANNED))
         else:
-            evict(place.host, place.work, place.survey, chosen, on_evicted)
+            evict(place.host, place.work, place.contents, chosen, on_evicted)
         code = Exit.INCOMPLETE if any(each.fate is EvictionResult.FAILED for each in done) else Exit.DONE
         if common.json:
             common.output.record("end", {"count": len(done), "exit": int(code)})
             return int(code)
-        gone = [each.kept for each in done if each.fate in {EvictionResult.EVICTED, EvictionResult.PLANNED}]
+        gone = [each.entry for each in done if each.fate in {EvictionResult.EVICTED, EvictionResult.PLANNED}]
         verb = "would be evicted" if dry else "evicted"
         total = sum(each.bytes for each in gone)
         common.output.say(
-            f"{name}: {len(gone)} of {counted(len(place.survey.kept), 'entry', 'entries')} ({counted(total, 'byte')}) {verb}."
+            f"{name}: {len(gone)} of {counted(len(place.contents.entries), 'entry', 'entries')} ({counted(total, 'byte')}) {verb}."
         )
         return int(code)
 
@@ -142,10 +150,12 @@ def _opened(common: Common, name: str, title: str) -> Iterator[_Place]:
         host = open_host(site, on_event=on_event)
         try:
             work = make_work_folder(host, site, b"cache")
-            survey = look(host, Synchroniser(), at_site(site), work, _finder(), time.time_ns(), site.purge)
+            contents = list_entries(
+                host, Synchroniser(), at_site(site), work, _finder(), time.time_ns(), site.purge
+            )
             times = times_at(host, site)
             is_purged = times is not None and times.covers(work)
-            yield _Place(site, host, work, survey, CacheRecords(name), is_purged)
+            yield _Place(site, host, work, contents, CacheRecords(name), is_purged)
         finally:
             host.close()
 

@@ -48,7 +48,7 @@ def choose_site(
     common: Common,
     options: RunOptions,
     pipeline: Pipeline,
-    line_key: str,
+    command_key: str,
     located: Sequence[Located],
     make: Callable[[str], Request],
 ) -> Request:
@@ -61,7 +61,7 @@ def choose_site(
         common: The common options.
         options: The options of the command line.
         pipeline: The pipeline; sites where it ran are considered even if they are not marked for it.
-        line_key: The key of the command for any site.
+        command_key: The key of the command for any site.
         located: The inputs, located without a site.
         make: Makes the request for a site by its name.
 
@@ -71,14 +71,14 @@ def choose_site(
     """
     ran_at = frozenset(run.site for run in runs_of(pipeline.digest) if run.job)
     if _update_dependencies(common, located, options, wait=False):
-        return _choose_now(common, options, ran_at, line_key, make)
+        return _choose_now(common, options, ran_at, command_key, make)
     try:
-        return _choose_now(common, options, ran_at, line_key, make)
+        return _choose_now(common, options, ran_at, command_key, make)
     except TryLaterError as problem:
         if not options.start.wait or problem.code != "no-site":
             raise
     _update_dependencies(common, located, options, wait=True)
-    return _choose_now(common, options, ran_at, line_key, make)
+    return _choose_now(common, options, ran_at, command_key, make)
 
 
 def _update_dependencies(
@@ -99,7 +99,7 @@ def _choose_now(
     common: Common,
     options: RunOptions,
     ran_at: frozenset[str],
-    line_key: str,
+    command_key: str,
     make: Callable[[str], Request],
 ) -> Request:
     requests: dict[str, Request] = {}
@@ -121,19 +121,19 @@ def _choose_now(
             why = " ".join(problem.message.split())
             unable.append(Candidate(name, why_not=why, later=isinstance(problem, TryLaterError)))
         else:
-            requests[name] = replace(request, line_key=line_key)
+            requests[name] = replace(request, command_key=command_key)
     if failed is not None and not requests:
         raise failed
-    choice = _choose(common, requests, unable, line_key, new=options.new)
+    choice = _choose(common, requests, unable, command_key, new=options.new)
     _show_choice(common, choice, explain=options.explain)
     return requests[choice.site]
 
 
 def _choose(
-    common: Common, requests: dict[str, Request], unable: list[Candidate], line_key: str, *, new: bool
+    common: Common, requests: dict[str, Request], unable: list[Candidate], command_key: str, *, new: bool
 ) -> Choice:
     run_store = RunStore()
-    run = None if new else run_store.find_unreported(line_key)
+    run = None if new else run_store.find_unreported(command_key)
     if run is not None:
         if run.site not in requests:
             raise UsageError(

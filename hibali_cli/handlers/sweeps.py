@@ -44,17 +44,24 @@ from registry.parameters import check_tasks, make_rows
 from registry.pipeline import Pipeline
 from runs.dataset import typed_request
 from runs.fast_storage import NO_FAST_OPTIONS
-from runs.inputs import Located, list_references, locate_files, seen_from
+from runs.inputs import Located, list_references, locate_files, locate_for_site
 from runs.model import Run, State
 from runs.monitor import wait_for_end
-from runs.pilot.setup import by_pilot
+from runs.pilot.setup import with_pilot
 from runs.records import sweep_of
 from runs.request import Request, TaskRequest, Workload, compute_site, with_job_proxy
 from runs.schedulers.base import load_scheduler
 from runs.store import RunStore
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
-from runs.sweeps.launch import files_of, show_tasks, sweep_key, takes_several
-from runs.sweeps.table import OutputFile, check_table, hash_files, read_again, tasks_to_rerun, write_table
+from runs.sweeps.launch import files_of, prepare_sweep_dry_run, several_allowed, sweep_key
+from runs.sweeps.table import (
+    OutputFile,
+    check_table,
+    hash_files,
+    read_rerun_request,
+    tasks_to_rerun,
+    write_table,
+)
 from transfers.journal import Receipt
 from transfers.request import SaveOptions
 
@@ -76,16 +83,16 @@ def _choose_request(
     common: Common, workload: Workload, answers: Path | None, sweep: SweepOptions, options: RunOptions
 ) -> Request:
     """Return the request at the best of several sites, by the inputs of all tasks together."""
-    several = takes_several(workload.tasks)
+    several = several_allowed(workload.tasks)
     located = locate_files(workload.inputs, common.settings(), None, several=several)
     named = replace(workload, name=options.name)
-    line_key = sweep_key(named, texts_of(located), chosen_sites(options))
+    command_key = sweep_key(named, texts_of(located), chosen_sites(options))
     here = replace(options, start=replace(options.start, wait=False, polled=True))
 
     def make(name: str) -> Request:
         return _read_request(common, workload, answers, sweep, name, here, identify=True, located=located)
 
-    return choose_site(common, options, workload.pipeline, line_key, located, make)
+    return choose_site(common, options, workload.pipeline, command_key, located, make)
 
 
 def _read_request(
@@ -105,10 +112,10 @@ def _read_request(
     if identify:
         require_dependencies(common, list_references(workload.inputs, settings), options, compute)
     if located is None:
-        several = takes_several(workload.tasks)
+        several = several_allowed(workload.tasks)
         located = locate_files(workload.inputs, settings, compute.site, identify=identify, several=several)
     else:
-        located = seen_from(located, compute.site, settings)
+        located = locate_for_site(located, compute.site, settings)
     typed = typed_request(answers, located, options.image, sweep.each, sweep.parameters).to_fields()
     request = make_request(workload.pipeline, workload.invocation, located, compute, options.image, typed)
     compute.container.image_name(workload.pipeline.container)
@@ -121,18 +128,18 @@ def _repeat_request(
     common: Common, run_store: RunStore, run: Run, pipeline: Pipeline, numbers: Sequence[int]
 ) -> Request:
     """Return the request that repeats these tasks of a run, or all of one that is no sweep."""
-    again = read_again(run, run_store, pipeline, numbers)
+    again = read_rerun_request(run, run_store, pipeline, numbers)
     compute = compute_site(run_site(common, run.site))
-    image = str(again.asked.get("image", ""))
-    several = takes_several(again.tasks or [TaskRequest(0, {}, again.invocation)])
+    image = str(again.typed.get("image", ""))
+    several = several_allowed(again.tasks or [TaskRequest(0, {}, again.invocation)])
     located = locate_files(again.files, common.settings(), compute.site, known=again.known, several=several)
-    request = make_request(pipeline, again.invocation, located, compute, image, again.asked)
-    job = RequestedJob(parse_resource_argv(again.asked.get("options") or ()))
+    request = make_request(pipeline, again.invocation, located, compute, image, again.typed)
+    job = RequestedJob(parse_resource_argv(again.typed.get("options") or ()))
     request = with_requested_job(request, job).with_job(proxy=run.submission.proxy)
     warn_of_shortfalls(common, request)
     request = request.with_workload(tasks=again.tasks, origin=run.id, name=run.spec.name)
     pilot = run.sweep.pilot if run.sweep is not None else None
-    return request if pilot is None else by_pilot(request, pilot.allocations)
+    return request if pilot is None else with_pilot(request, pilot.allocations)
 
 
 def rerun(common: Common, run_id: str, collect: CollectOptions, *, failed: bool, wait: bool) -> int:
@@ -182,7 +189,7 @@ def run_sweep(
         request = _read_request(common, workload, answers, options.sweep, site, options, identify=not dry_run)
     warn_of_shortfalls(common, request)
     if options.sweep.allocations:
-        request = by_pilot(request, options.sweep.allocations)
+        request = with_pilot(request, options.sweep.allocations)
     check_dataset(request, options.collect.dataset)
     if dry_run:
         _show_dry_run(common, request)
@@ -256,7 +263,7 @@ def _finish(
         shown.changed(now)
         try:
             if collector is not None and collect.dataset is None:
-                collector.bring_new(now)
+                collector.collect_new(now)
         except HibaliError as problem:
             on_event(Noted(f"not collected yet: {problem.message}"))
 
@@ -278,7 +285,7 @@ def _finish(
             else None
         )
     numbers = sweep_of(run).in_state(State.SUCCEEDED)
-    receipt, chosen = collector.bring(run, numbers) if collector is not None else (None, None)
+    receipt, chosen = collector.collect(run, numbers) if collector is not None else (None, None)
     if collect.table is not None:
         make_table(common, run, Path(collect.table), collector, chosen)
     return run_store.load(run.id), receipt
@@ -310,7 +317,7 @@ def collect_sweep(common: Common, run_store: RunStore, run: Run, collect: Collec
         collector = TaskCollector(run_store, site, target, on_event, SaveOptions(save=not collect.no_save))
         if collect.dataset is not None and run.state is State.SUCCEEDED:
             collector = _saving_collector(run_store, run, collect.dataset, collector)
-        receipt, chosen = collector.bring(run, ended_tasks(run))
+        receipt, chosen = collector.collect(run, ended_tasks(run))
         if collect.table is not None:
             make_table(common, run, Path(collect.table), collector, chosen)
     report_collected(common, receipt)
@@ -360,7 +367,7 @@ def _bytes(text: str) -> bytes:
 
 def _show_dry_run(common: Common, request: Request) -> None:
     """Show the first job array and the first task; the others differ by their numbers and values."""
-    shown = show_tasks(request, new_identifier())
+    shown = prepare_sweep_dry_run(request, new_identifier())
     count = len(request.workload.tasks)
     jobs = "one job after the other" if request.job.allocations else counted(shown.chunks, "job array")
     common.output.say(f"{counted(count, 'task')} in {jobs}; this is the first job, and the first task")

@@ -152,7 +152,7 @@ class Hold:
         self._run = run
         self._names: frozenset[Name] = frozenset()
 
-    def take(self, *names: Name) -> None:
+    def add(self, *names: Name) -> None:
         """Hold more entries, durably at the site."""
         if self._names.issuperset(names):
             return
@@ -209,7 +209,7 @@ def oldest_ns(purge: Purge, entries: Iterable[Entry]) -> int | None:
     return min((time_ns(purge, each) for each in entries if each.kind is Kind.FILE), default=None)
 
 
-def is_doomed(purge: Purge, oldest: int, now_ns: int, wait_seconds: float) -> bool:
+def is_purged_within(purge: Purge, oldest: int, now_ns: int, wait_seconds: float) -> bool:
     """Whether the site deletes a file of that time within `wait_seconds`."""
     return now_ns + wait_seconds * 1e9 - oldest >= purge.days * _DAY_NS
 
@@ -255,9 +255,9 @@ class Times:
         """Whether the site's configuration allows setting the times at a path."""
         return self.purge.refresh_times and self.covers(path)
 
-    def is_due(self, oldest: int | None) -> bool:
+    def needs_refresh(self, oldest: int | None) -> bool:
         """Whether half of the time before a deletion is over."""
-        return oldest is not None and is_doomed(
+        return oldest is not None and is_purged_within(
             self.purge, oldest, time.time_ns(), self.purge.days * 43_200.0
         )
 
@@ -266,22 +266,26 @@ class Times:
         touch = ("touch", "-c", _TOUCH[self.purge.by], "--", "{}", "+")
         self._touch(("find", path, "-type", "f", "-exec", *touch), path)
 
-    def warn(self, what: str, path: bytes, oldest: int | None, wait_seconds: float) -> None:
+    def warn(self, label: str, path: bytes, oldest: int | None, wait_seconds: float) -> None:
         """Warn of files that the site deletes before a run can start."""
         now = time.time_ns()
-        if oldest is None or not self.covers(path) or not is_doomed(self.purge, oldest, now, wait_seconds):
+        if (
+            oldest is None
+            or not self.covers(path)
+            or not is_purged_within(self.purge, oldest, now, wait_seconds)
+        ):
             return
         age = max(0, now - oldest) // _DAY_NS
         self._on_event(
             Noted(
-                f"{what}: the site deletes by {self.purge.by} after {self.purge.days} days, this is {age} days old, and runs"
+                f"{label}: the site deletes by {self.purge.by} after {self.purge.days} days, this is {age} days old, and runs"
                 f" there waited up to {_rounded(wait_seconds)}: it may be gone before the run starts ({printable(path)})"
             )
         )
 
-    def _touch(self, words: Sequence[bytes | str], subject: bytes) -> None:
+    def _touch(self, argv: Sequence[bytes | str], subject: bytes) -> None:
         try:
-            failed = self._host.run(words, timeout=600.0).exit_code != 0
+            failed = self._host.run(argv, timeout=600.0).exit_code != 0
         except HibaliError:
             failed = True
         if failed:

@@ -40,7 +40,7 @@ class CacheEntry:
 class CacheContents:
     """A site's cache at `now_ns`: its entries by name, all uses, and the unfinished runs among them."""
 
-    kept: tuple[CacheEntry, ...]
+    entries: tuple[CacheEntry, ...]
     uses: tuple[Use, ...]
     holding: frozenset[str]
     now_ns: int
@@ -48,7 +48,7 @@ class CacheContents:
     @property
     def superseded(self) -> list[str]:
         """Runs that have ended and whose entries were all used later by others, or are gone."""
-        present = {each.name: each.used_ns for each in self.kept}
+        present = {each.name: each.used_ns for each in self.entries}
         return [
             use.run
             for use in self.uses
@@ -62,12 +62,12 @@ class _Found:
 
     files: int = 0
     bytes: int = 0
-    came_ns: int = 0
+    created_ns: int = 0
     oldest_ns: int | None = None
     whole: bool = True
 
 
-def look(
+def list_entries(
     host: RemoteHost,
     carrier: Carrier,
     place: Callable[[bytes], Location],
@@ -117,7 +117,7 @@ def count_entries(listed: Iterable[Entry], purge: Purge | None = None) -> dict[N
             continue
         counted.files += 1
         counted.bytes += entry.size if entry.kind is Kind.FILE else 0
-        counted.came_ns = max(counted.came_ns, entry.ctime_ns or entry.mtime_ns)
+        counted.created_ns = max(counted.created_ns, entry.ctime_ns or entry.mtime_ns)
         if purge is not None and entry.kind is Kind.FILE:
             own = time_ns(purge, entry)
             counted.oldest_ns = own if counted.oldest_ns is None else min(own, counted.oldest_ns)
@@ -135,18 +135,18 @@ def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[s
             last[name] = max(last.get(name, 0), use.at_ns)
             if use.run in holding:
                 held.setdefault(name, []).append(use.run)
-    kept = [
+    entries = [
         CacheEntry(
             name,
             each.files,
             each.bytes,
-            last.get(name) or each.came_ns,
+            last.get(name) or each.created_ns,
             each.oldest_ns,
             tuple(sorted(held.get(name, ()))),
         )
         for name, each in found.items()
     ]
-    return sorted(kept, key=lambda each: (each.used_ns, each.name))
+    return sorted(entries, key=lambda each: (each.used_ns, each.name))
 
 
 def _is_over(host: RemoteHost, work: bytes, use: Use, run: Run | None, now_ns: int) -> bool:
@@ -178,23 +178,23 @@ class EvictionResult(StrEnum):
 class Evicted:
     """One entry and its result; `because` says why it was kept."""
 
-    kept: CacheEntry
+    entry: CacheEntry
     fate: EvictionResult
     because: str = ""
 
 
 def choose_entries(
-    survey: CacheContents, *, keep_bytes: int | None = None, keep_seconds: float | None = None
+    contents: CacheContents, *, keep_bytes: int | None = None, keep_seconds: float | None = None
 ) -> list[CacheEntry]:
     """Choose the entries to evict, the least recently used first.
 
     With `keep_bytes` only until at most so much is left, with `keep_seconds` only those unused for so long, else all. Entries that a run holds
     stay, and count.
     """
-    left = sum(each.bytes for each in survey.kept)
+    left = sum(each.bytes for each in contents.entries)
     chosen = []
-    for each in survey.kept:
-        recent = keep_seconds is not None and survey.now_ns - each.used_ns <= keep_seconds * 1e9
+    for each in contents.entries:
+        recent = keep_seconds is not None and contents.now_ns - each.used_ns <= keep_seconds * 1e9
         if each.held_by or recent or (keep_bytes is not None and left <= keep_bytes):
             continue
         chosen.append(each)
@@ -205,7 +205,7 @@ def choose_entries(
 def evict(
     host: RemoteHost,
     work: bytes,
-    survey: CacheContents,
+    contents: CacheContents,
     chosen: Sequence[CacheEntry],
     on_event: Callable[[Evicted], None],
 ) -> None:
@@ -217,36 +217,36 @@ def evict(
     for each in chosen:
         host.move(work + b"/" + each.name.path, folder + b"/" + _aside_name(each.name))
     aside = [(entry, name) for entry in host.names(folder) if (name := _name_of(entry)) is not None]
-    held = _held_now(host, work, survey) if aside else frozenset()
+    held = _held_now(host, work, contents) if aside else frozenset()
     for entry, name in aside:
         on_event(_settle(host, work, folder + b"/" + entry, by_name.pop(name, CacheEntry(name)), held))
     for name, each in by_name.items():
         if host.stat(work + b"/" + name.path) is not None:
             on_event(Evicted(each, EvictionResult.FAILED, "it could not be taken out"))
-    for run in survey.superseded:
+    for run in contents.superseded:
         remove_use(host, work, run)
 
 
-def _settle(host: RemoteHost, work: bytes, aside: bytes, kept: CacheEntry, held: frozenset[Name]) -> Evicted:
+def _settle(host: RemoteHost, work: bytes, aside: bytes, entry: CacheEntry, held: frozenset[Name]) -> Evicted:
     """Remove entries that were set aside, or restore them if a run held them meanwhile."""
     try:
-        if kept.name in held:
-            home = work + b"/" + kept.name.path
+        if entry.name in held:
+            home = work + b"/" + entry.name.path
             host.make_folder(home.rpartition(b"/")[0])
             host.move(aside, home)
             if host.stat(aside) is None:
-                return Evicted(kept, EvictionResult.HELD, "a run came to hold it meanwhile")
-        if kept.name.kind == IMAGE:  # whose folders may be read-only
+                return Evicted(entry, EvictionResult.HELD, "a run came to hold it meanwhile")
+        if entry.name.kind == IMAGE:  # whose folders may be read-only
             host.run(("chmod", "-R", "u+rwX", "--", aside), timeout=600.0)
         host.remove_tree(aside)
     except HibaliError as problem:
-        return Evicted(kept, EvictionResult.FAILED, problem.message)
-    return Evicted(kept, EvictionResult.EVICTED)
+        return Evicted(entry, EvictionResult.FAILED, problem.message)
+    return Evicted(entry, EvictionResult.EVICTED)
 
 
-def _held_now(host: RemoteHost, work: bytes, survey: CacheContents) -> frozenset[Name]:
+def _held_now(host: RemoteHost, work: bytes, contents: CacheContents) -> frozenset[Name]:
     """Return what runs hold now, including those that came after the listing."""
-    over = {use.run for use in survey.uses} - survey.holding
+    over = {use.run for use in contents.uses} - contents.holding
     runs = (run_of(name) for name in host.names(work + b"/" + HELD))
     uses = [read_use(host, work, run) for run in runs if run is not None and run not in over]
     return frozenset(name for use in uses if use is not None for name in use.names)

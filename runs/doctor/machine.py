@@ -464,7 +464,7 @@ def _ask_container(walk: StepList, site: Site, host: RemoteHost) -> None:
     program = site.container.name
     try:
         program = (*load_container(site.container.name).programs, program)[0]
-        answer = SiteCommands(host, site).ask((program, "--version"))
+        answer = SiteCommands(host, site).query((program, "--version"))
         if answer.exit_code == 127:
             raise missing_program(site.name, program)
         if answer.exit_code != 0:

@@ -30,11 +30,11 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-LEFT, BROKEN = 75, 70  # sysexits.h: EX_TEMPFAIL, EX_SOFTWARE
-ENDS = frozenset(("", "cancel"))  # values of `signal` in a record if the tool ended by itself
+EXIT_UNFINISHED, EXIT_ERROR = 75, 70  # sysexits.h: EX_TEMPFAIL, EX_SOFTWARE
+CLEAN_SIGNALS = frozenset(("", "cancel"))  # values of `signal` in a record if the tool ended by itself
 JOURNAL_SECONDS = 0.25  # events within this time share one line and one fsync
-LOOK_SECONDS = 2.0
-FAREWELL_SECONDS = 20.0
+QUERY_SECONDS = 2.0
+GRACE_SECONDS = 20.0
 LARGEST = 1 << 16
 _CORES = ("SLURM_CPUS_ON_NODE", "NCPUS", "NSLOTS", "LSB_DJOB_NUMPROC")
 
@@ -53,12 +53,12 @@ class Journal:
         os.fsync(self._file)
 
 
-class Wish:
+class StopRequest:
     """A request to stop, with its reason: the first signal received."""
 
     because = ""
 
-    def hear(self, number: int, _: object) -> None:
+    def on_signal(self, number: int, _: object) -> None:
         """Record a signal, as its handler."""
         self.because = self.because or signal.Signals(number).name
 
@@ -78,11 +78,11 @@ def load(path: str, digest: str) -> Any:
     return module
 
 
-def count_cores(asked: int | None) -> int:
+def count_cores(requested: int | None) -> int:
     """Return the cores that the scheduler gives the job on this node, else those requested, if usable."""
     there = len(os.sched_getaffinity(0))
-    told = next((int(text) for name in _CORES if (text := os.environ.get(name, "")).isdigit()), None)
-    return max(1, min(there, told or asked or there))
+    given = next((int(text) for name in _CORES if (text := os.environ.get(name, "")).isdigit()), None)
+    return max(1, min(there, given or requested or there))
 
 
 class Tasks:
@@ -105,12 +105,12 @@ class Tasks:
             return (
                 found["run"] == f"{self.run}/{number}"
                 and isinstance(found["code"], int)
-                and found["signal"] in ENDS
+                and found["signal"] in CLEAN_SIGNALS
             )
         except (OSError, ValueError, LookupError, TypeError):
             return False
 
-    def make_clean(self, number: int) -> None:
+    def reset(self, number: int) -> None:
         """Restore the folder's initial state; move an earlier attempt's records and logs aside.
 
         `started` is moved last: until then the next attempt repeats all steps.
@@ -119,28 +119,28 @@ class Tasks:
         begun = [name for name in ("exit.json", "started") if os.path.lexists(os.path.join(folder, name))]
         if not begun and os.path.isdir(os.path.join(folder, "work")):
             return
-        aside = self._make_aside(folder)
+        earlier = self._make_earlier_folder(folder)
         for name in ("exit.json.partial", "exit.json", "again", "stdout", "stderr", "work", "inputs"):
             with contextlib.suppress(FileNotFoundError):
-                os.rename(os.path.join(folder, name), os.path.join(aside, name))
-        self._lay_ready(folder)
+                os.rename(os.path.join(folder, name), os.path.join(earlier, name))
+        self._create_folders(folder)
         with contextlib.suppress(FileNotFoundError):
-            os.rename(os.path.join(folder, "started"), os.path.join(aside, "started"))
+            os.rename(os.path.join(folder, "started"), os.path.join(earlier, "started"))
         for name in ("work", "inputs"):
-            shutil.rmtree(os.path.join(aside, name), ignore_errors=True)
+            shutil.rmtree(os.path.join(earlier, name), ignore_errors=True)
 
-    def _make_aside(self, folder: str) -> str:
+    def _make_earlier_folder(self, folder: str) -> str:
         number = 1
         while True:
-            aside = os.path.join(folder, f"earlier-{number}")
+            earlier = os.path.join(folder, f"earlier-{number}")
             try:
-                os.mkdir(aside, 0o700)
+                os.mkdir(earlier, 0o700)
             except FileExistsError:
                 number += 1
             else:
-                return aside
+                return earlier
 
-    def _lay_ready(self, folder: str) -> None:
+    def _create_folders(self, folder: str) -> None:
         """Create `work` and `inputs` as the launch did: `pristine.json` has their content, if any."""
         os.mkdir(os.path.join(folder, "work"), 0o700)
         try:
@@ -150,8 +150,8 @@ class Tasks:
             return
         for source, target in pristine["copies"]:
             path = self._place(folder, target)
-            words = [b"cp", b"-R", b"--reflink=auto", b"--no-preserve=mode", b"--"]
-            subprocess.run([*words, base64.b64decode(source), path], check=True, stdin=subprocess.DEVNULL)
+            argv = [b"cp", b"-R", b"--reflink=auto", b"--no-preserve=mode", b"--"]
+            subprocess.run([*argv, base64.b64decode(source), path], check=True, stdin=subprocess.DEVNULL)
         for target, content in pristine["files"]:
             path = self._place(folder, target)
             with open(
@@ -170,26 +170,26 @@ def end_orphans(root: str, numbers: list[int]) -> None:
     """End processes of an earlier allocation on this node in these tasks' folders, with all descendants."""
     folders = {os.path.join(root, "tasks", str(number)) for number in numbers}
     parents: dict[int, int] = {}
-    doomed: set[int] = set()
+    orphans: set[int] = set()
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         with contextlib.suppress(OSError, ValueError, IndexError):
             with open(f"/proc/{name}/stat", "rb") as file:
                 parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
-            where = os.readlink(f"/proc/{name}/cwd").split(os.sep)
+            parts = os.readlink(f"/proc/{name}/cwd").split(os.sep)
             depth = root.count(os.sep) + 3
-            if os.sep.join(where[:depth]) in folders:
-                doomed.add(int(name))
-    more = doomed
+            if os.sep.join(parts[:depth]) in folders:
+                orphans.add(int(name))
+    more = orphans
     while more:
-        more = {child for child, parent in parents.items() if parent in more} - doomed
-        doomed |= more
-    for pid in doomed:
+        more = {child for child, parent in parents.items() if parent in more} - orphans
+        orphans |= more
+    for pid in orphans:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + FAREWELL_SECONDS
-    while time.monotonic() < deadline and any(is_alive(pid) for pid in doomed):
+    deadline = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < deadline and any(is_alive(pid) for pid in orphans):
         time.sleep(0.05)
 
 
@@ -224,7 +224,7 @@ class Cluster:
         self._jobs: list[int] = []
 
     def submit(
-        self, tasks: Tasks, numbers: list[int], script: str, cores: int, given: dict[str, str]
+        self, tasks: Tasks, numbers: list[int], script: str, cores: int, environment: dict[str, str]
     ) -> None:
         """Submit all tasks; HyperQueue's task ids are our numbers."""
         request = SimpleNamespace(n_nodes=0, resources={"cpus": cores}, min_time=None)
@@ -236,7 +236,7 @@ class Cluster:
                 stdout=None,
                 stderr=None,
                 stdin=None,
-                env=given,
+                env=environment,
                 dependencies=[],
                 task_dir=False,
                 priority=0,
@@ -250,8 +250,8 @@ class Cluster:
 
     def failed(self) -> set[int]:
         """Return the tasks whose script did not finish: it was killed, or never started."""
-        told = self._library.get_failed_tasks(self._client, self._jobs)
-        return {number for some in told.values() for number in some}
+        failed = self._library.get_failed_tasks(self._client, self._jobs)
+        return {number for some in failed.values() for number in some}
 
     def stop(self) -> None:
         """Stop server and worker; the key is removed when this returns."""
@@ -260,14 +260,14 @@ class Cluster:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class Watch:
+class TaskMonitor:
     """A reader of the tasks' pipe that writes their messages to the journal."""
 
     def __init__(self, tasks: Tasks, left: list[int], journal: Journal, pipe: int) -> None:
         self._tasks = tasks
         self._journal = journal
         self._pipe = pipe
-        self._rest = b""
+        self._buffer = b""
         self._noted = time.monotonic()
         self._begun: list[int] = []
         self._ended: list[int] = []
@@ -276,21 +276,21 @@ class Watch:
         self.unfinished: set[int] = set()
         self.running: dict[int, int] = {}
 
-    def listen(self, seconds: float) -> None:
+    def read_messages(self, seconds: float) -> None:
         """Read messages for so many seconds."""
         if select.select([self._pipe], [], [], seconds)[0]:
-            *lines, self._rest = (self._rest + os.read(self._pipe, LARGEST)).split(b"\n")
+            *lines, self._buffer = (self._buffer + os.read(self._pipe, LARGEST)).split(b"\n")
             for line in lines:
                 with contextlib.suppress(ValueError, IndexError):
-                    self._take(line)
+                    self._parse(line)
         if time.monotonic() - self._noted >= JOURNAL_SECONDS:
             self.note()
 
-    def _take(self, line: bytes) -> None:
+    def _parse(self, line: bytes) -> None:
         """Parse `b NUMBER PID` or `e NUMBER`. The next allocation runs tasks without an exit record."""
-        word, *rest = line.split()
-        number, *pid = [int(each) for each in rest]
-        if word == b"b":
+        message_kind, *fields = line.split()
+        number, *pid = [int(each) for each in fields]
+        if message_kind == b"b":
             self.running[number] = pid[0]
             self._begun.append(number)
         elif number in self.left:
@@ -304,7 +304,7 @@ class Watch:
         self.running.pop(number, None)
         self.left.discard(number)
 
-    def take_failed(self, failed: set[int]) -> None:
+    def record_failed(self, failed: set[int]) -> None:
         """Record the tasks that are over without a message."""
         for number in failed & self.left:
             self._leave(number)
@@ -313,9 +313,9 @@ class Watch:
     def note(self) -> None:
         """Write the events since the last line."""
         self._noted = time.monotonic()
-        told = {"begun": self._begun, "ended": self._ended, "broken": self._broken}
-        if any(told.values()):
-            self._journal.note("tasks", **{name: some for name, some in told.items() if some})
+        events = {"begun": self._begun, "ended": self._ended, "broken": self._broken}
+        if any(events.values()):
+            self._journal.note("tasks", **{name: some for name, some in events.items() if some})
         self._begun, self._ended, self._broken = [], [], []
 
 
@@ -333,14 +333,14 @@ class Allocation:
             self._tasks = Tasks(self._root, [int(line) for line in file])
         self._journal = Journal("journal.jsonl")
         host = re.sub(r"[^A-Za-z0-9._-]", "", socket.gethostname())
-        self._given = {"HIBALI_JOB": job, "HIBALI_MASK": mask, "HIBALI_HOST": host}
+        self._environment = {"HIBALI_JOB": job, "HIBALI_MASK": mask, "HIBALI_HOST": host}
         self._job = job
-        self._wish = Wish()
+        self._stop_request = StopRequest()
 
     def run(self) -> int:
         """Run all remaining tasks; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, self._wish.hear)
+            signal.signal(number, self._stop_request.on_signal)
         cores = count_cores(self._plan["asked"])
         with contextlib.suppress(FileNotFoundError):
             os.unlink("stop")  # of an earlier start of this very job
@@ -360,11 +360,13 @@ class Allocation:
         )
         end_orphans(self._root, left)
         for each in left:
-            self._tasks.make_clean(each)
+            self._tasks.reset(each)
         unfinished = self._work(library, cores, left) if left else 0
-        because = self._wish.because or self._fence() or ("done" if not unfinished else "unfinished")
+        because = (
+            self._stop_request.because or self._superseded() or ("done" if not unfinished else "unfinished")
+        )
         self._journal.note("stopped", because=because, left=unfinished)
-        return LEFT if unfinished else 0
+        return EXIT_UNFINISHED if unfinished else 0
 
     def _work(self, library: Any, cores: int, left: list[int]) -> int:
         """Run tasks; return how many remain."""
@@ -372,54 +374,54 @@ class Allocation:
             pipe = os.path.join(private, "told")
             os.mkfifo(pipe, 0o600)
             reading = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
-            watch = Watch(self._tasks, left, self._journal, reading)
+            monitor = TaskMonitor(self._tasks, left, self._journal, reading)
             cluster = Cluster(library, os.path.join(self._here, "hq"), private, cores)
             try:
                 script = os.path.join(self._here, "task.sh")
                 each = min(self._plan["cores"], cores)
-                cluster.submit(self._tasks, left, script, each, {**self._given, "HIBALI_TOLD": pipe})
-                self._follow(watch, cluster)
-                self._bid_farewell(watch)
+                cluster.submit(self._tasks, left, script, each, {**self._environment, "HIBALI_TOLD": pipe})
+                self._follow(monitor, cluster)
+                self._stop_tasks(monitor)
             finally:
-                watch.note()
+                monitor.note()
                 cluster.stop()
-            return len(watch.left) + len(watch.unfinished)
+            return len(monitor.left) + len(monitor.unfinished)
 
-    def _follow(self, watch: Watch, cluster: Cluster) -> None:
+    def _follow(self, monitor: TaskMonitor, cluster: Cluster) -> None:
         """Follow the tasks until all are over, or the allocation has to stop."""
-        looked = time.monotonic()
-        while watch.left and not self._wish.because:
-            watch.listen(JOURNAL_SECONDS)
-            if time.monotonic() - looked >= LOOK_SECONDS:
-                looked = time.monotonic()
+        queried_at = time.monotonic()
+        while monitor.left and not self._stop_request.because:
+            monitor.read_messages(JOURNAL_SECONDS)
+            if time.monotonic() - queried_at >= QUERY_SECONDS:
+                queried_at = time.monotonic()
                 failed = cluster.failed()
-                watch.listen(0.0)  # a killed task's end message has arrived by now
-                watch.take_failed(failed)
-                if self._fence():
+                monitor.read_messages(0.0)  # a killed task's end message has arrived by now
+                monitor.record_failed(failed)
+                if self._superseded():
                     return
 
-    def _fence(self) -> str:
+    def _superseded(self) -> str:
         """Return why no task may begin any more: the next allocation has started."""
         return "continued elsewhere" if os.path.exists(f"../{self._chunk + 1}") else ""
 
-    def _bid_farewell(self, watch: Watch) -> None:
+    def _stop_tasks(self, monitor: TaskMonitor) -> None:
         """Start no more tasks, stop the running ones, and give them time for their exit records."""
-        if not watch.left:
+        if not monitor.left:
             return
         with open("stop", "wb"):
             pass
-        told: set[int] = set()
-        deadline = time.monotonic() + FAREWELL_SECONDS
+        signalled: set[int] = set()
+        deadline = time.monotonic() + GRACE_SECONDS
         quiet = (
             time.monotonic() + 2 * JOURNAL_SECONDS
         )  # what was on its way when `stop` was made tells of itself
-        while time.monotonic() < deadline and (watch.running or time.monotonic() < quiet):
-            for number, pid in watch.running.items():
-                if pid not in told and is_in(pid, self._tasks.folder(number)):
+        while time.monotonic() < deadline and (monitor.running or time.monotonic() < quiet):
+            for number, pid in monitor.running.items():
+                if pid not in signalled and is_in(pid, self._tasks.folder(number)):
                     os.kill(pid, signal.SIGTERM)
-                told.add(pid)
-            watch.listen(JOURNAL_SECONDS)
-        for number, pid in watch.running.items():
+                signalled.add(pid)
+            monitor.read_messages(JOURNAL_SECONDS)
+        for number, pid in monitor.running.items():
             if is_in(pid, self._tasks.folder(number)):
                 with contextlib.suppress(OSError):
                     os.killpg(pid, signal.SIGKILL)
@@ -454,13 +456,13 @@ def private_folder() -> Iterator[str]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def main(words: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run the requested command; return the exit code."""
-    if words[0] == "--check":
-        print(json.dumps({"hyperqueue": load(words[1], words[2]).get_hq_version()}))
+    if argv[0] == "--check":
+        print(json.dumps({"hyperqueue": load(argv[1], argv[2]).get_hq_version()}))
         return 0
     os.umask(0o077)
-    return Allocation(words[0], words[1]).run()
+    return Allocation(argv[0], argv[1]).run()
 
 
 if __name__ == "__main__":
@@ -468,7 +470,7 @@ if __name__ == "__main__":
         code = main(sys.argv[1:])
     except BaseException as problem:  # noqa: BLE001 - a panic in HyperQueue is no Exception
         print(f"hibali: {type(problem).__name__}: {problem}", file=sys.stderr)
-        code = BROKEN
+        code = EXIT_ERROR
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # do not wait for HyperQueue's threads

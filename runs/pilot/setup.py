@@ -25,7 +25,7 @@ from runs.records import sweep_of
 from runs.request import Request
 from runs.resources import DecidedResources
 from runs.schedulers.base import JobVariables
-from runs.script import TAKE_TURN, read_variables, script_head
+from runs.script import RUN_TOOL, read_variables, script_head
 from runs.stage import Cache
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
@@ -117,11 +117,11 @@ def allocation_script(run: str, chunk: int, directives: Sequence[str], variables
 
 def task_script(run: str, chunk: int) -> str:
     """Return the script of each task of a chunk; see `runs.script.array_script`."""
-    return f"{script_head(run, ())}chunk={chunk:d}{_TASK}{TAKE_TURN}"
+    return f"{script_head(run, ())}chunk={chunk:d}{_TASK}{RUN_TOOL}"
 
 
 # One line for each of these that is there: what it is. -S leaves out what a site adds, which may take seconds.
-_LOOK = r"""
+_FIND_PYTHONS = r"""
 for each; do
   command -v "$each" >/dev/null 2>&1 || continue
   "$each" -I -S -c '
@@ -147,7 +147,7 @@ def find_python(host: RemoteHost, site: Site) -> str:
     """Return the path of the site's first Python that can load the library. Raises `RefusedError` if there is none."""
     first = site.ssh.python if site.ssh else "python3"
     names = dict.fromkeys((first, *_NAMES))
-    finished = host.run(("/bin/sh", "-c", _LOOK, "hibali", *names))
+    finished = host.run(("/bin/sh", "-c", _FIND_PYTHONS, "hibali", *names))
     seen: list[str] = []
     for line in finished.stdout.splitlines():
         found = _read(line)
@@ -192,13 +192,13 @@ def stage_library(host: RemoteHost, site: Site, cache: Cache, python: str) -> st
     place = Location(local_site(), text, text, typed_local=True)
     staged = as_text(cache.stage_with_retries(identity, place))
     finished = host.run((python, "-I", "-", "--check", staged, SHA256), stdin=program())
-    said: Any = None
+    reply: Any = None
     if finished.exit_code == 0:
         try:
-            said = json.loads(finished.stdout)
+            reply = json.loads(finished.stdout)
         except ValueError:
-            said = None
-    if not isinstance(said, dict) or said.get("hyperqueue") != f"v{VERSION}":
+            reply = None
+    if not isinstance(reply, dict) or reply.get("hyperqueue") != f"v{VERSION}":
         because = printable((finished.stderr or finished.stdout).strip()[-500:])
         raise UsageError(
             "no-pilot-there",
@@ -275,11 +275,11 @@ def check_pilot_resources(decided: DecidedResources) -> int:
     """
     resources = decided.resources
     shared = {"nodes": resources.nodes or 1, "MPI tasks": resources.tasks or 1}
-    for what, count in shared.items():
+    for unit, count in shared.items():
         if count > 1:
             raise UsageError(
                 "not-in-a-pilot",
-                f"the tasks of a pilot share one node, and the job asks for {count} {what}",
+                f"the tasks of a pilot share one node, and the job asks for {count} {unit}",
                 subject="--pilot",
                 hint="Leave out --pilot: job arrays give each task its own.",
             )
@@ -294,7 +294,7 @@ def check_pilot_resources(decided: DecidedResources) -> int:
     return each if resources.cores is None else min(each, resources.cores)
 
 
-def by_pilot(request: Request, allocations: int) -> Request:
+def with_pilot(request: Request, allocations: int) -> Request:
     """Return the request of a sweep that a pilot runs in at most so many allocations, without fast storage.
 
     Raises `UsageError` for resources that cannot be divided among tasks.

@@ -11,7 +11,7 @@ from typing import Any
 
 from hibali.amounts import format_duration, format_size
 from hibali.text import counted
-from runs.schedules.records import WELL, Trigger
+from runs.schedules.records import SUCCESS_CODES, Trigger
 from transfers.history.operations import Operation, Result, UnverifiedFiles, moment_of
 
 STRIP = 30  # firings that are shown of each schedule
@@ -96,7 +96,7 @@ def mark_of(firing: Trigger) -> Mark:
     """Return the symbol of a firing: a running one has not failed."""
     if firing.state != "failed":
         return _MARKS[firing.state]
-    if firing.exit in WELL:
+    if firing.exit in SUCCESS_CODES:
         return Mark.DONE
     return {5: Mark.LATER, 6: Mark.INCOMPLETE, 11: Mark.INCOMPLETE}.get(firing.exit or 1, Mark.FAILED)
 

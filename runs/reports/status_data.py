@@ -166,8 +166,8 @@ def expiring(credentials: Iterable[Credential], within: timedelta) -> list[Fadin
     """Return the credentials that expire within this time, sorted by time, without duplicates."""
     last = datetime.now(UTC) + within
     found = {
-        (each.site, each.words): Fading(
-            f"{each.words} expires",
+        (each.site, each.description): Fading(
+            f"{each.description} expires",
             each.site,
             f"{each.expires.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
             each.renew,

@@ -21,7 +21,7 @@ from hibali.files import config_file, state_folder
 from hibali.ssh.gsi import users_proxy
 
 BARE_PATH = "/usr/bin:/bin"  # of cron, unless somebody says otherwise
-_KEPT = ("HOME", "LOGNAME", "USER", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
+_INHERITED = ("HOME", "LOGNAME", "USER", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 
 
 def hibali_argv() -> list[str]:
@@ -44,8 +44,8 @@ def needed_variables(config: str | None) -> dict[str, str]:
 
 def bare_environment(config: str | None, more: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a scheduled command, whoever started this process; `more` are the schedule's own variables."""
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    return {**kept, "PATH": BARE_PATH, **needed_variables(config), **more}
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {**inherited, "PATH": BARE_PATH, **needed_variables(config), **more}
 
 
 def _account_home() -> str:
@@ -80,11 +80,11 @@ Kind = Literal["certificate", "proxy"]
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A credential that may expire: `words` describe it, `renew` is the command that renews it; `expires` is None if it never expires."""
+    """A credential that may expire: `description` names it for messages, `renew` is the command that renews it; `expires` is None if it never expires."""
 
     site: str
     kind: Kind
-    words: str
+    description: str
     path: str
     expires: datetime | None
     renew: str
@@ -103,9 +103,9 @@ def certificate_end(listing: str, zone: tzinfo) -> datetime | None:
     return datetime.fromisoformat(found[1]).replace(tzinfo=zone).astimezone(UTC)
 
 
-def x509_end(answer: str) -> datetime:
+def x509_end(output: str) -> datetime:
     """Return the end of an X.509 proxy or certificate from `openssl x509 -noout -enddate`; raises ValueError for other text."""
-    found = _NOT_AFTER.search(answer)
+    found = _NOT_AFTER.search(output)
     if found is None:
         raise ValueError("this is no certificate")
     month, day, time, year = found.groups()
@@ -152,16 +152,16 @@ def other_credentials(site: Site, environment: Mapping[str, str]) -> list[Creden
     return []  # only a MyProxy server knows how long the credential there is good
 
 
-def _x509(site: str, kind: Kind, words: str, path: str, renew: str) -> list[Credential]:
+def _x509(site: str, kind: Kind, description: str, path: str, renew: str) -> list[Credential]:
     """Return the credential in a file; none if there is no such file or it is invalid, which the login reports."""
     if not Path(path).is_file():
         return []
     try:
-        told = subprocesses.run(["openssl", "x509", "-noout", "-enddate", "-in", path], timeout=15)
-        expires = x509_end(told.stdout.decode("ascii", "replace"))
+        finished = subprocesses.run(["openssl", "x509", "-noout", "-enddate", "-in", path], timeout=15)
+        expires = x509_end(finished.stdout.decode("ascii", "replace"))
     except (HibaliError, ValueError):
         return []
-    return [Credential(site, kind, f"{words} {path}", path, expires, renew)]
+    return [Credential(site, kind, f"{description} {path}", path, expires, renew)]
 
 
 def absolute(path: str, home: str) -> str:

@@ -20,8 +20,8 @@ from runs.schedules.schedule import (
     Installer,
     Schedule,
     Schedules,
-    alone,
     drop_schedule,
+    exclusive,
     load_schedules,
     put_schedule,
 )
@@ -37,8 +37,8 @@ def with_block(crontab: bytes, owner: str, lines: Sequence[str]) -> bytes:
     A new block comes first, so that variables that the user sets below do not affect it; the user's lines stay as they are. Raises
     `RefusedError` if the marks are not a pair.
     """
-    before, ours, after = split_block(crontab, owner)
-    del ours
+    before, own_lines, after = split_block(crontab, owner)
+    del own_lines
     if not lines:
         return before + after
     begin, end = _marks(owner)
@@ -60,8 +60,8 @@ def split_block(crontab: bytes, owner: str) -> tuple[bytes, list[str], bytes]:
             hint="Remove both marks and what is ours between them: crontab -e",
         )
     first, last = bare.index(begin), bare.index(end)
-    ours = [line.decode("utf-8", "replace") for line in bare[first + 1 : last]]
-    return b"".join(lines[:first]), ours, b"".join(lines[last + 1 :])
+    own_lines = [line.decode("utf-8", "replace") for line in bare[first + 1 : last]]
+    return b"".join(lines[:first]), own_lines, b"".join(lines[last + 1 :])
 
 
 def _marks(owner: str) -> tuple[bytes, bytes]:
@@ -69,11 +69,11 @@ def _marks(owner: str) -> tuple[bytes, bytes]:
     return _BEGIN % name, _END % name
 
 
-def crontab_line(when: str, words: Sequence[str], environment: Mapping[str, str], output: str) -> str:
+def crontab_line(times: str, argv: Sequence[str], environment: Mapping[str, str], output: str) -> str:
     """Return one line of a crontab(5), with `%` quoted, which would end the command. Raises `UsageError` for a newline."""
     settings = [f"{name}={value}" for name, value in environment.items()]
-    command = shlex.join([*(["/usr/bin/env", *settings] if settings else []), *words])
-    line = f"{when} {command} >>{shlex.quote(output)} 2>&1"
+    command = shlex.join([*(["/usr/bin/env", *settings] if settings else []), *argv])
+    line = f"{times} {command} >>{shlex.quote(output)} 2>&1"
     if not line.isprintable():
         raise UsageError(
             "unfit-for-crontab",
@@ -96,10 +96,10 @@ def timer_text(name: str, calendar: Sequence[str], *, make_up: bool) -> str:
     )
 
 
-def service_text(name: str, words: Sequence[str], environment: Mapping[str, str], output: str) -> str:
+def service_text(name: str, argv: Sequence[str], environment: Mapping[str, str], output: str) -> str:
     """Return the service; its exit code reports its end. Raises `UsageError` for a newline."""
     settings = "".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in environment.items())
-    command = " ".join(_quoted(word, command=True) for word in words)
+    command = " ".join(_quoted(argument, command=True) for argument in argv)
     # systemd gives it time to end cleanly
     text = (
         f"{_FIRST}[Unit]\nDescription=hibali schedule {name}\n\n[Service]\nType=oneshot\n{settings}"
@@ -107,23 +107,23 @@ def service_text(name: str, words: Sequence[str], environment: Mapping[str, str]
         "KillSignal=SIGTERM\nKillMode=mixed\nTimeoutStopSec=60\n"
     )
     if not text.replace("\n", "").isprintable() or "\n" in output:
-        raise _unfit(name)
+        raise _unprintable(name)
     return text
 
 
-def _quoted(word: str, *, command: bool = False) -> str:
+def _quoted(argument: str, *, command: bool = False) -> str:
     """Quote an argument for systemd.syntax(7): specifiers begin with %, variables in commands with $."""
-    if not word.isprintable():
-        raise _unfit(word)
-    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    if not argument.isprintable():
+        raise _unprintable(argument)
+    text = argument.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return '"' + (text.replace("$", "$$") if command else text) + '"'
 
 
-def _unfit(word: str) -> UsageError:
+def _unprintable(argument: str) -> UsageError:
     return UsageError(
         "unfit-for-systemd",
         "a newline or another control character cannot stand in a unit of systemd",
-        subject=ascii(word),
+        subject=ascii(argument),
         hint="Keep hibali, its configuration and its state below folders with plain names.",
     )
 
@@ -139,7 +139,7 @@ def choose_installer() -> Installer:
         pass
     else:
         return "cron"
-    if systemd_answers():
+    if systemd_is_available():
         return "systemd"
     raise NotFoundError(
         "no-cron",
@@ -154,7 +154,7 @@ def install(config: str | None, schedules: Schedules) -> None:
 
     Raises `RefusedError` for a crontab with broken marks, `AccessError` if a crontab is not allowed.
     """
-    with alone("installed"):
+    with exclusive("installed"):
         _install_crontab(config, schedules)
         _install_timers(config, schedules)
 
@@ -192,11 +192,11 @@ def installed_names(config: str | None, schedules: Schedules) -> set[str]:
     found: set[str] = set()
     if any(each.by == "cron" for each in wanted.values()):
         try:
-            there = set(split_block(_read_crontab(), str(schedules.path))[1])
+            installed = set(split_block(_read_crontab(), str(schedules.path))[1])
         except HibaliError:
-            there = set()
+            installed = set()
         found |= {
-            name for name, each in wanted.items() if each.by == "cron" and _line_of(config, each) in there
+            name for name, each in wanted.items() if each.by == "cron" and _line_of(config, each) in installed
         }
     units = units_of(config, schedules)
     for name, each in wanted.items():
@@ -213,7 +213,7 @@ def _holds(path: Path, text: str) -> bool:
         return False
 
 
-def systemd_answers() -> bool:
+def systemd_is_available() -> bool:
     """Whether this account has a systemd that runs timers."""
     try:
         return subprocesses.run(["systemctl", "--user", "show-environment"], timeout=10).exit_code == 0
@@ -246,13 +246,13 @@ def _install_crontab(config: str | None, schedules: Schedules) -> None:
         raise TryLaterError(
             "crontab-changed", "somebody else changed the crontab meanwhile", subject="crontab"
         )
-    words = ["crontab", "-"] if after else ["crontab", "-r"]
-    finished = subprocesses.run(words, stdin=after)
+    argv = ["crontab", "-"] if after else ["crontab", "-r"]
+    finished = subprocesses.run(argv, stdin=after)
     if finished.exit_code != 0 or _read_crontab() != after:
-        said = finished.stderr.decode("utf-8", "replace").strip().splitlines()
+        lines = finished.stderr.decode("utf-8", "replace").strip().splitlines()
         raise UsageError(
             "crontab-refused",
-            f"crontab does not take it: {said[-1] if said else finished.exit_code}",
+            f"crontab does not take it: {lines[-1] if lines else finished.exit_code}",
             subject="crontab",
             hint="--by print writes the line for whoever manages cron here.",
         )
@@ -263,12 +263,12 @@ def _read_crontab() -> bytes:
     finished = subprocesses.run(["crontab", "-l"])
     if finished.exit_code == 0:
         return finished.stdout
-    said = finished.stderr.decode("utf-8", "replace").strip()
-    if "no crontab" in said.lower():
+    stderr = finished.stderr.decode("utf-8", "replace").strip()
+    if "no crontab" in stderr.lower():
         return b""
     raise AccessError(
         "crontab-refused",
-        said.splitlines()[-1] if said else "crontab -l fails",
+        stderr.splitlines()[-1] if stderr else "crontab -l fails",
         subject="crontab",
         hint="--by systemd uses timers, --by print writes the line for whoever manages cron here.",
     )
@@ -278,13 +278,13 @@ def _install_timers(config: str | None, schedules: Schedules) -> None:
     folder = _unit_folder()
     wanted = units_of(config, schedules)
     prefix = _unit_prefix(config)
-    there = {path.name for path in folder.glob(f"{prefix}*") if path.suffix in {".timer", ".service"}}
-    if not wanted and not there:
+    installed = {path.name for path in folder.glob(f"{prefix}*") if path.suffix in {".timer", ".service"}}
+    if not wanted and not installed:
         return
-    gone = sorted(name for name in there - wanted.keys() if name.endswith(".timer"))
-    if gone:
-        _systemctl("disable", "--now", *gone)
-    for name in there - wanted.keys():
+    obsolete = sorted(name for name in installed - wanted.keys() if name.endswith(".timer"))
+    if obsolete:
+        _systemctl("disable", "--now", *obsolete)
+    for name in installed - wanted.keys():
         (folder / name).unlink(missing_ok=True)
     for name, text in wanted.items():
         _write_unit(folder / name, text)
@@ -342,14 +342,14 @@ def _write_unit(path: Path, text: str) -> None:
         ) from None
 
 
-def _systemctl(*words: str) -> None:
+def _systemctl(*argv: str) -> None:
     """Run systemctl for the user; if systemd does not answer, it reads the files when it starts."""
-    if not systemd_answers():
+    if not systemd_is_available():
         return
-    finished = subprocesses.run(["systemctl", "--user", "--no-ask-password", *words])
+    finished = subprocesses.run(["systemctl", "--user", "--no-ask-password", *argv])
     if finished.exit_code != 0:
-        said = finished.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise UsageError("systemd-refused", said[-1] if said else "systemctl fails", subject=" ".join(words))
+        lines = finished.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise UsageError("systemd-refused", lines[-1] if lines else "systemctl fails", subject=" ".join(argv))
 
 
 def put_and_install(config: str | None, schedule: Schedule) -> Schedules:

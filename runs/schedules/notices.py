@@ -24,22 +24,22 @@ from hibali.subprocesses import remember_secret
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from runs.schedules.environment import Credential
-from runs.schedules.records import WELL, Trigger, schedule_folder
-from runs.schedules.schedule import Notices, alone
+from runs.schedules.records import SUCCESS_CODES, Trigger, schedule_folder
+from runs.schedules.schedule import Notices, exclusive
 
 Event = Literal["failed", "works-again", "silent", "expires", "trial"]
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A notification about a schedule. Two with the same `trouble` are the same problem, which is sent once a day."""
+    """A notification about a schedule. Two with the same `problem_id` are the same problem, which is sent once a day."""
 
     event: Event
     schedule: str
-    trouble: str
+    problem_id: str
     message: str
     hint: str = ""
-    firing: Trigger | None = None
+    trigger: Trigger | None = None
     expires: datetime | None = None
 
     def to_record(self, at: str, host: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Notice:
             "host": host,
             "message": self.message,
             "hint": self.hint,
-            "firing": None if self.firing is None else self.firing.to_record(),
+            "firing": None if self.trigger is None else self.trigger.to_record(),
             "expires": None if self.expires is None else f"{self.expires:%Y-%m-%dT%H:%M:%SZ}",
         }
 
@@ -68,22 +68,22 @@ class NoticeHistory:
     seen: str = ""
 
     def to_record(self) -> dict[str, Any]:
-        """Return the fields that `read_sent` reads."""
+        """Return the fields that `parse_history` reads."""
         return {"schema": 1, "days": dict(self.days), "failing": self.failing, "seen": self.seen}
 
     def after(self, notice: Notice, day: str) -> NoticeHistory:
         """Return the history after a notification."""
-        recent = {trouble: on for trouble, on in self.days.items() if on >= day[:4]}
+        recent = {problem_id: on for problem_id, on in self.days.items() if on >= day[:4]}
         failing = {"failed": True, "works-again": False}.get(notice.event, self.failing)
-        seen = self.seen if notice.firing is None else notice.firing.id
-        return NoticeHistory({**recent, notice.trouble: day}, failing, seen)
+        seen = self.seen if notice.trigger is None else notice.trigger.id
+        return NoticeHistory({**recent, notice.problem_id: day}, failing, seen)
 
-    def is_news(self, notice: Notice, day: str) -> bool:
+    def is_new(self, notice: Notice, day: str) -> bool:
         """Whether a notification was not sent on that day; a recovery is always sent, after a failure that was."""
-        return notice.event == "works-again" or self.days.get(notice.trouble) != day
+        return notice.event == "works-again" or self.days.get(notice.problem_id) != day
 
 
-def read_sent(record: Any) -> NoticeHistory:
+def parse_history(record: Any) -> NoticeHistory:
     """Read the fields that `to_record` wrote; an empty history for anything else."""
     if not isinstance(record, dict) or not isinstance(record.get("days"), dict):
         return NoticeHistory()
@@ -91,41 +91,41 @@ def read_sent(record: Any) -> NoticeHistory:
     return NoticeHistory(days, bool(record.get("failing")), str(record.get("seen", "")))
 
 
-def notice_of_end(firing: Trigger, told: NoticeHistory) -> Notice | None:
+def notice_of_end(trigger: Trigger, history: NoticeHistory) -> Notice | None:
     """Return the notification about a run's end; the same exit code is the same problem, whatever its message."""
-    if firing.state == "broken":
-        message = f"{firing.schedule} was broken off: whatever ran it is gone"
-        hint = f"hibali schedule run {firing.schedule}"
-        return Notice("failed", firing.schedule, "failed-broken", message, hint, firing)
-    if firing.exit is None:
+    if trigger.state == "broken":
+        message = f"{trigger.schedule} was broken off: whatever ran it is gone"
+        hint = f"hibali schedule run {trigger.schedule}"
+        return Notice("failed", trigger.schedule, "failed-broken", message, hint, trigger)
+    if trigger.exit is None:
         return None
-    if firing.exit in WELL:
-        if not told.failing:
+    if trigger.exit in SUCCESS_CODES:
+        if not history.failing:
             return None
         return Notice(
-            "works-again", firing.schedule, "works-again", f"{firing.schedule} works again", "", firing
+            "works-again", trigger.schedule, "works-again", f"{trigger.schedule} works again", "", trigger
         )
-    about = f"{firing.about}: " if firing.about else ""
-    why = f": {about}{firing.message}" if firing.message else ""
+    about = f"{trigger.about}: " if trigger.about else ""
+    why = f": {about}{trigger.message}" if trigger.message else ""
     return Notice(
         "failed",
-        firing.schedule,
-        f"failed-{firing.exit}",
-        f"{firing.schedule} ended with {firing.exit}{why}",
-        firing.hint or f"hibali schedule log {firing.schedule}",
-        firing,
+        trigger.schedule,
+        f"failed-{trigger.exit}",
+        f"{trigger.schedule} ended with {trigger.exit}{why}",
+        trigger.hint or f"hibali schedule log {trigger.schedule}",
+        trigger,
     )
 
 
 def notice_of_silence(
-    schedule: str, firings: Iterable[Trigger], since: datetime, now: datetime, longest: timedelta
+    schedule: str, triggers: Iterable[Trigger], since: datetime, now: datetime, longest: timedelta
 ) -> Notice | None:
     """Return the notification that the schedule has not run for too long."""
     last = since
-    for firing in firings:
-        if firing.state != "skipped":
-            last = max(last, datetime.fromisoformat(firing.ended or firing.began))
-            if firing.state == "running":
+    for trigger in triggers:
+        if trigger.state != "skipped":
+            last = max(last, datetime.fromisoformat(trigger.ended or trigger.began))
+            if trigger.state == "running":
                 return None  # how long that may take is --max-time
     silence = now - last
     if silence <= longest:
@@ -147,13 +147,13 @@ def notices_of_expiry(
     for each in credentials:
         if each.expires is not None and each.expires - now <= within:
             left = (each.expires - now).total_seconds()
-            when = f"expires in {format_duration(left)}" if left > 0 else "has expired"
+            expiry = f"expires in {format_duration(left)}" if left > 0 else "has expired"
             found.append(
                 Notice(
                     "expires",
                     schedule,
                     f"expires-{each.kind}-{each.site}",
-                    f"{each.words} of {each.site} {when}",
+                    f"{each.description} of {each.site} {expiry}",
                     each.renew,
                     None,
                     each.expires,
@@ -162,59 +162,59 @@ def notices_of_expiry(
     return found
 
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 _COMMAND_SECONDS = 60.0
 _SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
 _MOST_SECRET = 4096
 
 
-def notices_sent(schedule: str) -> NoticeHistory:
+def read_history(schedule: str) -> NoticeHistory:
     """Return the notifications that were sent about a schedule so far."""
     try:
-        return read_sent(json.loads(_told_file(schedule).read_bytes()))
+        return parse_history(json.loads(_history_file(schedule).read_bytes()))
     except (OSError, ValueError):
         return NoticeHistory()
 
 
-def send_news(notices: Notices, notice: Notice, say: Say) -> None:
+def send_if_new(notices: Notices, notice: Notice, report: Report) -> None:
     """Send a notification, unless it was sent today. A failure is reported, and the notification is sent the next time."""
-    if notices.anybody:
-        with alone("told"):  # an hourly look must not tell the same as a firing that ends just then
-            _send_once(notices, notice, notices_sent(notice.schedule), say)
+    if notices.has_receiver:
+        with exclusive("told"):  # the hourly check must not report the same end as the run itself
+            _send_once(notices, notice, read_history(notice.schedule), report)
 
 
-def send_end_notice(notices: Notices, firing: Trigger, say: Say) -> None:
+def send_end_notice_once(notices: Notices, trigger: Trigger, report: Report) -> None:
     """Send the notification about a run's end once, by the first process that sees it."""
-    if not notices.anybody:
+    if not notices.has_receiver:
         return
-    with alone("told"):
-        told = notices_sent(firing.schedule)
-        if told.seen == firing.id:
+    with exclusive("told"):
+        history = read_history(trigger.schedule)
+        if history.seen == trigger.id:
             return
-        notice = notice_of_end(firing, told)
-        if notice is None or not _send_once(notices, notice, told, say):
-            _keep(firing.schedule, replace(told, seen=firing.id), say)
+        notice = notice_of_end(trigger, history)
+        if notice is None or not _send_once(notices, notice, history, report):
+            _write_history(trigger.schedule, replace(history, seen=trigger.id), report)
 
 
-def _send_once(notices: Notices, notice: Notice, told: NoticeHistory, say: Say) -> bool:
+def _send_once(notices: Notices, notice: Notice, history: NoticeHistory, report: Report) -> bool:
     """Return False if it was sent before; True if it was sent, or failed and is sent again the next time."""
     day = f"{datetime.now().astimezone():%Y-%m-%d}"
-    if not told.is_news(notice, day):
+    if not history.is_new(notice, day):
         return False
     problems = send_notice(notices, notice)
     for problem in problems:
-        say(f"not told: {problem.subject}: {problem.message}")
-    if len(problems) < _ways(notices):
-        _keep(notice.schedule, told.after(notice, day), say)
-        say(f"told: {notice.event}: {notice.message}")
+        report(f"not told: {problem.subject}: {problem.message}")
+    if len(problems) < _receiver_count(notices):
+        _write_history(notice.schedule, history.after(notice, day), report)
+        report(f"told: {notice.event}: {notice.message}")
     return True
 
 
-def _keep(schedule: str, told: NoticeHistory, say: Say) -> None:
+def _write_history(schedule: str, history: NoticeHistory, report: Report) -> None:
     try:
-        write_atomic(_told_file(schedule), line_of_json(told.to_record()).encode("ascii") + b"\n")
+        write_atomic(_history_file(schedule), line_of_json(history.to_record()).encode("ascii") + b"\n")
     except OSError as problem:
-        say(f"what was told cannot be kept: {reason_of(problem)}")
+        report(f"what was told cannot be kept: {reason_of(problem)}")
 
 
 def send_notice(notices: Notices, notice: Notice) -> list[HibaliError]:
@@ -236,14 +236,14 @@ def send_notice(notices: Notices, notice: Notice) -> list[HibaliError]:
     return problems
 
 
-def _ways(notices: Notices) -> int:
+def _receiver_count(notices: Notices) -> int:
     return sum(map(bool, (notices.command, notices.mail, notices.webhook)))
 
 
-def _by_command(words: tuple[str, ...], content: bytes) -> None:
-    finished = subprocesses.run(words, stdin=content, timeout=_COMMAND_SECONDS)
+def _by_command(argv: tuple[str, ...], content: bytes) -> None:
+    finished = subprocesses.run(argv, stdin=content, timeout=_COMMAND_SECONDS)
     if finished.exit_code != 0:
-        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", subject=words[0])
+        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", subject=argv[0])
 
 
 def _by_mail(address: str, notice: Notice, content: bytes) -> None:
@@ -298,7 +298,7 @@ def _secret(notices: Notices) -> str:
     return secret
 
 
-def _told_file(schedule: str) -> Path:
+def _history_file(schedule: str) -> Path:
     return schedule_folder(schedule) / "told.json"
 
 
@@ -309,7 +309,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 class Target:
     """The receiver of notifications: a command, or a URL. Neither is ever shown, because both may contain a secret (S16)."""
 
-    words: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
     url: str = ""
 
 
@@ -319,12 +319,12 @@ def read_target(text: str) -> Target:
         check_post_url(text)
         return Target(url=text)
     try:
-        words = tuple(shlex.split(text))
+        argv = tuple(shlex.split(text))
     except ValueError as problem:
         raise UsageError("bad-command", f"this is no command: {problem}", subject="--notify") from None
-    if not words:
+    if not argv:
         raise UsageError("bad-command", "this is no command", subject="--notify")
-    return Target(words)
+    return Target(argv)
 
 
 def send_run_notice(target: Target, run_id: str, state: str, content: bytes) -> None:
@@ -332,6 +332,8 @@ def send_run_notice(target: Target, run_id: str, state: str, content: bytes) -> 
     if target.url:
         post_json(target.url, content)
         return
-    finished = subprocesses.run([*target.words, run_id, state], stdin=content, timeout=_COMMAND_SECONDS)
+    finished = subprocesses.run([*target.command, run_id, state], stdin=content, timeout=_COMMAND_SECONDS)
     if finished.exit_code != 0:
-        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", subject=target.words[0])
+        raise IncompleteError(
+            "not-notified", f"it ended with {finished.exit_code}", subject=target.command[0]
+        )

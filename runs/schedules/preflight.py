@@ -31,7 +31,7 @@ from runs.schedules.install import lingers
 from runs.schedules.schedule import Schedule
 
 _METHODS = re.compile(r"Permission denied \(([a-z0-9,@.-]+)\)")
-_ASKING = frozenset({"keyboard-interactive", "password", "hostbased"})
+_INTERACTIVE_METHODS = frozenset({"keyboard-interactive", "password", "hostbased"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,59 +62,59 @@ class LoginMethod:
     host_known: bool | None = None
 
     @property
-    def by_hand(self) -> str:
+    def login_command(self) -> str:
         """The command that a person types to log in."""
         return shlex.join([*self.command, self.host])
 
 
-def problems_of(way: LoginMethod, now: datetime, needed_until: datetime) -> list[HibaliError]:
+def problems_of(method: LoginMethod, now: datetime, needed_until: datetime) -> list[HibaliError]:
     """Return the problems of a login method, even if it works now; the credentials must be valid until then."""
     found: list[HibaliError] = []
-    if way.host_known is False:
+    if method.host_known is False:
         found.append(
             AccessError(
                 "host-key",
-                f"the key of {way.address} is not known, and nobody will be there to accept it",
-                subject=way.site,
-                hint=f"Compare it with what the site publishes, and accept it once: {way.by_hand}",
+                f"the key of {method.address} is not known, and nobody will be there to accept it",
+                subject=method.site,
+                hint=f"Compare it with what the site publishes, and accept it once: {method.login_command}",
             )
         )
-    found.extend(_of_keys(way))
-    return found + expiry_problems(way.certificates, now, needed_until)
+    found.extend(_key_problems(method))
+    return found + expiry_problems(method.certificates, now, needed_until)
 
 
-def _of_keys(way: LoginMethod) -> list[HibaliError]:
-    if not way.keys or not all(key.has_passphrase for key in way.keys):
+def _key_problems(method: LoginMethod) -> list[HibaliError]:
+    if not method.keys or not all(key.has_passphrase for key in method.keys):
         return []  # without any, the login reports the problem
-    path = way.keys[0].path
+    path = method.keys[0].path
     fresh = (
         "Make a key of its own for this, and ask the site to restrict what it may do:"
         f" ssh-keygen -t ed25519 -N '' -f {shlex.quote(path)}-unattended"
     )
-    if not way.agent:
+    if not method.agent:
         return [
             AccessError(
                 "passphrase-key",
                 f"{path} has a passphrase, and there will be no agent that knows it",
-                subject=way.site,
+                subject=method.site,
                 hint=f"{fresh}; or name the socket of an agent that is always there: --env SSH_AUTH_SOCK=PATH",
             )
         ]
-    if not way.agent_answers:
+    if not method.agent_answers:
         return [
             AccessError(
                 "no-agent",
-                f"{path} has a passphrase, and no agent answers at {way.agent}",
-                subject=way.site,
-                hint=f"Start one there: ssh-agent -a {shlex.quote(way.agent)}; ssh-add {shlex.quote(path)}",
+                f"{path} has a passphrase, and no agent answers at {method.agent}",
+                subject=method.site,
+                hint=f"Start one there: ssh-agent -a {shlex.quote(method.agent)}; ssh-add {shlex.quote(path)}",
             )
         ]
-    if way.agent_ends_at_logout:
+    if method.agent_ends_at_logout:
         return [
             AccessError(
                 "agent-ends",
-                f"the agent at {way.agent} ends when you log out",
-                subject=way.site,
+                f"the agent at {method.agent} ends when you log out",
+                subject=method.site,
                 hint=f"{fresh}; or let your services go on: loginctl enable-linger",
             )
         ]
@@ -128,9 +128,9 @@ def expiry_problems(
     return [
         AccessError(
             "certificate-expires" if each.kind == "certificate" else "proxy-expires",
-            f"{each.words} expired on {each.expires:%Y-%m-%d %H:%M} UTC"
+            f"{each.description} expired on {each.expires:%Y-%m-%d %H:%M} UTC"
             if each.expires <= now
-            else f"{each.words} is good until {each.expires:%Y-%m-%d %H:%M} UTC only",
+            else f"{each.description} is good until {each.expires:%Y-%m-%d %H:%M} UTC only",
             subject=each.site,
             hint=each.renew,
         )
@@ -140,16 +140,16 @@ def expiry_problems(
 
 
 def explain_login(
-    problem: HibaliError, site: str, way: LoginMethod | None, set_here: Sequence[str]
+    problem: HibaliError, site: str, method: LoginMethod | None, set_here: Sequence[str]
 ) -> HibaliError:
     """Explain why a login without the user's environment failed. `set_here` are variables with credentials, by name only."""
-    if way is not None and problem.code == "login-refused":
+    if method is not None and problem.code == "login-refused":
         methods = _METHODS.search(problem.message)
         left = set(methods[1].split(",")) if methods else set()
-        if left and left <= _ASKING:
+        if left and left <= _INTERACTIVE_METHODS:
             return AccessError(
                 "second-factor",
-                f"{way.host} asks for more than a key ({', '.join(sorted(left))}), and nobody will be there to answer",
+                f"{method.host} asks for more than a key ({', '.join(sorted(left))}), and nobody will be there to answer",
                 subject=site,
                 hint="Ask the site for a key for automation, restricted to what this prints: hibali sites gate",
             )
@@ -194,16 +194,18 @@ _KINDS: Mapping[int, type[HibaliError]] = {
 def sites_of(command: Sequence[str], settings: Settings) -> list[Site]:
     """Return the sites that a command names: as SITE:PATH, or with --site."""
     found: dict[str, Site] = {}
-    for number, word in enumerate(command):
-        name, colon, _ = word.removeprefix("--site=").partition(":")
-        named = colon or word.startswith("--site=") or (number and command[number - 1] in {"--site", "check"})
+    for number, argument in enumerate(command):
+        name, colon, _ = argument.removeprefix("--site=").partition(":")
+        named = (
+            colon or argument.startswith("--site=") or (number and command[number - 1] in {"--site", "check"})
+        )
         if named and name in settings.sites:
             found[name] = settings.sites[name]
     return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ScheduleEndpoint:
     """A location that the schedule's command reads or writes, as it was typed; a source must exist."""
 
     location: Location
@@ -211,25 +213,31 @@ class End:
 
 
 def find_schedule_problems(
-    config: str | None, settings: Settings, schedule: Schedule, now: datetime, ends: Sequence[End] = ()
+    config: str | None,
+    settings: Settings,
+    schedule: Schedule,
+    now: datetime,
+    endpoints: Sequence[ScheduleEndpoint] = (),
 ) -> list[HibaliError]:
     """Return all problems of a schedule: of keys and certificates, and of a login in the schedule's environment.
 
-    The `ends` at sites are listed with that login.
+    The `endpoints` at sites are listed with that login.
     """
     environment = bare_environment(config, schedule.environment)
     due = schedule.cron.after(now, local_zone())
     until = max(due + timedelta(seconds=schedule.max_time or 3600.0), now + timedelta(days=1))
     found: list[HibaliError] = []
     for site in sites_of(schedule.command, settings):
-        ways = login_methods(site, environment)
-        own = [obstacle for way in ways for obstacle in problems_of(way, now, until)]
+        methods = login_methods(site, environment)
+        own = [problem for method in methods for problem in problems_of(method, now, until)]
         own += expiry_problems(other_credentials(site, environment), now, until)
         if not own:
-            problem = enter(site, environment, [end for end in ends if end.location.site == site])
+            problem = check_login(
+                site, environment, [each for each in endpoints if each.location.site == site]
+            )
             set_here = [name for name in _SECRET_VARIABLES if name in os.environ and name not in environment]
             if problem is not None:
-                own.append(explain_login(problem, site.name, ways[0] if ways else None, set_here))
+                own.append(explain_login(problem, site.name, methods[0] if methods else None, set_here))
         found.extend(own)
     return found
 
@@ -239,22 +247,24 @@ def credentials_of(config: str | None, settings: Settings, schedule: Schedule) -
     environment = bare_environment(config, schedule.environment)
     found: list[Credential] = []
     for site in sites_of(schedule.command, settings):
-        for way in login_methods(site, environment, look_at_host=False):
-            found.extend(way.certificates)
+        for method in login_methods(site, environment, check_host_key=False):
+            found.extend(method.certificates)
         found.extend(other_credentials(site, environment))
     return found
 
 
-def enter(site: Site, environment: Mapping[str, str], ends: Sequence[End] = ()) -> HibaliError | None:
-    """Return why the site, or one of its `ends`, cannot be opened with this environment and a new login; None if all can."""
+def check_login(
+    site: Site, environment: Mapping[str, str], endpoints: Sequence[ScheduleEndpoint] = ()
+) -> HibaliError | None:
+    """Return why the site, or one of its `endpoints`, cannot be opened with this environment and a new login; None if all can."""
     with tempfile.TemporaryDirectory(prefix="hibali-") as folder:
-        words = [*hibali_argv(), "sites", "check", site.name, "--json", "--no-progress"]
+        argv = [*hibali_argv(), "sites", "check", site.name, "--json", "--no-progress"]
         fresh = {**environment, "XDG_RUNTIME_DIR": folder}  # no login of this session is shared
         try:
-            finished = subprocesses.run(words, environment=fresh, timeout=_CHECK_SECONDS)
+            finished = subprocesses.run(argv, environment=fresh, timeout=_CHECK_SECONDS)
             if finished.exit_code != 0:
-                return _told(finished.stdout, finished.exit_code, site.name)
-            problems = (_list_end(end, fresh) for end in ends)
+                return _reported_error(finished.stdout, finished.exit_code, site.name)
+            problems = (_list_endpoint(each, fresh) for each in endpoints)
             return next((problem for problem in problems if problem is not None), None)
         except HibaliError as problem:
             return problem
@@ -262,11 +272,11 @@ def enter(site: Site, environment: Mapping[str, str], ends: Sequence[End] = ()) 
             _end_logins(site, Path(folder) / "hibali")
 
 
-def _list_end(end: End, environment: Mapping[str, str]) -> HibaliError | None:
+def _list_endpoint(endpoint: ScheduleEndpoint, environment: Mapping[str, str]) -> HibaliError | None:
     """Return why a location cannot be listed; a listing that takes long counts as success."""
-    problem = try_command(["ls", end.location.text, "--json", "--no-progress"], environment)
+    problem = try_command(["ls", endpoint.location.text, "--json", "--no-progress"], environment)
     if isinstance(problem, NotFoundError):
-        return missing_source(end.location) if end.must_exist else None
+        return missing_source(endpoint.location) if endpoint.must_exist else None
     return problem
 
 
@@ -280,19 +290,19 @@ def missing_source(location: Location) -> NotFoundError:
     )
 
 
-def try_command(words: Sequence[str], environment: Mapping[str, str]) -> HibaliError | None:
+def try_command(argv: Sequence[str], environment: Mapping[str, str]) -> HibaliError | None:
     """Return why a read-only command of hibali fails in this folder and environment; None if it succeeds or takes too long."""
     try:
-        finished = subprocesses.run([*hibali_argv(), *words], environment=environment, timeout=_CHECK_SECONDS)
+        finished = subprocesses.run([*hibali_argv(), *argv], environment=environment, timeout=_CHECK_SECONDS)
     except TryLaterError:
         return None
     if finished.exit_code == 0:
         return None
-    return _told(finished.stdout, finished.exit_code, f"hibali {words[0]}")
+    return _reported_error(finished.stdout, finished.exit_code, f"hibali {argv[0]}")
 
 
 def login_methods(
-    site: Site, environment: Mapping[str, str], *, look_at_host: bool = True
+    site: Site, environment: Mapping[str, str], *, check_host_key: bool = True
 ) -> list[LoginMethod]:
     """Return how ssh would log in to the hosts of a site; none for a site of another kind."""
     if site.ssh is None:
@@ -301,29 +311,31 @@ def login_methods(
         site.ssh.host,
         *([site.ssh.data_host] if site.ssh.data_host not in {None, site.ssh.host} else []),
     ]
-    found = (_way_to(site, host, environment, look_at_host=look_at_host) for host in hosts if host)
-    return [way for way in found if way is not None]
+    found = (_login_method(site, host, environment, check_host_key=check_host_key) for host in hosts if host)
+    return [method for method in found if method is not None]
 
 
-def _way_to(
-    site: Site, host: str, environment: Mapping[str, str], *, look_at_host: bool
+def _login_method(
+    site: Site, host: str, environment: Mapping[str, str], *, check_host_key: bool
 ) -> LoginMethod | None:
     assert site.ssh is not None
     try:
-        told = subprocesses.run([*site.ssh.command, "-G", "--", host], environment=environment, timeout=15)
+        finished = subprocesses.run(
+            [*site.ssh.command, "-G", "--", host], environment=environment, timeout=15
+        )
     except HibaliError:
         return None  # the login reports the problem
-    if told.exit_code != 0:
+    if finished.exit_code != 0:
         return None
-    configured = _configured(told.stdout)
+    configured = _configured(finished.stdout)
     home = environment.get("HOME", "/")
     agent = _agent(configured, environment)
     named = configured.get("identityfile", []) if site.ssh.auth == "ssh" else []
     keys = [absolute(path, home) for path in named]
     certificates = [absolute(path, home) for path in configured.get("certificatefile", [])]
     certificates += [f"{key}-cert.pub" for key in keys]
-    address, port = _one(configured, "hostname") or host, _one(configured, "port") or "22"
-    name = _one(configured, "hostkeyalias") or (address if port == "22" else f"[{address}]:{port}")
+    address, port = _first_value(configured, "hostname") or host, _first_value(configured, "port") or "22"
+    name = _first_value(configured, "hostkeyalias") or (address if port == "22" else f"[{address}]:{port}")
     known = [
         absolute(path, home)
         for key in ("userknownhostsfile", "globalknownhostsfile")
@@ -341,7 +353,7 @@ def _way_to(
         agent_ends_at_logout=_ends_at_logout(agent),
         certificates=tuple(ssh_certificates(site, host, certificates)),
         host_known=_is_known(name, known)
-        if look_at_host and _one(configured, "proxycommand") is None
+        if check_host_key and _first_value(configured, "proxycommand") is None
         else None,
     )
 
@@ -355,12 +367,12 @@ def _configured(output: bytes) -> dict[str, list[str]]:
     return found
 
 
-def _one(configured: Mapping[str, list[str]], name: str) -> str | None:
+def _first_value(configured: Mapping[str, list[str]], name: str) -> str | None:
     return next(iter(configured.get(name, [])), None)
 
 
 def _agent(configured: Mapping[str, list[str]], environment: Mapping[str, str]) -> str:
-    named = _one(configured, "identityagent") or "SSH_AUTH_SOCK"
+    named = _first_value(configured, "identityagent") or "SSH_AUTH_SOCK"
     if named == "SSH_AUTH_SOCK":
         return environment.get("SSH_AUTH_SOCK", "")
     if named.startswith("$"):
@@ -407,7 +419,7 @@ def _end_logins(site: Site, folder: Path) -> None:
                 return
 
 
-def _told(output: bytes, code: int, site: str) -> HibaliError:
+def _reported_error(output: bytes, code: int, site: str) -> HibaliError:
     """Return the error that the command reported."""
     record: dict[str, Any] = {}
     for line in output.splitlines():

@@ -17,8 +17,8 @@ from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.system_errors import reason_of
 
 State = Literal["running", "done", "failed", "broken", "skipped"]
-WELL = frozenset({0, 10})  # 10 only says that there are changes
-_KEPT = timedelta(days=400)  # a year and the months around it
+SUCCESS_CODES = frozenset({0, 10})  # 10 only says that there are changes
+_RETENTION = timedelta(days=400)  # a year and the months around it
 _LARGE = 4 * 1024 * 1024  # bytes of lines; only then is it looked for what is too old
 _AMOUNTS = (
     "files",
@@ -93,14 +93,14 @@ def amounts_of(receipt: Mapping[str, Any]) -> dict[str, int | str | None]:
 def read_triggers(schedule: str) -> list[Trigger]:
     """Return all recorded runs of a schedule, oldest first."""
     path = _folder(schedule) / "firings.jsonl"
-    firings = fold_triggers(read_records(path), schedule)
-    unfinished = [number for number, firing in enumerate(firings) if firing.state == "running"]
+    triggers = fold_triggers(read_records(path), schedule)
+    unfinished = [number for number, trigger in enumerate(triggers) if trigger.state == "running"]
     if unfinished:
         last = None if holder_of(schedule) is None else unfinished[-1]
         for number in unfinished:
             if number != last:
-                firings[number] = replace(firings[number], state="broken")
-    return firings
+                triggers[number] = replace(triggers[number], state="broken")
+    return triggers
 
 
 def triggered_schedules() -> list[str]:
@@ -133,12 +133,12 @@ def fold_triggers(records: Iterable[Mapping[str, Any]], schedule: str) -> list[T
     return list(found.values())
 
 
-def _ended(firing: Trigger, record: Mapping[str, Any]) -> Trigger:
+def _ended(trigger: Trigger, record: Mapping[str, Any]) -> Trigger:
     amounts = record.get("amounts")
     return replace(
-        firing,
+        trigger,
         ended=record.get("at"),
-        state="done" if record.get("exit") in WELL else "failed",
+        state="done" if record.get("exit") in SUCCESS_CODES else "failed",
         exit=record.get("exit"),
         code=record.get("code"),
         message=record.get("message"),
@@ -154,7 +154,7 @@ def _ended(firing: Trigger, record: Mapping[str, Any]) -> Trigger:
 
 def note_begun(schedule: str, identifier: str, **fields: Any) -> None:
     """Record the start of a run, durably: `due`, `by`, `made_up`. Raises `RefusedError` if the ledger cannot be written."""
-    _forget_old(_made(schedule) / "firings.jsonl")
+    _remove_old_records(_make_folder(schedule) / "firings.jsonl")
     _note(schedule, "begun", identifier, fields)
 
 
@@ -170,7 +170,7 @@ def note_skipped(schedule: str, identifier: str, **fields: Any) -> None:
 
 def schedule_folder(schedule: str) -> Path:
     """Return the folder of a schedule's records, which is created if needed."""
-    return _made(schedule)
+    return _make_folder(schedule)
 
 
 def holder_of(schedule: str) -> str | None:
@@ -189,16 +189,16 @@ def holder_of(schedule: str) -> str | None:
         os.close(descriptor)
 
 
-def one_trigger(firings: Iterable[Trigger], identifier: str) -> Trigger:
+def one_trigger(triggers: Iterable[Trigger], identifier: str) -> Trigger:
     """Return the run of a schedule with that id; raises `NotFoundError`."""
-    for firing in firings:
-        if firing.id == identifier:
-            return firing
+    for trigger in triggers:
+        if trigger.id == identifier:
+            return trigger
     raise NotFoundError("no-such-firing", "there is no firing of this id", subject=identifier)
 
 
 def _note(schedule: str, kind: str, identifier: str, fields: Mapping[str, Any]) -> None:
-    with Journal(_made(schedule) / "firings.jsonl") as journal:
+    with Journal(_make_folder(schedule) / "firings.jsonl") as journal:
         journal.append({"schema": 1, "kind": kind, "id": identifier, "at": now(), **fields}, durable=True)
 
 
@@ -206,26 +206,26 @@ def _folder(schedule: str) -> Path:
     return state_folder() / "schedules" / schedule
 
 
-def _made(schedule: str) -> Path:
+def _make_folder(schedule: str) -> Path:
     return ledger_folder("schedules", schedule)
 
 
-def _forget_old(path: Path) -> None:
+def _remove_old_records(path: Path) -> None:
     """Remove records that are years old before a run begins; the caller has the schedule's lock."""
     if not path.exists() or path.stat().st_size < _LARGE:
         return
-    oldest = f"{datetime.now(UTC) - _KEPT:%Y-%m-%dT%H:%M:%S}"
-    write_atomic(path, b"".join(_young(read_records(path), oldest)))
+    oldest = f"{datetime.now(UTC) - _RETENTION:%Y-%m-%dT%H:%M:%S}"
+    write_atomic(path, b"".join(_recent(read_records(path), oldest)))
 
 
-def _young(records: Iterable[Mapping[str, Any]], oldest: str) -> Iterator[bytes]:
+def _recent(records: Iterable[Mapping[str, Any]], oldest: str) -> Iterator[bytes]:
     for record in records:
         if str(record.get("at", "")) >= oldest:
             yield line_of_json(dict(record)).encode("ascii") + b"\n"
 
 
 _LARGE_LOG = 1024 * 1024
-_KEPT_LOGS = 3
+_OLD_LOGS = 3
 
 
 def log_path(schedule: str) -> Path:
@@ -241,7 +241,7 @@ class Log:
         path = log_path(schedule)
         try:
             if path.exists() and path.stat().st_size > _LARGE_LOG:
-                for number in range(_KEPT_LOGS, 0, -1):
+                for number in range(_OLD_LOGS, 0, -1):
                     older = path.with_name(f"{path.name}.{number}")
                     younger = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
                     if younger.exists():
@@ -253,7 +253,7 @@ class Log:
                 "ledger-unwritable", f"the log cannot be written: {reason_of(problem)}", subject=str(path)
             ) from None
 
-    def say(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Write a line with the time; a full disk is no reason to stop."""
         line = f"{datetime.now().astimezone():%Y-%m-%dT%H:%M:%S%z} {text}\n"
         self.raw(line.encode("utf-8", "backslashreplace"))
@@ -270,7 +270,7 @@ class Log:
         self.stream.close()
 
 
-def forget_start(schedule: str | None) -> None:
+def truncate_start_log(schedule: str | None) -> None:
     """Truncate the output of failed starts, because hibali did start now."""
     path = (schedule_folder(schedule) if schedule else schedule_folder("x").parent) / "start.log"
     try:

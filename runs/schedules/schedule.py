@@ -55,7 +55,7 @@ _FIELD = re.compile(
     r"(?:\*|[0-9]{1,2}(?:-[0-9]{1,2})?|[a-z]{3}(?:-[a-z]{3})?)(?:/[0-9]{1,2})?", re.IGNORECASE
 )
 _WEEKDAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
-_LOOKED_AHEAD = 16
+_SAMPLED_TIMES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Expression:
     def longest_gap(self, moment: datetime, zone: tzinfo) -> timedelta:
         """Return the longest time between two of the next due times."""
         times = self._times(moment.astimezone(zone).replace(microsecond=0), reverse=False)
-        ahead = [next(times) for _ in range(_LOOKED_AHEAD)]
+        ahead = [next(times) for _ in range(_SAMPLED_TIMES)]
         return max(later - earlier for earlier, later in pairwise(ahead))
 
     def on_calendar(self) -> list[str]:
@@ -151,7 +151,7 @@ def _plain(values: set[Any]) -> list[int]:
 Installer = Literal["cron", "systemd", "print"]
 Missed = Literal["skip", "once"]
 NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
-_TAKEN = frozenset({"hourly"})
+_RESERVED_NAMES = frozenset({"hourly"})
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(
     r"SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|CREDENTIAL|(?:ACCESS|PRIVATE|API)_?KEY", re.IGNORECASE
@@ -264,7 +264,7 @@ class Notices:
     )
 
     @property
-    def anybody(self) -> bool:
+    def has_receiver(self) -> bool:
         """Whether there is a receiver."""
         return bool(self.command or self.mail or self.webhook)
 
@@ -308,7 +308,7 @@ class Schedules:
 
 def check_name(name: str) -> str:
     """Return a valid name; raises `UsageError`."""
-    if not NAME.fullmatch(name) or name in _TAKEN:
+    if not NAME.fullmatch(name) or name in _RESERVED_NAMES:
         raise UsageError(
             "bad-name",
             "a schedule's name is small letters, digits and hyphens, a letter first",
@@ -408,12 +408,12 @@ def drop_schedule(config: str | None, name: str) -> Path:
     def edit(document: Any) -> None:
         document["schedules"].remove(name)
 
-    def meant(found: Schedules) -> Schedules:
+    def change(found: Schedules) -> Schedules:
         return replace_fields(
-            found, schedules={each: kept for each, kept in found.schedules.items() if each != name}
+            found, schedules={each: schedule for each, schedule in found.schedules.items() if each != name}
         )
 
-    return _edit(config, edit, meant)
+    return _edit(config, edit, change)
 
 
 def put_notices(config: str | None, notices: Notices) -> Path:
@@ -435,9 +435,9 @@ def put_metrics_file(config: str | None, file: str) -> Path:
 
 
 @contextlib.contextmanager
-def alone(what: str) -> Iterator[None]:
-    """Lock `what`, so that one process of this account changes it at a time; wait for the lock."""
-    path = ledger_folder("schedules") / f"{what}.lock"
+def exclusive(name: str) -> Iterator[None]:
+    """Lock `name`, so that one process of this account changes it at a time; wait for the lock."""
+    path = ledger_folder("schedules") / f"{name}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -446,14 +446,14 @@ def alone(what: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _edit(config: str | None, edit: Callable[[Any], None], meant: Callable[[Schedules], Schedules]) -> Path:
+def _edit(config: str | None, edit: Callable[[Any], None], change: Callable[[Schedules], Schedules]) -> Path:
     """Write the changed text only if it means exactly what was intended."""
     import tomlkit
 
     path = schedules_path(config)
-    with alone("file"):
+    with exclusive("file"):
         text = _read(path)
-        expected = meant(_parse(text, path))
+        expected = change(_parse(text, path))
         document = tomlkit.parse(text or "version = 1\n")
         edit(document)
         after = tomlkit.dumps(document)

@@ -11,9 +11,15 @@ from hibali.errors import HibaliError, IncompleteError
 from hibali.files import write_atomic
 from hibali.system_errors import reason_of
 from runs.schedules.environment import Credential, local_zone
-from runs.schedules.notices import Say, notice_of_silence, notices_of_expiry, send_end_notice, send_news
+from runs.schedules.notices import (
+    Report,
+    notice_of_silence,
+    notices_of_expiry,
+    send_end_notice_once,
+    send_if_new,
+)
 from runs.schedules.preflight import credentials_of
-from runs.schedules.records import WELL, Trigger, read_triggers
+from runs.schedules.records import SUCCESS_CODES, Trigger, read_triggers
 from runs.schedules.schedule import Schedule, Schedules
 from runs.schedules.trigger import trigger_due
 
@@ -37,7 +43,7 @@ _HELP = {
 
 def metrics_text(
     schedules: Iterable[Schedule],
-    firings: Mapping[str, Sequence[Trigger]],
+    triggers: Mapping[str, Sequence[Trigger]],
     credentials: Mapping[str, Sequence[Credential]],
 ) -> str:
     """Return the whole file, one family after the other, and `# EOF`."""
@@ -45,7 +51,7 @@ def metrics_text(
     for schedule in sorted(schedules, key=lambda each: each.name):
         label = {"schedule": schedule.name}
         families["hibali_schedule_paused"].append((label, float(schedule.paused)))
-        for name, labels, value in _of_runs(firings.get(schedule.name, ())):
+        for name, labels, value in _of_runs(triggers.get(schedule.name, ())):
             families[name].append(({**label, **labels}, value))
         for each in credentials.get(schedule.name, ()):
             if each.expires is not None:
@@ -57,9 +63,9 @@ def metrics_text(
     return "\n".join([*lines, "# EOF", ""])
 
 
-def _of_runs(firings: Sequence[Trigger]) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    ended = [each for each in firings if each.exit is not None]
-    well = [each for each in ended if each.exit in WELL]
+def _of_runs(triggers: Sequence[Trigger]) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    ended = [each for each in triggers if each.exit is not None]
+    well = [each for each in ended if each.exit in SUCCESS_CODES]
     if well:
         yield "hibali_schedule_last_success_timestamp_seconds", {}, _seconds(well[-1].ended)
     if not ended:
@@ -81,7 +87,7 @@ def _of_runs(firings: Sequence[Trigger]) -> Iterator[tuple[str, Mapping[str, str
 def _failures_in_a_row(ended: Sequence[Trigger]) -> int:
     count = 0
     for each in reversed(ended):
-        if each.exit in WELL:
+        if each.exit in SUCCESS_CODES:
             break
         count += 1
     return count
@@ -104,34 +110,34 @@ def _seconds(moment: str | None) -> float:
     return datetime.fromisoformat(moment).timestamp() if moment else 0.0
 
 
-def tend(config: str | None, schedules: Schedules, say: Say) -> None:
+def maintain(config: str | None, schedules: Schedules, report: Report) -> None:
     """Notify of ended runs, of silence and of expiring credentials, then write the metrics. Problems are reported, none is raised."""
     for name in schedules.schedules:
         ended = [each for each in read_triggers(name) if each.state in {"done", "failed", "broken"}]
         if ended:
-            send_end_notice(schedules.notices, ended[-1], say)
-    if not (schedules.notices.anybody or schedules.metrics_file):
+            send_end_notice_once(schedules.notices, ended[-1], report)
+    if not (schedules.notices.has_receiver or schedules.metrics_file):
         return
     try:
         credentials = all_credentials(config, schedules)
     except HibaliError as problem:
-        say(f"not looked at what expires: {problem.message}")
+        report(f"not looked at what expires: {problem.message}")
         credentials = {}
-    if schedules.notices.anybody:
-        _tell_of_time(schedules, credentials, say)
+    if schedules.notices.has_receiver:
+        _send_timed_notices(schedules, credentials, report)
     if schedules.metrics_file:
         try:
             write_metrics(Path(schedules.metrics_file), schedules, credentials)
         except HibaliError as problem:
-            say(f"{problem.subject}: {problem.message}")
+            report(f"{problem.subject}: {problem.message}")
 
 
-def make_up_all(config: str | None, schedules: Schedules, say: Say) -> None:
-    """Run the missed schedules that are to be made up, one after the other; then `tend`."""
-    tend(config, schedules, say)
+def run_missed(config: str | None, schedules: Schedules, report: Report) -> None:
+    """Run the missed schedules that are to be made up, one after the other; then `maintain`."""
+    maintain(config, schedules, report)
     for schedule in schedules.schedules.values():
         if schedule.missed == "once" and trigger_due(config, schedule, only_missed=True) is not None:
-            tend(config, schedules, say)
+            maintain(config, schedules, report)
 
 
 def all_credentials(config: str | None, schedules: Schedules) -> dict[str, list[Credential]]:
@@ -156,8 +162,8 @@ def write_metrics(file: Path, schedules: Schedules, credentials: dict[str, list[
 
 def current_metrics(schedules: Schedules, credentials: dict[str, list[Credential]]) -> str:
     """Return the present metrics."""
-    firings = {name: read_triggers(name) for name in schedules.schedules}
-    return metrics_text(schedules.schedules.values(), firings, credentials)
+    triggers = {name: read_triggers(name) for name in schedules.schedules}
+    return metrics_text(schedules.schedules.values(), triggers, credentials)
 
 
 def longest_silence(schedule: Schedule, now: datetime) -> timedelta:
@@ -168,7 +174,9 @@ def longest_silence(schedule: Schedule, now: datetime) -> timedelta:
     return 2 * gap + timedelta(seconds=schedule.jitter + schedule.max_time + schedule.retry_for)
 
 
-def _tell_of_time(schedules: Schedules, credentials: dict[str, list[Credential]], say: Say) -> None:
+def _send_timed_notices(
+    schedules: Schedules, credentials: dict[str, list[Credential]], report: Report
+) -> None:
     now = datetime.now(UTC)
     within = timedelta(days=schedules.notices.expires_within_days)
     for name, schedule in schedules.schedules.items():
@@ -181,4 +189,4 @@ def _tell_of_time(schedules: Schedules, credentials: dict[str, list[Credential]]
             *([silence] if silence is not None else []),
             *notices_of_expiry(name, credentials.get(name, []), now, within),
         ):
-            send_news(schedules.notices, notice, say)
+            send_if_new(schedules.notices, notice, report)

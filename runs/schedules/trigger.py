@@ -43,7 +43,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 900.0
 class Decision:
     """What to do: `run`, `nothing`, or `missed`, which is recorded; `due` is the time in question, `missed` the number of other lost times."""
 
-    what: Literal["run", "nothing", "missed"]
+    action: Literal["run", "nothing", "missed"]
     due: datetime | None = None
     made_up: bool = False
     missed: int = 0
@@ -81,9 +81,9 @@ def pause_before_retry(failures: int, elapsed: float, retry_for: float) -> float
     return pause if elapsed + pause <= retry_for else None
 
 
-def jitter_of(seconds: float, *what: str) -> float:
+def jitter_of(seconds: float, *parts: str) -> float:
     """Return a number from 0 to `seconds`, the same for the same text: this spreads schedules, machines and nights."""
-    digest = hashlib.sha256("\0".join(what).encode("utf-8", "surrogateescape")).digest()
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).digest()
     return seconds * int.from_bytes(digest[:8]) / 2**64
 
 
@@ -101,7 +101,7 @@ class CommandResults:
     operations: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
 
-    def take(self, record: Mapping[str, Any]) -> None:
+    def add(self, record: Mapping[str, Any]) -> None:
         """Add one line."""
         kind, identifier = record.get("kind"), record.get("id")
         if kind == "receipt" and isinstance(identifier, str):
@@ -120,12 +120,12 @@ def _error_fields(record: Mapping[str, Any]) -> dict[str, Any]:
 def with_json(command: Sequence[str]) -> list[str]:
     """Return the command with `--json` and `--no-progress`, before a `--` that ends the options."""
     end = command.index("--") if "--" in command else len(command)
-    missing = [word for word in ("--json", "--no-progress") if word not in command[:end]]
+    missing = [argument for argument in ("--json", "--no-progress") if argument not in command[:end]]
     return [*command[:end], *missing, *command[end:]]
 
 
 def run_transfer(
-    words: Sequence[str],
+    argv: Sequence[str],
     environment: Mapping[str, str],
     folder: str,
     *,
@@ -139,7 +139,7 @@ def run_transfer(
     """
     results = CommandResults()
 
-    def take(line: bytes) -> None:
+    def read_line(line: bytes) -> None:
         if len(line) > _LONGEST_LINE:
             return
         if any(kind in line.replace(b'": ', b'":') for kind in _LOGGED):
@@ -149,10 +149,10 @@ def run_transfer(
         except ValueError:
             return
         if isinstance(record, dict):
-            results.take(record)
+            results.add(record)
 
     process = subprocesses.BackgroundProcess(
-        words, environment=environment, folder=folder, stderr_file=log.stream, take=take, leave=leave
+        argv, environment=environment, folder=folder, stderr_file=log.stream, take=read_line, leave=leave
     )
     began = time.monotonic()
     try:
@@ -187,7 +187,7 @@ def _add(known: list[str], identifier: str) -> None:
         known.append(identifier)
 
 
-_LOOKS, _LOOK_SECONDS = 5, 0.1
+_LOCK_ATTEMPTS, _LOCK_PAUSE_SECONDS = 5, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,17 +205,17 @@ def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = F
     if schedule.paused:
         return None
     decision = _decision(schedule, only_missed=only_missed)
-    if decision.what == "nothing":
+    if decision.action == "nothing":
         return None
     identifier = new_identifier()
     due = _written(decision.due)
-    if decision.what == "missed":
+    if decision.action == "missed":
         message = f"it was due at {due}, when nothing fired it"
         note_skipped(schedule.name, identifier, due=due, because="missed", message=message, by=schedule.by)
         return one_trigger(read_triggers(schedule.name), identifier)
     try:
-        with holding(schedule.name) as held:
-            if _decision(schedule, only_missed=only_missed).what != "run":
+        with schedule_lock(schedule.name) as held:
+            if _decision(schedule, only_missed=only_missed).action != "run":
                 return None  # another process ran it meanwhile
             return _run_schedule(config, schedule, identifier, held, decision)
     except TryLaterError as problem:
@@ -229,17 +229,17 @@ def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = F
 
 def trigger_now(config: str | None, schedule: Schedule) -> Trigger:
     """Run the schedule now. Raises `TryLaterError("locked")` if it is running."""
-    with holding(schedule.name) as held:
+    with schedule_lock(schedule.name) as held:
         return _run_schedule(config, schedule, new_identifier(), held, None)
 
 
 @contextlib.contextmanager
-def holding(name: str) -> Iterator[HeldLock]:
+def schedule_lock(name: str) -> Iterator[HeldLock]:
     """Take the schedule's lock; raises `TryLaterError("locked")` that names its holder."""
     path = schedule_folder(name) / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        if not _locked(descriptor):
+        if not _acquire(descriptor):
             holder = holder_of(name) or "another process"
             raise TryLaterError(
                 "locked", f"it is still going: {holder}", subject=name, hint=f"hibali schedule log {name}"
@@ -255,13 +255,13 @@ def holding(name: str) -> Iterator[HeldLock]:
         os.close(descriptor)
 
 
-def _locked(descriptor: int) -> bool:
+def _acquire(descriptor: int) -> bool:
     """Whether the lock is ours now; a process that only checks it (`holder_of`) holds it for a moment, too."""
-    for _ in range(_LOOKS):
+    for _ in range(_LOCK_ATTEMPTS):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pause(_LOOK_SECONDS)
+            pause(_LOCK_PAUSE_SECONDS)
         else:
             return True
     return False
@@ -286,7 +286,7 @@ def _run_schedule(
     try:
         if decision is not None and schedule.jitter:
             seconds = jitter_of(schedule.jitter, schedule.name, socket.gethostname(), str(decision.due))
-            log.say(f"waiting {seconds:.0f} s of at most {schedule.jitter:.0f} s")
+            log.write_line(f"waiting {seconds:.0f} s of at most {schedule.jitter:.0f} s")
             pause(seconds)
         note_begun(
             schedule.name,
@@ -295,24 +295,26 @@ def _run_schedule(
             by=schedule.by if decision else "hand",
             made_up=decision.made_up if decision else False,
         )
-        log.say(f"{identifier}: {shlex.join(['hibali', *schedule.command])}")
+        log.write_line(f"{identifier}: {shlex.join(['hibali', *schedule.command])}")
         began = time.monotonic()
-        ended = _Ended()
+        ended = _RunResult()
         try:
-            _try_for_long(config, schedule, identifier, held, log, ended)
+            _run_with_retries(config, schedule, identifier, held, log, ended)
         except KeyboardInterrupt as interruption:
             ended.interrupted(interruption)
             raise
         finally:
             fields = ended.fields(identifier)
             note_ended(schedule.name, identifier, seconds=round(time.monotonic() - began, 3), **fields)
-            log.say(f"{identifier}: ended with {fields['exit']} after {time.monotonic() - began:.0f} s")
+            log.write_line(
+                f"{identifier}: ended with {fields['exit']} after {time.monotonic() - began:.0f} s"
+            )
     finally:
         log.close()
     return one_trigger(read_triggers(schedule.name), identifier)
 
 
-class _Ended:
+class _RunResult:
     """The end of a run of the schedule."""
 
     def __init__(self) -> None:
@@ -348,8 +350,8 @@ class _Ended:
         }
 
 
-def _try_for_long(
-    config: str | None, schedule: Schedule, identifier: str, held: HeldLock, log: Log, ended: _Ended
+def _run_with_retries(
+    config: str | None, schedule: Schedule, identifier: str, held: HeldLock, log: Log, ended: _RunResult
 ) -> None:
     """Run the command, and again after exit code 5 while the window is open."""
     began = time.monotonic()
@@ -357,14 +359,14 @@ def _try_for_long(
         **bare_environment(config, schedule.environment),
         "HIBALI_SCHEDULE": f"{schedule.name}/{identifier}",
     }
-    words = [*hibali_argv(), *with_json(schedule.command)]
+    argv = [*hibali_argv(), *with_json(schedule.command)]
     while True:
         ended.attempts += 1
         elapsed = time.monotonic() - began
         left = max(schedule.max_time - elapsed, 0.001) if schedule.max_time else None
         try:
             code, results = run_transfer(
-                words, environment, schedule.folder, seconds=left, log=log, leave=(held.descriptor,)
+                argv, environment, schedule.folder, seconds=left, log=log, leave=(held.descriptor,)
             )
         except HibaliError as problem:
             ended.failed(problem)
@@ -375,18 +377,20 @@ def _try_for_long(
         out_of_time = schedule.max_time and elapsed + (wait or 0.0) >= schedule.max_time
         if code != Exit.TRY_LATER or wait is None or out_of_time:
             return
-        log.say(f"{identifier}: attempt {ended.attempts} ended with 5, the next one comes in {wait:.0f} s")
+        log.write_line(
+            f"{identifier}: attempt {ended.attempts} ended with 5, the next one comes in {wait:.0f} s"
+        )
         pause(wait)
 
 
-def _operations_of(firing: str, known: list[str]) -> list[str]:
+def _operations_of(trigger_id: str, known: list[str]) -> list[str]:
     """Return the ledger's operations of this run: a killed command could not report their ids."""
-    stamp = firing[:15]  # ids begin with the second in which they were made
+    stamp = trigger_id[:15]  # ids begin with the second in which they were made
     found = []
     for path in sorted(ledger_folder("operations").glob("*.jsonl")):
         if path.stem[:15] >= stamp and path.stem not in known:
             first = next(read_records(path), {})
-            if first.get("firing") == firing:
+            if first.get("firing") == trigger_id:
                 found.append(path.stem)
     return found
 

@@ -46,20 +46,20 @@ class ChosenFiles:
 
 
 def choose_tasks(
-    entries: Iterable[Entry], outputs: Mapping[int, Sequence[Output]], well: Collection[int]
+    entries: Iterable[Entry], outputs: Mapping[int, Sequence[Output]], succeeded: Collection[int]
 ) -> ChosenFiles:
     """Choose the outputs from a listing of the folder of all tasks.
 
-    Of the tasks of `outputs`, `well` are those that succeeded: only their missing outputs are reported.
+    Of the tasks of `outputs`, `succeeded` are those that succeeded: only their missing outputs are reported.
     """
     chosen = ChosenFiles()
     left = dict(outputs)
     for first, below in groupby(entries, key=lambda entry: entry.path.partition(b"/")[0]):
         number = int(first) if first.isdigit() else 0
         if number in left:
-            _choose(chosen, number, left.pop(number), _in_work(below), told=number in well)
+            _choose(chosen, number, left.pop(number), _in_work(below), report_missing=number in succeeded)
     for number, some in left.items():
-        _choose(chosen, number, some, [], told=number in well)
+        _choose(chosen, number, some, [], report_missing=number in succeeded)
     return chosen
 
 
@@ -67,9 +67,9 @@ def _in_work(entries: Iterable[Entry]) -> list[tuple[bytes, Entry]]:
     """Return the entries of a task's work folder by their path there."""
     found = []
     for entry in entries:
-        _, folder, *rest = [*entry.path.split(b"/", 2), b""][:3]
-        if folder == _WORK and rest[0]:
-            found.append((rest[0], entry))
+        _, folder, *inner = [*entry.path.split(b"/", 2), b""][:3]
+        if folder == _WORK and inner[0]:
+            found.append((inner[0], entry))
     return found
 
 
@@ -79,7 +79,7 @@ def _choose(
     outputs: Sequence[Output],
     below: Sequence[tuple[bytes, Entry]],
     *,
-    told: bool,
+    report_missing: bool,
 ) -> None:
     known = dict(below)
     found = choose_outputs(outputs, (entry._replace(path=path) for path, entry in below))
@@ -87,7 +87,7 @@ def _choose(
         name = b"%d/%b" % (number, path)
         chosen.files[name] = known[path]
         chosen.owners[name] = found.owners[path]
-    for problem in found.problems if told else ():
+    for problem in found.problems if report_missing else ():
         chosen.problems.append(replace(problem, path=b"%d/%b" % (number, problem.path)))
 
 
@@ -107,25 +107,25 @@ class TaskCollector:
         self.target = target
         self._on_event = on_event
         self._saving = saving or SaveOptions()
-        self._brought: set[int] = set()
+        self._collected: set[int] = set()
         self.digests: dict[bytes, str] = {}
 
     def saving(self, saving: SaveOptions) -> TaskCollector:
         """Return a collector of the same target that makes this commit there."""
         return TaskCollector(self._run_store, self._site, self.target, self._on_event, saving)
 
-    def bring_new(self, run: Run) -> None:
-        """Collect the tasks that succeeded since the last call; `bring` repeats and reports what failed."""
+    def collect_new(self, run: Run) -> None:
+        """Collect the tasks that succeeded since the last call; `collect` repeats and reports what failed."""
         numbers = [
-            number for number in sweep_of(run).in_state(State.SUCCEEDED) if number not in self._brought
+            number for number in sweep_of(run).in_state(State.SUCCEEDED) if number not in self._collected
         ]
         if not numbers:
             return
         receipt, chosen = self._pull(run, numbers, ignore)
         if receipt.exit is Exit.DONE and not chosen.problems:
-            self._brought.update(numbers)
+            self._collected.update(numbers)
 
-    def bring(self, run: Run, numbers: Sequence[int]) -> tuple[Receipt, ChosenFiles]:
+    def collect(self, run: Run, numbers: Sequence[int]) -> tuple[Receipt, ChosenFiles]:
         """Collect these tasks, which have ended; the receipt's `exit` says how it went.
 
         It is `Run.failure_exit` if a task of the sweep failed, else INCOMPLETE if anything is missing, is no regular file or did not arrive, or
@@ -149,14 +149,14 @@ class TaskCollector:
         if not chosen.files:
             return Receipt(new_identifier(), "collect", source.text, self.target.text), chosen
         request = Request("collect", source, self.target, saving=self._saving, chosen=chosen.files)
-        receipt = synchronise(request, lambda event: self._heard(event, on_event))
+        receipt = synchronise(request, lambda event: self._record_event(event, on_event))
         if receipt.exit is Exit.DONE and receipt.files != len(chosen.files):
             chosen.problems.append(
                 Failed(b"", "output-vanished", "not every output that was listed could be pulled")
             )
         return receipt, chosen
 
-    def _heard(self, event: Event, on_event: Listener) -> None:
+    def _record_event(self, event: Event, on_event: Listener) -> None:
         if isinstance(event, Moved) and event.digest is not None:
             self.digests[event.path] = event.digest
         on_event(event)

@@ -14,7 +14,7 @@ from hibali.locations import work_path
 from hibali.text import as_bytes, path_fields, printable, write_ranges
 from registry.invocation import Invocation
 from runs.containers.base import Started
-from runs.fast_storage import choose_fast_storage, fast_options_of_task
+from runs.fast_storage import choose_fast_storage, task_fast_options
 from runs.images import Staged
 from runs.inputs import list_inputs
 from runs.model import Input, Pilot, Run, chunk_name
@@ -79,7 +79,7 @@ def write_task_files(
     while some := list(islice(prepared, _AT_ONCE)):
         # those for fast storage differ: one job array asks for what any of its tasks needs
         directives |= {line: None for _, each in some for line in each.directives}
-        _put_some(
+        _put_tasks(
             host, [each for _, each in some], final, partial, pristine if pilot else _put_nothing, content
         )
     if pilot is None:
@@ -100,7 +100,7 @@ def _put_nothing(prepared: Prepared) -> None:
     del prepared
 
 
-def _put_some(
+def _put_tasks(
     host: RemoteHost,
     prepared: list[Prepared],
     final: bytes,
@@ -120,8 +120,8 @@ def _put_some(
             SmallFile(placed(f"{each.folder}/{path}"), as_bytes(text)) for path, text in each.files().items()
         ]
         copied = [(as_bytes(copy.source), placed(copy.target)) for copy in each.copies]
-        wanted = [top, top + b"/work", *(_above(file.path) for file in found)]
-        wanted += [_above(target) for _, target in copied]
+        wanted = [top, top + b"/work", *(_parent(file.path) for file in found)]
+        wanted += [_parent(target) for _, target in copied]
         for folder in wanted:
             folders.update(dict.fromkeys(_down_to(folder, top)))
         files += found
@@ -135,7 +135,7 @@ def _put_some(
     host.copy_all(copies)
 
 
-def _above(path: bytes) -> bytes:
+def _parent(path: bytes) -> bytes:
     return path.rpartition(b"/")[0]
 
 
@@ -188,7 +188,7 @@ def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[
     """Return the fields of a sweep's first record; raises whatever cannot be prepared or submitted, before there is a record."""
     request.compute.scheduler.submit_argv(Job(chunk_name(run_id, 1), f"/{run_id}/job.sh", tasks=1))
     request = request.with_workload(inputs=tuple(placed))
-    _check_marks(request)
+    _check_fast_options(request)
     prepared = _prepare_tasks(request, run_id, f"/{run_id}", Started(""))
     outputs = {number: each.outputs for number, each in prepared}
     return {"sweep": sweep_fields({task.number: task.values for task in request.workload.tasks}, outputs)}
@@ -221,10 +221,10 @@ def stage_tasks(
                 queued_jobs=limits.queued_jobs,
                 limit=_array_limit(host, request, min(len(numbers), limits.array_size)),
             )
-        how = {} if pilot is None else {"pilot": pilot.to_fields()}
-        where = path_fields(as_bytes(folder), "folder")
+        pilot_fields = {} if pilot is None else {"pilot": pilot.to_fields()}
+        folder_fields = path_fields(as_bytes(folder), "folder")
         texts = [write_ranges(chunk) for chunk in chunks]
-        run = run_store.note(run.id, "staged", {**where, "chunks": texts, **how})
+        run = run_store.note(run.id, "staged", {**folder_fields, "chunks": texts, **pilot_fields})
     write_task_files(
         host, run, lambda: _prepare_tasks(request, run.id, folder, image.started), lambda: job_proxy(request)
     )
@@ -264,34 +264,32 @@ def _prepare_tasks(
     }
     for task in request.workload.tasks:
         inputs = inputs_of(task.invocation, files)
-        marks = fast_options_of_task(request.job.fast_options, inputs)
-        fast = choose_fast_storage(request.compute.site, inputs, [each.in_place for each in inputs], marks)
+        options = task_fast_options(request.job.fast_options, inputs)
+        fast = choose_fast_storage(request.compute.site, inputs, [each.in_place for each in inputs], options)
         dependencies = replace(request.job.dependencies, needs=_needs_of(inputs, needs))
-        alone = request.with_workload(invocation=task.invocation).with_job(
+        task_request = request.with_workload(invocation=task.invocation).with_job(
             fast=fast, dependencies=dependencies
         )
-        where = f"{folder}/tasks/{task.number}"
-        yield task.number, prepare(alone, inputs, run_id, where, image=image, number=task.number)
+        task_path = f"{folder}/tasks/{task.number}"
+        yield task.number, prepare(task_request, inputs, run_id, task_path, image=image, number=task.number)
 
 
 def _needs_of(inputs: Sequence[Input], needs: Mapping[str, Dependency]) -> tuple[Dependency, ...]:
     """Return the outputs of other runs that one task reads; `needs` are those of all tasks by path."""
-    taken = (needs[each.source] for each in inputs if each.in_place and each.source in needs)
-    return tuple(dict.fromkeys(taken))
+    found = (needs[each.source] for each in inputs if each.in_place and each.source in needs)
+    return tuple(dict.fromkeys(found))
 
 
-def _check_marks(request: Request) -> None:
+def _check_fast_options(request: Request) -> None:
     """Raise `UsageError` for a fast input that no task has."""
     named = {each.id: each for task in request.workload.tasks for each in list_inputs(task.invocation)}
     inputs = list(named.values())
     choose_fast_storage(request.compute.site, inputs, [False] * len(inputs), request.job.fast_options)
 
 
-def takes_several(tasks: Sequence[TaskRequest]) -> Callable[[Input], bool]:
+def several_allowed(tasks: Sequence[TaskRequest]) -> Callable[[Input], bool]:
     """Return whether an input of `files_of` may be several files: it may if it is only used in lists."""
-    single = {
-        answer for task in tasks for _, answer in task.invocation.file_inputs() if isinstance(answer, str)
-    }
+    single = {value for task in tasks for _, value in task.invocation.file_inputs() if isinstance(value, str)}
     return lambda each: each.text not in single
 
 
@@ -302,7 +300,7 @@ def files_of(tasks: Sequence[TaskRequest]) -> list[Input]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class SweepDryRun:
     """A dry run of a sweep: the first task, its files and those of the first of so many chunks, by path in the run's folder.
 
     With a pilot `chunks` is 0.
@@ -313,14 +311,14 @@ class Shown:
     chunks: int
 
 
-def show_tasks(request: Request, run_id: str) -> Shown:
+def prepare_sweep_dry_run(request: Request, run_id: str) -> SweepDryRun:
     """Prepare the first task and job array of a sweep without contacting the site, as `prepare_dry_run` does."""
     first = request.workload.tasks[0]
     folder = f"{work_path(request.compute.site)}/runs/{run_id}"
-    where = f"tasks/{first.number}"
-    alone = request.with_workload(inputs=tuple(known_inputs(request)), tasks=(first,))
-    [(_, prepared)] = _prepare_tasks(alone, run_id, folder, image_placeholder(request))
-    tasks = {f"{where}/{path}": text for path, text in prepared.shown_files().items()}
+    task_path = f"tasks/{first.number}"
+    task_request = request.with_workload(inputs=tuple(known_inputs(request)), tasks=(first,))
+    [(_, prepared)] = _prepare_tasks(task_request, run_id, folder, image_placeholder(request))
+    tasks = {f"{task_path}/{path}": text for path, text in prepared.shown_files().items()}
     limits = request.compute.site.limits
     numbers = [task.number for task in request.workload.tasks]
     if request.job.allocations:
@@ -330,7 +328,7 @@ def show_tasks(request: Request, run_id: str) -> Shown:
             Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh")
         )
         files = {f"chunks/1/{name}": text for name, text in texts.items()}
-        return Shown(replace(prepared, folder=folder, submit=submit), {**files, **tasks}, 0)
+        return SweepDryRun(replace(prepared, folder=folder, submit=submit), {**files, **tasks}, 0)
     chunks = split_tasks(numbers, array_size=limits.array_size, queued_jobs=limits.queued_jobs)
     job = Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh", tasks=len(chunks[0]))
     files = {
@@ -339,4 +337,4 @@ def show_tasks(request: Request, run_id: str) -> Shown:
         **tasks,
     }
     submit = request.compute.scheduler.submit_argv(job)
-    return Shown(replace(prepared, folder=folder, submit=submit), files, len(chunks))
+    return SweepDryRun(replace(prepared, folder=folder, submit=submit), files, len(chunks))

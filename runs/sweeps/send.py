@@ -27,9 +27,9 @@ def send_chunks(
     limits: Limits,
     *,
     on_event: Listener = ignore,
-    look: bool = True,
+    query_site: bool = True,
 ) -> Run:
-    """Submit the chunks of a sweep in order, as far as the queue has places; `look` as in `reserve_queue_places`.
+    """Submit the chunks of a sweep in order, as far as the queue has places; `query_site` as in `reserve_queue_places`.
 
     Raises the scheduler's refusal of the first chunk; if it accepted some and is busy now, the others wait.
     """
@@ -49,8 +49,8 @@ def send_chunks(
             limits.queued_jobs,
             chunk=chunk.number,
             places=1 if sweep_of(run).pilot else len(chunk.tasks),
-            note=begin,
-            look=look,
+            record_submission=begin,
+            query_site=query_site,
         ):
             break
         try:
@@ -79,15 +79,15 @@ def _send_chunk(
     name = chunk_name(run.id, chunk.number)
     pilot = sweep_of(run).pilot
     job = Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else len(chunk.tasks))
-    words = scheduler.submit_argv(job)
-    put = partial(_put_allocation, host, run, chunk, pilot) if pilot else _put_nothing
-    submission = SubmitRequest(name, folder, words, run.created[:10], put, begun=begun)
+    argv = scheduler.submit_argv(job)
+    write_files = partial(_put_allocation, host, run, chunk, pilot) if pilot else _put_nothing
+    submission = SubmitRequest(name, folder, argv, run.created[:10], write_files, begun=begun)
     with rate_limited(run.site):
-        answer = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
-        if isinstance(answer, NotSubmitted):
-            QueuePlaces(run.site).keep(holder_of(run.id, chunk.number), 0)
-            raise answer.error
-    return run_store.note(run.id, "chunk", {"chunk": chunk.number, "job": answer.job})
+        result = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
+        if isinstance(result, NotSubmitted):
+            QueuePlaces(run.site).set_places(holder_of(run.id, chunk.number), 0)
+            raise result.error
+    return run_store.note(run.id, "chunk", {"chunk": chunk.number, "job": result.job})
 
 
 def _put_nothing() -> None:
@@ -121,14 +121,16 @@ def submit_more(
     limits: Limits,
     on_event: Listener = ignore,
     *,
-    look: bool = True,
+    query_site: bool = True,
 ) -> Run:
     """Submit more chunks of a sweep as far as the queue has places. Raises the scheduler's refusal."""
     with run_store.lock(run.key, on_event=on_event):
         run = run_store.load(run.id)
         if can_submit_more(run):
             run = _begin_next(host, run_store, run, on_event)
-            run = send_chunks(host, scheduler, run_store, run, limits, on_event=on_event, look=look)
+            run = send_chunks(
+                host, scheduler, run_store, run, limits, on_event=on_event, query_site=query_site
+            )
     return run
 
 
@@ -143,7 +145,7 @@ def _begin_next(host: RemoteHost, run_store: RunStore, run: Run, on_event: Liste
     if job is not None and job not in last.jobs:
         return run_store.note(run.id, "chunk", {"chunk": last.number, "job": job})
     run = run_store.note(run.id, "allocation", {"tasks": write_ranges(left)})
-    QueuePlaces(run.site).keep(holder_of(run.id, last.number), 0)
+    QueuePlaces(run.site).set_places(holder_of(run.id, last.number), 0)
     on_event(
         Noted(
             f"run {run.id}: allocation {last.number} ended, and {counted(len(left), 'task continues', 'tasks continue')} in the next one"

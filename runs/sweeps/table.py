@@ -200,17 +200,17 @@ def hash_files(place: Location, names: Sequence[bytes]) -> dict[bytes, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RerunRequest:
     """A recorded request: the answers of all tasks and of each (none for a single run); `known` has the location of each file.
 
-    `asked` is the command as it was typed (runs.dataset).
+    `typed` is the command as it was typed (runs.dataset).
     """
 
     invocation: Invocation
     tasks: tuple[TaskRequest, ...]
     files: tuple[Input, ...]
     known: Mapping[str, str]
-    asked: Mapping[str, Any]
+    typed: Mapping[str, Any]
 
 
 def tasks_to_rerun(run: Run, *, failed: bool) -> tuple[int, ...]:
@@ -229,7 +229,9 @@ def tasks_to_rerun(run: Run, *, failed: bool) -> tuple[int, ...]:
     return chosen
 
 
-def read_again(run: Run, run_store: RunStore, pipeline: Pipeline, numbers: Sequence[int]) -> Again:
+def read_rerun_request(
+    run: Run, run_store: RunStore, pipeline: Pipeline, numbers: Sequence[int]
+) -> RerunRequest:
     """Read these tasks of a run from the ledger. Raises `RefusedError` if its pipeline changed since."""
     if pipeline.digest != run.spec.pipeline_digest:
         raise RefusedError(
@@ -239,21 +241,21 @@ def read_again(run: Run, run_store: RunStore, pipeline: Pipeline, numbers: Seque
             hint="Add the descriptor that was run again.",
         )
     begun = next(record for record in run_store.records(run.id) if record.get("kind") == "prepared")
-    answers = begun["invocation"]
-    asked = begun.get("asked") or {}
+    values = begun["invocation"]
+    typed = begun.get("asked") or {}
     if run.sweep is None:
-        invocation = check_invocation(pipeline, answers)
+        invocation = check_invocation(pipeline, values)
         files = list_inputs(invocation)
         known = _places(begun, [each.text for each in files])
-        return Again(invocation, (), tuple(files), known, asked)
+        return RerunRequest(invocation, (), tuple(files), known, typed)
     rows = [Row(run.sweep.values(number)) for number in numbers]
-    found = check_tasks(pipeline, answers, rows)
+    found = check_tasks(pipeline, values, rows)
     tasks = tuple(
         TaskRequest(number, row.values, invocation)
         for number, row, invocation in zip(numbers, rows, found, strict=True)
     )
-    return Again(
-        Invocation(dict(answers), dict(answers)), tasks, tuple(files_of(tasks)), _places(begun, ()), asked
+    return RerunRequest(
+        Invocation(dict(values), dict(values)), tasks, tuple(files_of(tasks)), _places(begun, ()), typed
     )
 
 

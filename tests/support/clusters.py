@@ -71,9 +71,9 @@ class Cluster:
         submission = SubmitRequest(
             run=run,
             folder=folder.encode(),
-            words=self.scheduler.submit_argv(Job(run, f"{folder}/job.sh", **more)),
+            argv=self.scheduler.submit_argv(Job(run, f"{folder}/job.sh", **more)),
             since=f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}",  # the cluster's zone may be behind UTC
-            put=put,
+            write_files=put,
         )
         answer = submit_once(host, self.scheduler, submission)
         assert isinstance(answer, Submitted), answer

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from runs.compare import OutputResult, Pair, compare_tasks, differing_facts, differing_tasks, match_tasks
+from runs.compare import OutputResult, TaskPair, compare_tasks, differing_facts, differing_tasks, match_tasks
 from runs.model import Run, RunStatus, State, Sweep
 from tests.support.runs import make_run
 
@@ -44,14 +44,14 @@ def test_every_task_is_in_one_pair_and_pairs_answer_the_same(
 def test_what_one_varies_and_the_other_answers_once_is_the_same_answer() -> None:
     rows: list[tuple[Any, ...]] = [(1, "x"), (2, "x")]
     other = run_of([(2,), (1,)], ("a",), b="x")
-    assert match_tasks(run_of(rows), other) == [Pair(1, 2), Pair(2, 1)]
-    assert match_tasks(run_of(rows), run_of(None, a=2, b="x")) == [Pair(1, None), Pair(2, 0)]
-    assert match_tasks(run_of(None, a=2), run_of(None, a=3)) == [Pair(0, 0)]
-    assert [fact.what for fact in differing_facts(run_of(rows), other)] == []
+    assert match_tasks(run_of(rows), other) == [TaskPair(1, 2), TaskPair(2, 1)]
+    assert match_tasks(run_of(rows), run_of(None, a=2, b="x")) == [TaskPair(1, None), TaskPair(2, 0)]
+    assert match_tasks(run_of(None, a=2), run_of(None, a=3)) == [TaskPair(0, 0)]
+    assert [fact.name for fact in differing_facts(run_of(rows), other)] == []
 
 
 def test_outputs_are_those_of_the_tasks_beside_each_other() -> None:
-    pairs = [Pair(1, 2), Pair(2, None), Pair(None, 1)]
+    pairs = [TaskPair(1, 2), TaskPair(2, None), TaskPair(None, 1)]
     mine = {b"1/out/a": "d", b"1/only": "e", b"2/a": "f"}
     found = compare_tasks(pairs, mine, {b"2/out/a": "d", b"1/a": "f"})
     assert [(each.output.path, each.output.fate, each.name_a, each.name_b) for each in found] == [
@@ -60,7 +60,9 @@ def test_outputs_are_those_of_the_tasks_beside_each_other() -> None:
         (b"a", OutputResult.MISSING, b"2/a", None),
         (b"a", OutputResult.EXTRA, None, b"1/a"),
     ]
-    single = compare_tasks([Pair(0, 3)], {b"3/a": "d"}, {b"3/3/a": "d"})  # a path of a run that is no sweep
+    single = compare_tasks(
+        [TaskPair(0, 3)], {b"3/a": "d"}, {b"3/3/a": "d"}
+    )  # a path of a run that is no sweep
     assert [(each.output.fate, each.name_a, each.name_b) for each in single] == [
         (OutputResult.EQUAL, b"3/a", b"3/3/a")
     ]
@@ -73,7 +75,7 @@ def test_how_tasks_ended_differently_is_told() -> None:
     tasks[1] = RunStatus(State.FAILED, exit_code=3)
     good = run_of([(1, "x"), (2, "y")])
     facts = differing_tasks(good, failed, match_tasks(good, failed))
-    assert [(fact.what, fact.a, fact.b) for fact in facts] == [
+    assert [(fact.name, fact.a, fact.b) for fact in facts] == [
         ("task 1: state", "SUCCEEDED", "FAILED"),
         ("task 1: exit code", 0, 3),
         ("task 2", {"a": 2, "b": "y"}, None),

@@ -45,17 +45,17 @@ def test_why_a_run_waits_is_said_in_numbers() -> None:
 def test_places_are_taken_once_kept_and_given_back(hibali_home: Any) -> None:
     del hibali_home
     queued = QueuePlaces("juwels")
-    assert queued.take(RUN, 3, 5)
-    assert queued.take(RUN, 3, 5)  # again by the same line: the same places
-    assert not queued.take(f"{RUN}.2", 3, 5)
-    assert queued.take(f"{RUN}.2", 2, 5)
-    assert not queued.take(run_id(1), 1, 5)
+    assert queued.reserve(RUN, 3, 5)
+    assert queued.reserve(RUN, 3, 5)  # again by the same line: the same places
+    assert not queued.reserve(f"{RUN}.2", 3, 5)
+    assert queued.reserve(f"{RUN}.2", 2, 5)
+    assert not queued.reserve(run_id(1), 1, 5)
     assert QueuePlaces("juwels").held() == {RUN: 3, f"{RUN}.2": 2}
     assert QueuePlaces("other").held() == {}
-    queued.keep(RUN, 1)
-    assert queued.take(run_id(1), 2, 5)
-    queued.keep(f"{RUN}.2", 0)
-    queued.keep(f"{RUN}.2", 0)
+    queued.set_places(RUN, 1)
+    assert queued.reserve(run_id(1), 2, 5)
+    queued.set_places(f"{RUN}.2", 0)
+    queued.set_places(f"{RUN}.2", 0)
     assert queued.runs() == sorted([RUN, run_id(1)])
     queued.release(RUN)
     assert queued.held() == {run_id(1): 2}
@@ -64,19 +64,19 @@ def test_places_are_taken_once_kept_and_given_back(hibali_home: Any) -> None:
 def test_what_is_larger_than_the_budget_goes_in_alone(hibali_home: Any) -> None:
     del hibali_home
     queued = QueuePlaces("juwels")
-    queued.take(RUN, 1, 5)
-    assert not queued.take(run_id(1), 9, 5)
+    queued.reserve(RUN, 1, 5)
+    assert not queued.reserve(run_id(1), 9, 5)
     queued.release(RUN)
-    assert queued.take(run_id(1), 9, 5)
-    assert not queued.take(RUN, 1, 5)
+    assert queued.reserve(run_id(1), 9, 5)
+    assert not queued.reserve(RUN, 1, 5)
 
 
 def test_what_is_noted_is_noted_before_the_next_one_counts(hibali_home: Any) -> None:
     del hibali_home
     queued = QueuePlaces("juwels")
     noted: list[str] = []
-    queued.take(RUN, 2, 2, taken=lambda: noted.append("first"))
-    queued.take(run_id(1), 2, 2, taken=lambda: noted.append("second"))
+    queued.reserve(RUN, 2, 2, on_reserved=lambda: noted.append("first"))
+    queued.reserve(run_id(1), 2, 2, on_reserved=lambda: noted.append("second"))
     assert noted == ["first"]
 
 
@@ -84,15 +84,17 @@ def test_places_of_the_dead_are_freed(hibali_home: Any) -> None:
     del hibali_home
     queued = QueuePlaces("juwels")
     for holder in (RUN, f"{RUN}.1", run_id(1)):
-        queued.take(holder, 1, 10)
-    queued.forget_dead(lambda found: found != RUN)
+        queued.reserve(holder, 1, 10)
+    queued.release_stale(lambda found: found != RUN)
     assert queued.held() == {run_id(1): 1}
 
 
 def test_threads_do_not_overrun_it(hibali_home: Any) -> None:
     del hibali_home
     with ThreadPoolExecutor(4) as pool:
-        granted = list(pool.map(lambda number: QueuePlaces("juwels").take(run_id(number), 1, 5), range(12)))
+        granted = list(
+            pool.map(lambda number: QueuePlaces("juwels").reserve(run_id(number), 1, 5), range(12))
+        )
     assert granted.count(True) == 5
     assert count_queued(QueuePlaces("juwels").held()) == 5
 
@@ -100,7 +102,7 @@ def test_threads_do_not_overrun_it(hibali_home: Any) -> None:
 def test_two_processes_do_not_overrun_it(hibali_home: Any) -> None:
     script = (
         "import sys\nfrom runs.store import QueuePlaces\n"
-        "print(sum(QueuePlaces('juwels').take('20260102-030405-%08x' % n, 1, 7)"
+        "print(sum(QueuePlaces('juwels').reserve('20260102-030405-%08x' % n, 1, 7)"
         " for n in range(int(sys.argv[1]), int(sys.argv[1]) + 6)))"
     )
     running = [
@@ -118,7 +120,7 @@ def test_whoever_asks_tells_the_others_and_asks_for_their_runs(hibali_home: Any)
     assert SharedPolling("here", "direct").seconds_ago() > 1e9
     for number, scheduler in ((1, "direct"), (2, "slurm"), (3, "direct"), (4, "direct")):
         run_store.begin(run_id(number), f"{number:064x}", {**FIELDS, "scheduler": scheduler})
-        QueuePlaces("here").take(run_id(number), 1, 10)
+        QueuePlaces("here").reserve(run_id(number), 1, 10)
         if number != 4:
             run_store.note(run_id(number), "submitted", {"job": "7"})
     asking = SharedPolling("here", "direct")

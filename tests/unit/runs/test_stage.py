@@ -105,15 +105,15 @@ def test_what_is_in_the_cache_is_not_moved_again_unless_it_was_touched(
     cache = Cache(
         host, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier
     )
-    path = Path(os.fsdecode(cache.bring(identity, place(source))))
+    path = Path(os.fsdecode(cache.stage(identity, place(source))))
     assert path.read_text() == "content"
     assert path.name == identity.digest
-    cache.bring(identity, place(source))
+    cache.stage(identity, place(source))
     assert carrier.carried == 1
     times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
     path.write_text("CONTENT")
     os.utime(path, ns=times)  # same size, same mtime
-    cache.bring(identity, place(source))
+    cache.stage(identity, place(source))
     assert carrier.carried == 2
     assert path.read_text() == "content"
 
@@ -147,4 +147,4 @@ def test_an_input_that_changed_on_the_way_is_not_taken(host: RemoteHost, tmp_pat
         host, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier
     )
     with pytest.raises(IncompleteError):
-        cache.bring(identify_local(source), place(source))
+        cache.stage(identify_local(source), place(source))

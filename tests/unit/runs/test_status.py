@@ -42,7 +42,8 @@ def test_a_tool_that_was_told_to_stop_never_succeeded(phase: Phase) -> None:
     """A tool whose child was killed first may go on without it, and end with 0."""
     for again in (False, True):
         assert (
-            resolve_status(status(phase), record(0, "TERM"), None, again=again).state is not State.SUCCEEDED
+            resolve_status(status(phase), record(0, "TERM"), None, restarted=again).state
+            is not State.SUCCEEDED
         )
 
 
@@ -180,7 +181,7 @@ def test_success_and_cancelling_are_never_claimed_without_grounds(
         cancelled=cancelled,
         cancel_marked=marked,
         cancel_accepted=told,
-        again=again,
+        restarted=again,
     )
     said_cancelled = Phase.CANCELLED in {phase, accounted}
     if found.state is State.SUCCEEDED:
@@ -194,9 +195,9 @@ def test_success_and_cancelling_are_never_claimed_without_grounds(
 
 def test_a_job_that_was_stopped_and_put_back_is_lost() -> None:
     assert resolve_status(status(Phase.WAITING), record(143, "TERM"), None).state is State.LOST
-    assert resolve_status(status(Phase.ENDED), record(143, "TERM"), None, again=True).state is State.LOST
+    assert resolve_status(status(Phase.ENDED), record(143, "TERM"), None, restarted=True).state is State.LOST
     assert resolve_status(status(Phase.KILLED), record(143, "TERM"), None).state is State.FAILED
-    assert resolve_status(status(Phase.ENDED), record(3), None, again=True).state is State.FAILED
+    assert resolve_status(status(Phase.ENDED), record(3), None, restarted=True).state is State.FAILED
 
 
 @pytest.mark.parametrize(

@@ -116,13 +116,13 @@ def test_a_claim_of_a_dead_process_gives_way_to_exactly_one(tmp_path: Path) -> N
     assert len(list(tmp_path.glob("*.json"))) == 1
     taken, refused = [], []
 
-    def take() -> None:
+    def reserve() -> None:
         try:
             taken.append(take_lock(tmp_path))
         except TryLaterError as problem:
             refused.append(problem)
 
-    threads = [threading.Thread(target=take) for _ in range(8)]
+    threads = [threading.Thread(target=reserve) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -128,7 +128,7 @@ def test_what_became_of_a_submission_can_be_seen_without_submitting(place: Place
     assert isinstance(found, Submitted)
     assert found.job == place.submit()
     begun = submitted_at(place.host, bytes(place.folder))
-    assert begun.answered
+    assert begun.has_reply
     assert -5 < begun.age < 600
 
 

@@ -17,7 +17,7 @@ from runs.cache.entries import (
     Hold,
     Name,
     expected_wait,
-    is_doomed,
+    is_purged_within,
     oldest_ns,
     read_name,
     read_use,
@@ -33,7 +33,7 @@ from runs.cache.listing import (
     count_entries,
     evict,
     join,
-    look,
+    list_entries,
 )
 from runs.inputs import identify_local
 from runs.model import Run, State
@@ -114,7 +114,7 @@ def test_a_listing_is_counted_by_entry_and_an_image_in_the_making_is_none() -> N
         "b": (2, 1),
         "1": (1, 9),
     }
-    assert (found[A].came_ns, found[A].oldest_ns, found[B].oldest_ns) == (20, 7, 3)
+    assert (found[A].created_ns, found[A].oldest_ns, found[B].oldest_ns) == (20, 7, 3)
 
 
 def a_survey(*kept: CacheEntry, now: float = 1000.0) -> CacheContents:
@@ -125,13 +125,13 @@ def test_the_least_recently_used_goes_first_and_what_is_held_stays() -> None:
     old = CacheEntry(A, bytes=10, used_ns=int(1e9))
     held = CacheEntry(B, bytes=10, used_ns=int(2e9), held_by=(RUN,))
     new = CacheEntry(C, bytes=10, used_ns=int(990e9))
-    survey = a_survey(new, held, old)
-    assert choose_entries(survey) == [old, new]
-    assert choose_entries(survey, keep_bytes=20) == [old]
-    assert choose_entries(survey, keep_bytes=19) == [old, new]
-    assert choose_entries(survey, keep_bytes=30) == []
-    assert choose_entries(survey, keep_bytes=0) == [old, new]
-    assert choose_entries(survey, keep_seconds=100) == [old]
+    contents = a_survey(new, held, old)
+    assert choose_entries(contents) == [old, new]
+    assert choose_entries(contents, keep_bytes=20) == [old]
+    assert choose_entries(contents, keep_bytes=19) == [old, new]
+    assert choose_entries(contents, keep_bytes=30) == []
+    assert choose_entries(contents, keep_bytes=0) == [old, new]
+    assert choose_entries(contents, keep_seconds=100) == [old]
 
 
 def test_the_last_use_counts_and_only_runs_that_are_not_over_hold() -> None:
@@ -142,8 +142,8 @@ def test_the_last_use_counts_and_only_runs_that_are_not_over_hold() -> None:
     kept = {each.name: each for each in join(found, uses, frozenset({RUN}))}
     assert [kept[name].used_ns for name in (A, B, C)] == [100, 200, 5]
     assert [kept[name].held_by for name in (A, B, C)] == [(RUN,), (RUN,), ()]
-    survey = CacheContents(tuple(kept.values()), tuple(uses), frozenset(), 300)
-    assert survey.superseded == []
+    contents = CacheContents(tuple(kept.values()), tuple(uses), frozenset(), 300)
+    assert contents.superseded == []
     again = CacheContents(tuple(kept.values()), (*uses, Use(RUN, frozenset({B}), 50)), frozenset(), 300)
     assert len(again.superseded) == 1
 
@@ -164,25 +164,25 @@ class Bench:
         listen = on_event.append if on_event is not None else lambda _: None
         return open_cache(self.host, site or self.site, bytes(self.work), Synchroniser(), listen)
 
-    def bring(self, run: str | None, *inputs: Path) -> list[Path]:
+    def stage(self, run: str | None, *inputs: Path) -> list[Path]:
         """The inputs in the cache, held by a run whose folder is there."""
         cache = self.cache()
         identities = [identify_local(path) for path in inputs]
         if run is not None:
             (self.work / "runs" / run).mkdir(exist_ok=True)
             cache.hold(run, identities)
-        brought = [cache.bring(one, place(path)) for one, path in zip(identities, inputs, strict=True)]
+        brought = [cache.stage(one, place(path)) for one, path in zip(identities, inputs, strict=True)]
         return [Path(os.fsdecode(path)) for path in brought]
 
-    def look(self, *runs: Run) -> CacheContents:
+    def list_entries(self, *runs: Run) -> CacheContents:
         known = {run.id: run for run in runs}
-        return look(
+        return list_entries(
             self.host, Synchroniser(), at_site(self.site), bytes(self.work), known.get, time.time_ns()
         )
 
-    def evict(self, survey: CacheContents) -> list[Evicted]:
+    def evict(self, contents: CacheContents) -> list[Evicted]:
         told: list[Evicted] = []
-        evict(self.host, bytes(self.work), survey, choose_entries(survey), told.append)
+        evict(self.host, bytes(self.work), contents, choose_entries(contents), told.append)
         return told
 
 
@@ -192,51 +192,51 @@ def bench(host: RemoteHost, tmp_path: Path) -> Bench:
 
 
 def test_what_a_run_holds_stays_until_it_is_over(bench: Bench) -> None:
-    [held] = bench.bring(RUN, bench.inputs[0])
-    [free] = bench.bring(None, bench.inputs[1])
-    survey = bench.look()
-    assert {each.name.digest: each.held_by for each in survey.kept} == {held.name: (RUN,), free.name: ()}
-    [gone] = bench.evict(survey)
-    assert (gone.kept.name.digest, gone.fate) == (free.name, EvictionResult.EVICTED)
+    [held] = bench.stage(RUN, bench.inputs[0])
+    [free] = bench.stage(None, bench.inputs[1])
+    contents = bench.list_entries()
+    assert {each.name.digest: each.held_by for each in contents.entries} == {held.name: (RUN,), free.name: ()}
+    [gone] = bench.evict(contents)
+    assert (gone.entry.name.digest, gone.fate) == (free.name, EvictionResult.EVICTED)
     assert held.exists()
     assert not free.exists()
-    assert bench.look(a_run(state=State.LOST)).kept[0].held_by == (RUN,)
-    assert bench.look(a_run(state=State.SUCCEEDED)).kept[0].held_by == ()
+    assert bench.list_entries(a_run(state=State.LOST)).entries[0].held_by == (RUN,)
+    assert bench.list_entries(a_run(state=State.SUCCEEDED)).entries[0].held_by == ()
     (bench.work / "runs" / RUN / "exit.json").touch()  # what another machine's run left
-    assert [each.fate for each in bench.evict(bench.look())] == [EvictionResult.EVICTED]
+    assert [each.fate for each in bench.evict(bench.list_entries())] == [EvictionResult.EVICTED]
     assert not held.exists()
-    bench.evict(bench.look())
+    bench.evict(bench.list_entries())
     assert list((bench.work / "cache" / "held").iterdir()) == []
 
 
 def test_a_run_that_comes_between_the_look_and_the_removal_keeps_its_input(bench: Bench) -> None:
-    [path] = bench.bring(None, bench.inputs[0])
-    survey = bench.look()
+    [path] = bench.stage(None, bench.inputs[0])
+    contents = bench.list_entries()
     inode = path.stat().st_ino
-    bench.bring(RUN, bench.inputs[0])
-    assert [each.fate for each in bench.evict(survey)] == [EvictionResult.HELD]
+    bench.stage(RUN, bench.inputs[0])
+    assert [each.fate for each in bench.evict(contents)] == [EvictionResult.HELD]
     assert path.stat().st_ino == inode
 
 
 def test_a_run_that_found_nothing_to_hold_yet_keeps_its_file(bench: Bench) -> None:
     hold = Hold(bench.host, bytes(bench.work), RUN)
     (bench.work / "runs" / RUN).mkdir()
-    hold.take(A)
-    assert bench.evict(bench.look()) == []
+    hold.add(A)
+    assert bench.evict(bench.list_entries()) == []
     use = read_use(bench.host, bytes(bench.work), RUN)
     assert use is not None
     assert use.names == {A}
 
 
 def test_an_eviction_that_was_killed_is_finished_by_the_next(bench: Bench) -> None:
-    held, free = bench.bring(RUN, bench.inputs[0])[0], bench.bring(None, bench.inputs[1])[0]
+    held, free = bench.stage(RUN, bench.inputs[0])[0], bench.stage(None, bench.inputs[1])[0]
     aside = bench.work / "evicted"
     aside.mkdir()
     for path in (held, free):
         path.rename(aside / f"sha256-{path.name}-{'0' * 32}")
     (aside / "notes of mine").touch()
-    told = bench.evict(bench.look())
-    assert {each.kept.name.digest: each.fate for each in told} == {
+    told = bench.evict(bench.list_entries())
+    assert {each.entry.name.digest: each.fate for each in told} == {
         held.name: EvictionResult.HELD,
         free.name: EvictionResult.EVICTED,
     }
@@ -245,12 +245,12 @@ def test_an_eviction_that_was_killed_is_finished_by_the_next(bench: Bench) -> No
 
 
 def test_what_was_taken_out_and_put_back_is_hashed_again_and_not_moved(bench: Bench) -> None:
-    [path] = bench.bring(None, bench.inputs[0])
-    survey = bench.look()
-    bench.bring(RUN, bench.inputs[0])
-    bench.evict(survey)
+    [path] = bench.stage(None, bench.inputs[0])
+    contents = bench.list_entries()
+    bench.stage(RUN, bench.inputs[0])
+    bench.evict(contents)
     before = path.stat()
-    bench.bring(RUN, bench.inputs[0])
+    bench.stage(RUN, bench.inputs[0])
     after = path.stat()
     assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
 
@@ -259,12 +259,12 @@ def test_a_file_that_was_added_to_a_tree_does_not_stay(bench: Bench, tmp_path: P
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "a").write_text("1")
-    [path] = bench.bring(None, tree)
+    [path] = bench.stage(None, tree)
     (path / "planted").write_text("2")
-    assert bench.bring(None, tree) == [path]
+    assert bench.stage(None, tree) == [path]
     assert [each.name for each in path.iterdir()] == ["a"]
     (path / "a").unlink()
-    bench.bring(None, tree)
+    bench.stage(None, tree)
     assert (path / "a").read_text() == "1"
 
 
@@ -277,11 +277,11 @@ def test_times_are_refreshed_only_where_that_is_allowed(bench: Bench, refresh: b
     aged(bench.inputs[0], 1000)
     site = replace(bench.site, purge=Purge("s", 10, refresh_times=refresh))
     identity = identify_local(bench.inputs[0])
-    path = Path(os.fsdecode(bench.cache(site).bring(identity, place(bench.inputs[0]))))
+    path = Path(os.fsdecode(bench.cache(site).stage(identity, place(bench.inputs[0]))))
     assert time.time() - path.stat().st_mtime < DAY  # a new copy is new, however old its original is
     for days, fresh in ((4, False), (6, refresh)):
         aged(path, days)
-        bench.cache(site).bring(identity, place(bench.inputs[0]))
+        bench.cache(site).stage(identity, place(bench.inputs[0]))
         assert (time.time() - path.stat().st_mtime < DAY) == fresh
         assert path.read_text() == "one"
 
@@ -289,9 +289,9 @@ def test_times_are_refreshed_only_where_that_is_allowed(bench: Bench, refresh: b
 def test_what_is_outside_the_root_is_not_the_site_s_to_delete(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "else").mkdir()
     site = replace(bench.site, roots={"s": str(tmp_path / "else")}, purge=Purge("s", 10, refresh_times=True))
-    [path] = bench.bring(None, bench.inputs[0])
+    [path] = bench.stage(None, bench.inputs[0])
     aged(path, 9)
-    bench.cache(site).bring(identify_local(bench.inputs[0]), place(bench.inputs[0]))
+    bench.cache(site).stage(identify_local(bench.inputs[0]), place(bench.inputs[0]))
     assert time.time() - path.stat().st_mtime > 8 * DAY
     times = times_at(bench.host, site)
     assert times is not None
@@ -301,7 +301,7 @@ def test_what_is_outside_the_root_is_not_the_site_s_to_delete(bench: Bench, tmp_
 
 def test_what_will_be_gone_before_the_start_is_told(bench: Bench) -> None:
     site = replace(bench.site, purge=Purge("s", 10))
-    [path] = bench.bring(None, bench.inputs[0])
+    [path] = bench.stage(None, bench.inputs[0])
     for days, hours, warned in ((9, 1, False), (9, 30, True), (11, 0, True)):
         aged(path, days)
         told: list[Event] = []
@@ -323,5 +323,5 @@ def test_a_file_s_age_is_by_what_the_site_says() -> None:
     assert [oldest_ns(Purge("s", 1, by), [entry]) for by in ("mtime", "ctime", "atime")] == [5, 9, 9]
     assert oldest_ns(Purge("s", 1), [Entry(b"x", Kind.FOLDER)]) is None
     day = DAY * 10**9
-    assert is_doomed(Purge("s", 1), 0, day, 0)
-    assert not is_doomed(Purge("s", 1), 1, day, 0)
+    assert is_purged_within(Purge("s", 1), 0, day, 0)
+    assert not is_purged_within(Purge("s", 1), 1, day, 0)

@@ -266,14 +266,14 @@ def test_a_folder_is_clean_again_and_what_was_said_stays(tasks: program.Tasks, t
     }
     (folder / "pristine.json").write_text(json.dumps(pristine))
     (folder / "inputs" / "0").mkdir(parents=True)
-    tasks.make_clean(1)
+    tasks.reset(1)
     assert not (folder / "earlier-1").exists()  # it was never begun
     for turn in (1, 2):
         (folder / "started").mkdir()
         (folder / "work" / "left").write_text("x")
         (folder / "stdout").write_text(f"turn {turn}")
         end(tasks, 1, signal="TERM")
-        tasks.make_clean(1)
+        tasks.reset(1)
         assert sorted(path.name for path in folder.iterdir()) == [
             *(f"earlier-{number}" for number in range(1, turn + 1)),
             "inputs",
@@ -292,7 +292,7 @@ def test_making_clean_goes_on_where_it_was_killed(tasks: program.Tasks) -> None:
     (folder / "started").mkdir()
     (folder / "earlier-1").mkdir()
     (folder / "work").rename(folder / "earlier-1" / "work")
-    tasks.make_clean(1)
+    tasks.reset(1)
     assert sorted(path.name for path in folder.iterdir()) == ["earlier-1", "earlier-2", "work"]
     assert (folder / "earlier-2" / "started").is_dir()
 

@@ -64,7 +64,7 @@ def test_a_log_gives_way_to_a_new_one(hibali_home: Any) -> None:
     del hibali_home
     for number in range(6):
         log = Log("nightly")
-        log.say(f"run {number}")
+        log.write_line(f"run {number}")
         log.raw(b"x" * 1_100_000 + b"\n")
         log.close()
     kept = sorted(path.name for path in log_path("nightly").parent.glob("log*"))

@@ -19,7 +19,7 @@ from runs.schedules.notices import (
     notice_of_end,
     notice_of_silence,
     notices_of_expiry,
-    read_sent,
+    parse_history,
 )
 from runs.schedules.preflight import Key, LoginMethod, explain_login, problems_of
 from runs.schedules.records import Trigger
@@ -48,14 +48,14 @@ def test_a_trouble_is_told_once_a_day_and_its_end_once() -> None:
     for day, codes in days.items():
         for code in codes:
             notice = notice_of_end(ended(code), told)
-            if notice is not None and told.is_news(notice, f"2026-01-0{day}"):
-                told = read_sent(told.after(notice, f"2026-01-0{day}").to_record())
-                heard.append((day, notice.trouble))
+            if notice is not None and told.is_new(notice, f"2026-01-0{day}"):
+                told = parse_history(told.after(notice, f"2026-01-0{day}").to_record())
+                heard.append((day, notice.problem_id))
     assert heard == [
         (1, "failed-5"), (1, "works-again"), (2, "failed-5"), (2, "failed-4"), (2, "works-again"),
     ]  # fmt: skip
     assert notice_of_end(ended(10), NoticeHistory(failing=True)) is not None
-    assert read_sent("rubbish") == NoticeHistory()
+    assert parse_history("rubbish") == NoticeHistory()
 
 
 def test_silence_and_expiry() -> None:

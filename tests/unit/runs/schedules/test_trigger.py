@@ -98,7 +98,7 @@ def test_what_is_to_be_done_now() -> None:
     ) -> str:
         moment = at(f"2026-01-10T{text}")
         found = decide(nightly, moment, BERLIN, handled=handled, make_up=make_up, only_missed=only_missed)
-        return "made up" if found.made_up else found.what
+        return "made up" if found.made_up else found.action
 
     assert now("03:00:00.5") == "run"
     assert now("02:59:59") == "run"  # a clock that is being set
@@ -109,7 +109,7 @@ def test_what_is_to_be_done_now() -> None:
     assert now("08:43:00", make_up=True, only_missed=True) == "made up"
     assert now("08:43:00", today, make_up=True) == "nothing"
     lost = decide(nightly, at("2026-01-20T03:00:01"), BERLIN, handled=yesterday, make_up=False)
-    assert (lost.what, lost.missed) == ("run", 10)
+    assert (lost.action, lost.missed) == ("run", 10)
 
 
 def test_pauses_grow_and_end_with_the_window() -> None:

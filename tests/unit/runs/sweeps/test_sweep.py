@@ -19,7 +19,7 @@ import pytest
 from hibali.config.model import Site, Tier, local_site
 from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali_cli.handlers.runs import grid, tasks_text
-from runs.fast_storage import Fast, FastOptions, choose_fast_storage, fast_options_of_task
+from runs.fast_storage import Fast, FastOptions, choose_fast_storage, task_fast_options
 from runs.model import Chunk, Input, Output, Run, RunStatus, State, Sweep, state_of
 from runs.records import choose_task, one_task
 from runs.schedulers.base import JobVariables, load_scheduler
@@ -342,12 +342,12 @@ def test_a_mark_is_about_the_tasks_that_answer_it() -> None:
     site = Site("s", "local", tiers={"local": Tier("/fast"), "other": Tier("/other")})
     marks = FastOptions(("in=local", "more=other"), "local")
     one = [Input("in", 0, "a")]
-    assert choose_fast_storage(site, one, [False], fast_options_of_task(marks, one)).inputs == {0: "local"}
+    assert choose_fast_storage(site, one, [False], task_fast_options(marks, one)).inputs == {0: "local"}
     both = [*one, Input("more", 1, "b"), Input("more", 2, "c")]
-    found = choose_fast_storage(site, both, [False] * 3, fast_options_of_task(marks, both))
+    found = choose_fast_storage(site, both, [False] * 3, task_fast_options(marks, both))
     assert (found.inputs, found.work) == ({0: "local", 1: "other", 2: "other"}, "local")
     assert not choose_fast_storage(
-        site, both, [False] * 3, fast_options_of_task(FastOptions(none=True), both)
+        site, both, [False] * 3, task_fast_options(FastOptions(none=True), both)
     ).is_used
 
 
