@@ -15,28 +15,28 @@ from registry.pipeline import Resources
 from registry.problems import Problem
 from registry.shell_text import read_shell
 
-_OURS = "hibali"  # `"custom": {"hibali": {"tasks": 4, "gpus": 1}}`
+_SECTION = "hibali"  # `"custom": {"hibali": {"tasks": 4, "gpus": 1}}`
 _LEAST = {"tasks": 1, "gpus": 0}
 
 
 def read_suggested(document: Mapping[str, Any]) -> Resources:
     """Read the resources that a valid document suggests."""
-    given = document.get("suggested-resources", {})
-    ours = _check_custom(document)
+    suggested = document.get("suggested-resources", {})
+    own = _check_custom(document)
     return Resources(
-        cpu_cores=given.get("cpu-cores"),
-        ram_gigabytes=given.get("ram"),
-        disk_gigabytes=given.get("disk-space"),
-        nodes=given.get("nodes"),
-        walltime_seconds=given.get("walltime-estimate"),
-        **{key: ours[key] for key in _LEAST if _is_count(ours.get(key), _LEAST[key])},
+        cpu_cores=suggested.get("cpu-cores"),
+        ram_gigabytes=suggested.get("ram"),
+        disk_gigabytes=suggested.get("disk-space"),
+        nodes=suggested.get("nodes"),
+        walltime_seconds=suggested.get("walltime-estimate"),
+        **{key: own[key] for key in _LEAST if _is_count(own.get(key), _LEAST[key])},
     )
 
 
 def advise_on_custom(sections: Sections) -> Iterator[Problem]:
     """Advise on keys below `custom` that are ignored; they never make a descriptor invalid."""
-    for key, value in _check_custom(sections.whole.given).items():
-        place = f"custom.{_OURS}.{key}"
+    for key, value in _check_custom(sections.whole.fields).items():
+        place = f"custom.{_SECTION}.{key}"
         if key not in _LEAST:
             yield Problem(
                 place,
@@ -50,7 +50,7 @@ def advise_on_custom(sections: Sections) -> Iterator[Problem]:
 
 def _check_custom(document: Mapping[str, Any]) -> Mapping[str, Any]:
     custom = document.get("custom")
-    found = custom.get(_OURS) if isinstance(custom, dict) else None
+    found = custom.get(_SECTION) if isinstance(custom, dict) else None
     return found if isinstance(found, dict) else {}
 
 
@@ -69,24 +69,24 @@ def find_advice(document: Mapping[str, Any]) -> list[Problem]:
     return [replace(each, advice=True) for each in found]
 
 
-def _defaults_are_answers(sections: Sections) -> Iterator[Problem]:
+def _defaults_are_valid(sections: Sections) -> Iterator[Problem]:
     for part in sections.inputs:
         kind = part.text("type")
-        if "default-value" not in part.given or kind not in _KINDS:
+        if "default-value" not in part.fields or kind not in _KINDS:
             continue
-        default, place = part.given["default-value"], part.at("default-value")
+        default, place = part.fields["default-value"], part.at("default-value")
         if isinstance(default, list) != part.is_true("list"):
             instead = "write a list" if part.is_true("list") else 'write one value, or "list": true'
-            yield Problem(place, f'the default of "{part.id}" is {_word(default)}', instead)
+            yield Problem(place, f'the default of "{part.id}" is {_show(default)}', instead)
             continue
         for each in default if isinstance(default, list) else [default]:
-            yield from _default_is_answer(part, kind, each, place)
+            yield from _check_default(part, kind, each, place)
 
 
-def _default_is_answer(part: Part, kind: str, default: Any, place: str) -> Iterator[Problem]:
+def _check_default(part: Part, kind: str, default: Any, place: str) -> Iterator[Problem]:
     wrong_kind = not isinstance(default, _KINDS[kind]) or (kind == "Number" and isinstance(default, bool))
     if wrong_kind:
-        yield Problem(place, f'the default of "{part.id}" is {_word(default)}, which is no {kind}')
+        yield Problem(place, f'the default of "{part.id}" is {_show(default)}, which is no {kind}')
         return
     if kind != "Number":
         return
@@ -102,11 +102,11 @@ def _defaults_apply_together(sections: Sections) -> Iterator[Problem]:
     active = {
         part.id: part
         for part in sections.inputs
-        if part.given.get("default-value") is not None and not _is_flag_off(part)
+        if part.fields.get("default-value") is not None and not _is_flag_off(part)
     }
     for part in active.values():
-        default = part.given["default-value"]
-        tables = part.given.get("value-disables")
+        default = part.fields["default-value"]
+        tables = part.fields.get("value-disables")
         by_value = [
             tables.get(str(each), []) if isinstance(tables, dict) else []
             for each in (default if isinstance(default, list) else [default])
@@ -146,18 +146,18 @@ def _image_is_pinned(sections: Sections) -> Iterator[Problem]:
     elif image and not _DIGEST.search(image) and not _DIGEST.search(container.text("container-hash")):
         name = image.rpartition("/")[2]
         tag = name.partition(":")[2]
-        what = (
+        risk = (
             f"the tag {tag} can be moved to another image"
             if tag and tag != "latest"
             else "without a tag, the newest image is used"
         )
         instead = "write NAME@sha256:..., or pin it with `hibali pipelines image add`"
-        yield Problem(container.at("image"), f"the image {image} is not pinned: {what}", instead)
+        yield Problem(container.at("image"), f"the image {image} is not pinned: {risk}", instead)
 
 
 def _conditions_can_be_judged(sections: Sections) -> Iterator[Problem]:
     for output in sections.outputs:
-        paths = output.given.get("conditional-path-template")
+        paths = output.fields.get("conditional-path-template")
         for number, each in enumerate(paths if isinstance(paths, list) else ()):
             for condition in each if isinstance(each, dict) else ():
                 if condition == DEFAULT:
@@ -193,7 +193,7 @@ def _shell_is_known(sections: Sections) -> Iterator[Problem]:
             yield Problem("shell", "the path of the shell has white space around it", "take it away")
 
 
-def _keys_stand_out(sections: Sections) -> Iterator[Problem]:
+def _keys_are_distinctive(sections: Sections) -> Iterator[Problem]:
     for part in (*sections.inputs, *sections.outputs):
         key = part.text("value-key")
         if key and key.isalnum() and len(key) <= 2:
@@ -201,7 +201,7 @@ def _keys_stand_out(sections: Sections) -> Iterator[Problem]:
             yield Problem(part.at("value-key"), message, f"write [{(part.id or key).upper()}]")
 
 
-def _word(value: Any) -> str:
+def _show(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
     if isinstance(value, bool):
@@ -210,12 +210,12 @@ def _word(value: Any) -> str:
 
 
 _CHECKS: tuple[Rule, ...] = (
-    _defaults_are_answers,
+    _defaults_are_valid,
     _defaults_apply_together,
     _image_is_pinned,
     _conditions_can_be_judged,
     _variables_can_be_set,
     _shell_is_known,
-    _keys_stand_out,
+    _keys_are_distinctive,
     advise_on_custom,
 )

@@ -50,8 +50,8 @@ def _upgrade_container(container: Mapping[str, Any]) -> dict[str, Any]:
     kind, url, index = container.get("type"), container.get("url"), container.get("index")
     if kind == "singularity" and isinstance(url, str):
         scheme, separator, image = url.rpartition("://")
-        kept = {key: value for key, value in container.items() if key != "url"}
-        return {**kept, "image": image, **({"index": f"{scheme}://"} if separator else {})}
+        others = {key: value for key, value in container.items() if key != "url"}
+        return {**others, "image": image, **({"index": f"{scheme}://"} if separator else {})}
     if kind == "docker" and isinstance(index, str):
         return {**container, "index": index.rpartition("://")[2]}
     return dict(container)
@@ -60,7 +60,7 @@ def _upgrade_container(container: Mapping[str, Any]) -> dict[str, Any]:
 _LONGEST_MESSAGE = 400
 _QUOTED = re.compile(r'"([^"]*)"')
 _WORDED = re.compile(r"^\s*(\w+Error): *(.*)$", re.DOTALL)
-_JSON_WORDS = {
+_JSON_TYPES = {
     "string": "a text in quotes",
     "boolean": "true or false, without quotes",
     "number": "a number, without quotes",
@@ -107,10 +107,10 @@ def find_shape_problems(document: Mapping[str, Any]) -> list[Problem]:
     found = sorted(
         _descriptor_validator().iter_errors(document), key=lambda each: written_path(each.absolute_path)
     )
-    return [problem for each in found if not _is_said_elsewhere(each) for problem in _as_problems(each)]
+    return [problem for each in found if not _is_consequence(each) for problem in _as_problems(each)]
 
 
-def _is_said_elsewhere(error: Any) -> bool:
+def _is_consequence(error: Any) -> bool:
     """Return whether another problem names the cause: an input of unknown type, or with a wrong `list`, also fails the rules of flags."""
     if error.validator != "anyOf" or _section(error) != "inputs":
         return False
@@ -167,9 +167,9 @@ def _from_line(line: str, document: Mapping[str, Any]) -> Problem:
     found = _WORDED.match(line)
     if found is None:
         return Problem("", _shorten(line.strip()))
-    kind, words = found.groups()
-    names = _QUOTED.findall(words)
-    return Problem(_place(kind, names[0] if names else "", document), _shorten(words.strip()))
+    kind, message = found.groups()
+    names = _QUOTED.findall(message)
+    return Problem(_place(kind, names[0] if names else "", document), _shorten(message.strip()))
 
 
 def _place(kind: str, name: str, document: Mapping[str, Any]) -> str:
@@ -217,8 +217,8 @@ def _unknown_keys(
     found = []
     for key in given:
         if key not in known:
-            near = nearest(key, [each for each in known if each not in given])
-            instead = f"is it {near}?" if near else "put your own keys below `custom`"
+            suggestion = nearest(key, [each for each in known if each not in given])
+            instead = f"is it {suggestion}?" if suggestion else "put your own keys below `custom`"
             found.append(Problem(written_path([*location, key]), _shorten(f"unknown key {key!r}"), instead))
     return found
 
@@ -231,7 +231,7 @@ def _instead(error: Any, location: list[str | int]) -> str:
     if error.validator in {"minLength", "minItems"}:
         return "write a value, or remove the key if it is optional"
     if error.validator == "type":
-        return f"write {_JSON_WORDS.get(str(error.validator_value), error.validator_value)}"
+        return f"write {_JSON_TYPES.get(str(error.validator_value), error.validator_value)}"
     return ""
 
 
@@ -258,5 +258,5 @@ def _worded(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {problem}"
 
 
-def _shorten(words: str) -> str:
-    return words if len(words) <= _LONGEST_MESSAGE else words[: _LONGEST_MESSAGE - 4] + " ..."
+def _shorten(message: str) -> str:
+    return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 4] + " ..."

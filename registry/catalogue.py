@@ -61,7 +61,7 @@ class Catalogue:
         """
         if isinstance(source, Path):
             source, subject = read_file_bytes(source), str(source)
-        pipeline = self._keep(read_descriptor(source, subject, name))
+        pipeline = self._store(read_descriptor(source, subject, name))
         self._record(f"Add {pipeline.reference}\n\n{pipeline.title}\n\nsha256 {pipeline.digest}\n")
         return pipeline
 
@@ -123,15 +123,15 @@ class Catalogue:
                 else:
                     write_deprecation(folder, deprecation)
         what = "Deprecate" if deprecation else "Do not deprecate"
-        said = f"\n{deprecation}\n" if deprecation else ""
-        self._record(f"{what} {', '.join(each.reference for each in found)}\n{said}")
+        note = f"\n{deprecation}\n" if deprecation else ""
+        self._record(f"{what} {', '.join(each.reference for each in found)}\n{note}")
         return found
 
     def deprecation(self, pipeline: Pipeline | Summary) -> Deprecation | None:
         """Return its deprecation: as stored here, else as its author wrote it."""
-        said = read_deprecation(self._folders.deprecation(pipeline.name, pipeline.version))
-        if said is not None:
-            return said
+        recorded = read_deprecation(self._folders.deprecation(pipeline.name, pipeline.version))
+        if recorded is not None:
+            return recorded
         doi = summarise(pipeline).doi if isinstance(pipeline, Pipeline) else pipeline.doi
         return Deprecation("" if doi == "yes" else f"doi:{doi}", "deprecated by its author") if doi else None
 
@@ -182,13 +182,13 @@ class Catalogue:
         """Return the files stored beside a descriptor, by their names in the version's folder."""
         return self._folders.beside(name, version)
 
-    def take(self, downloads: Sequence[Download], message: str) -> None:
+    def add_downloads(self, downloads: Sequence[Download], message: str) -> None:
         """Store fetched and checked versions with the files beside them, in one commit.
 
         Raises `RefusedError` `immutable-version` like `add`.
         """
         for download in downloads:
-            pipeline = self._keep(download.pipeline)
+            pipeline = self._store(download.pipeline)
             if IMAGE in download.beside:
                 self.images.add_record(pipeline, read_record(download.beside[IMAGE], pipeline.reference))
             self._folders.place_beside(pipeline.name, pipeline.version, download.beside)
@@ -220,7 +220,7 @@ class Catalogue:
             for record in read_records(self._trust)
         )
 
-    def _keep(self, pipeline: Pipeline) -> Pipeline:
+    def _store(self, pipeline: Pipeline) -> Pipeline:
         name, version = pipeline.name, pipeline.version
         for _ in range(_TRIES):
             held = self._held_digest(name, version)
@@ -296,8 +296,8 @@ class Catalogue:
             self._history.record(message)
 
     def _missing(self, reference: str, name: str) -> NotFoundError:
-        near = nearest(name, self._folders.names())
-        hint = f"Did you mean {near}? " if near else ""
+        suggestion = nearest(name, self._folders.names())
+        hint = f"Did you mean {suggestion}? " if suggestion else ""
         return NotFoundError(
             "no-such-pipeline",
             "the catalogue has no such pipeline",

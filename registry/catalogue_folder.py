@@ -56,9 +56,9 @@ def read_deprecation(file: str) -> Deprecation | None:
 
 def parse_deprecation(found: Any) -> Deprecation:
     """Parse a deprecation from a document that may have been changed by others; values that are not text are ignored."""
-    given = found if isinstance(found, dict) else {}
+    fields = found if isinstance(found, dict) else {}
     texts = {
-        key: given[key] if isinstance(given.get(key), str) else "" for key in ("successor", "because", "at")
+        key: fields[key] if isinstance(fields.get(key), str) else "" for key in ("successor", "because", "at")
     }
     return Deprecation(**texts)
 
@@ -245,10 +245,10 @@ class Pins:
         if found.st_size > self._read_bytes:
             records, self._read_bytes = read_more_records(self._path, self._read_bytes)
             for record in records:
-                self._take(record)
+                self._apply(record)
         return self._pins, self._images
 
-    def _take(self, record: dict[str, Any]) -> None:
+    def _apply(self, record: dict[str, Any]) -> None:
         key = (str(record.get("name")), str(record.get("version")))
         kind = record.get("kind")
         if kind == "pin":
@@ -308,8 +308,8 @@ class History:
         """Create the repository by one rename; of two processes that do so at once, one wins."""
         partial = self._partial() / secrets.token_hex(16)
         try:
-            Git(partial).ask("init", "-q", "--template=", "-b", "main", str(partial))
-            Git(partial).ask("config", "core.bare", "false")
+            Git(partial).check_output("init", "-q", "--template=", "-b", "main", str(partial))
+            Git(partial).check_output("config", "core.bare", "false")
             with contextlib.suppress(OSError):
                 partial.rename(self._folder / ".git")
         finally:
@@ -329,21 +329,23 @@ class History:
                 shutil.copyfile(
                     self._git.folder / "index", index
                 )  # the index remembers files, so that unchanged ones are not read again
-            self._git.ask("add", "--all", "--", ".", environment=apart)
-            tree = self._git.ask("write-tree", environment=apart).decode().strip()
+            self._git.check_output("add", "--all", "--", ".", environment=apart)
+            tree = self._git.check_output("write-tree", environment=apart).decode().strip()
             known = self._head()
             if known[1:] != [tree]:
                 head = known[:1]
-                parents = [word for each in head for word in ("-p", each)]
+                parents = [argument for each in head for argument in ("-p", each)]
                 arguments = ["commit-tree", tree, *parents, "-F", "-"]
                 commit = (
-                    self._git.ask(*arguments, stdin=message.encode(), environment=committer_environment())
+                    self._git.check_output(
+                        *arguments, stdin=message.encode(), environment=committer_environment()
+                    )
                     .decode()
                     .strip()
                 )
                 moved = self._git.run("update-ref", BRANCH, commit, *(head or ["0" * 40]))
                 if moved.exit_code != 0:
-                    return self._again(head, moved.stderr)
+                    return self._check_moved(head, moved.stderr)
             index.replace(self._git.folder / "index")
             return True
         finally:
@@ -351,9 +353,11 @@ class History:
 
     def _head(self) -> list[str]:
         """Return the last commit and its tree; empty before the first."""
-        return self._git.ask("for-each-ref", "--format=%(objectname) %(tree)", BRANCH).decode().split()
+        return (
+            self._git.check_output("for-each-ref", "--format=%(objectname) %(tree)", BRANCH).decode().split()
+        )
 
-    def _again(self, head: list[str], stderr: bytes) -> bool:
+    def _check_moved(self, head: list[str], stderr: bytes) -> bool:
         """Return False where another process moves or moved the branch; raises for any other cause."""
         now = self._head()[:1]
         if now == head and b"cannot lock ref" not in stderr:

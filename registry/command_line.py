@@ -37,22 +37,22 @@ class TemplateContext:
 
     def find_owner(self, key: Key) -> Input | OutputFile | None:
         """Return the input or output whose value the key stands for: the first answered input, else an output; None where absent."""
-        answered = [
+        present = [
             each for each in self.pipeline.inputs if each.value_key == key.text and each.id in self.values
         ]
-        if answered:
-            return next((each for each in answered if self.values[each.id] is not False), answered[0])
+        if present:
+            return next((each for each in present if self.values[each.id] is not False), present[0])
         return next((each for each in self.pipeline.outputs if each.value_key == key.text), None)
 
-    def is_read_only(self, question: Input) -> bool:
+    def is_read_only(self, tool_input: Input) -> bool:
         """Return whether the folder of the answered file is read-only: hibali staged the file, or it is in the image."""
-        in_image = is_in_image(self.pipeline, question, self.values[question.id])
-        return question.id in self.paths or in_image
+        in_image = is_in_image(self.pipeline, tool_input, self.values[tool_input.id])
+        return tool_input.id in self.paths or in_image
 
-    def items(self, question: Input) -> list[str]:
+    def items(self, tool_input: Input) -> list[str]:
         """Return the answer as texts, one for a single value; a File is the path under which the tool finds it."""
-        answer = self.paths.get(question.id, self.values[question.id])
-        return [str(value) for value in answer] if isinstance(answer, list) else [str(answer)]
+        input_value = self.paths.get(tool_input.id, self.values[tool_input.id])
+        return [str(value) for value in input_value] if isinstance(input_value, list) else [str(input_value)]
 
 
 def make_context(
@@ -102,17 +102,17 @@ def fill_template(
 
 
 def text_of_input(
-    context: TemplateContext, question: Input, stripped: tuple[str, ...], *, only_names: bool = False
+    context: TemplateContext, tool_input: Input, stripped: tuple[str, ...], *, only_names: bool = False
 ) -> str:
     """Return an answer as plain text for paths, files and the environment: without flags, quotes and stripped extensions.
 
     With `only_names` each path is replaced by its last component.
     """
-    items = context.items(question)
+    items = context.items(tool_input)
     if only_names:
         items = [name_of_file(each.rstrip("/")) for each in items]
-    text = question.list_separator.join(items)
-    if question.kind in {"File", "String"}:
+    text = tool_input.list_separator.join(items)
+    if tool_input.kind in {"File", "String"}:
         for extension in stripped:
             text = text.replace(extension, "") if extension else text
     return text
@@ -249,17 +249,17 @@ def _path_template(context: TemplateContext, output: OutputFile, seen: frozenset
         if text == DEFAULT:
             return template
         condition = read_condition(text, known)
-        if condition.holds(_answers(context, condition, seen | {output.id})):
+        if condition.holds(_condition_values(context, condition, seen | {output.id})):
             return template
     return None
 
 
-def _answers(context: TemplateContext, condition: Condition, seen: frozenset[str]) -> dict[str, Any]:
+def _condition_values(context: TemplateContext, condition: Condition, seen: frozenset[str]) -> dict[str, Any]:
     """Return the values that a condition can use: answered inputs, and the paths of other outputs."""
-    asked = [each for each in context.pipeline.outputs if each.id in condition.ids and each.id not in seen]
+    usable = [each for each in context.pipeline.outputs if each.id in condition.ids and each.id not in seen]
     paths = {
         each.id: _absolute(context, each, _joined(_fill_path(context, each, seen)))
-        for each in asked
+        for each in usable
         if _path_template(context, each, seen) is not None
     }
     return {**paths, **context.values}
@@ -454,26 +454,26 @@ def _add_key(script: ShellText, context: TemplateContext, key: Key, following: s
     if isinstance(owner, OutputFile) and is_produced(context, owner):
         script.add_author_text(owner.flag + owner.flag_separator if owner.flag else "")
         script.add_value(output_text(context, owner), owner.id, before=following)
-    elif isinstance(owner, Input) and _stands_for_something(context, owner):
+    elif isinstance(owner, Input) and _is_present(context, owner):
         _add_input(script, context, owner, following)
     else:
         script.drop_space()
 
 
-def _stands_for_something(context: TemplateContext, question: Input) -> bool:
-    answer = context.values[question.id]
-    return answer is not False and (answer != [] or bool(question.flag))
+def _is_present(context: TemplateContext, tool_input: Input) -> bool:
+    input_value = context.values[tool_input.id]
+    return input_value is not False and (input_value != [] or bool(tool_input.flag))
 
 
-def _add_input(script: ShellText, context: TemplateContext, question: Input, following: str) -> None:
-    script.add_author_text(question.flag)
-    if question.kind == "Flag":
+def _add_input(script: ShellText, context: TemplateContext, tool_input: Input, following: str) -> None:
+    script.add_author_text(tool_input.flag)
+    if tool_input.kind == "Flag":
         return
-    script.add_author_text(question.flag_separator if question.flag else "")
-    for number, item in enumerate(context.items(question)):
+    script.add_author_text(tool_input.flag_separator if tool_input.flag else "")
+    for number, item in enumerate(context.items(tool_input)):
         if number:
-            script.add_separator(question.list_separator, question.id)
-        script.add_value(item, question.id, before=following)
+            script.add_separator(tool_input.list_separator, tool_input.id)
+        script.add_value(item, tool_input.id, before=following)
 
 
 def _build_environment(context: TemplateContext) -> dict[str, str]:

@@ -25,8 +25,8 @@ _PARTS = re.compile(
     r"""\s*(?P<text>"[^"\\\n]*"|'[^'\\\n]*')|\s*(?P<sign>==|!=|<=|>=|<|>|\(|\)|\[|\]|,)|\s*(?P<word>[^\s"'=!<>()\[\],]+)|\s*(?P<end>$)|(?P<wrong>\s*.)""",
     re.DOTALL,
 )
-_WORDS = {
-    **{word: word for word in ("and", "or", "not", "in", "is", "True", "False", "None")},
+_KEYWORDS = {
+    **{term: term for term in ("and", "or", "not", "in", "is", "True", "False", "None")},
     "AND": "and",
     "OR": "or",
     "NOT": "not",
@@ -71,9 +71,9 @@ def read_condition(text: str, known: frozenset[str]) -> Condition:
     if len(text) > _LONGEST:
         raise _wrong(text, f"it is longer than {_LONGEST} characters")
     ids: list[str] = []
-    words = [_translate(text, found, known, ids) for found in _PARTS.finditer(text)]
+    terms = [_translate(text, found, known, ids) for found in _PARTS.finditer(text)]
     try:
-        tree = ast.parse(" ".join(words).strip(), mode="eval").body
+        tree = ast.parse(" ".join(terms).strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise _wrong(text, "it is not a condition") from None
     _check(tree, text, 0)
@@ -82,22 +82,22 @@ def read_condition(text: str, known: frozenset[str]) -> Condition:
 
 def _translate(text: str, found: re.Match[str], known: frozenset[str], ids: list[str]) -> str:
     """Translate one token for Python's parser: an id is replaced by a name with its index in `ids`."""
-    word = found["word"]
-    if word is None:
+    term = found["word"]
+    if term is None:
         if found["wrong"]:
             raise _wrong(text, f"'{found['wrong'].strip()}' is not allowed here")
         return found["text"] or found["sign"] or ""
-    if word in known:
-        if word not in ids:
-            ids.append(word)
-        return f"value_{ids.index(word)}"
-    if word in _WORDS or _NUMBER.fullmatch(word):
-        return _plain_number(word) if word not in _WORDS else _WORDS[word]
-    raise _wrong(text, f"'{word}' is neither the id of an input or output nor a number; quote what is text")
+    if term in known:
+        if term not in ids:
+            ids.append(term)
+        return f"value_{ids.index(term)}"
+    if term in _KEYWORDS or _NUMBER.fullmatch(term):
+        return _plain_number(term) if term not in _KEYWORDS else _KEYWORDS[term]
+    raise _wrong(text, f"'{term}' is neither the id of an input or output nor a number; quote what is text")
 
 
-def _plain_number(word: str) -> str:
-    return word.lstrip("0") if re.fullmatch(r"0+[1-9][0-9]*", word) else word
+def _plain_number(term: str) -> str:
+    return term.lstrip("0") if re.fullmatch(r"0+[1-9][0-9]*", term) else term
 
 
 def _check(tree: ast.expr, text: str, depth: int) -> None:

@@ -61,7 +61,7 @@ def find_problems(document: Any) -> list[Problem]:
     rules = find_rule_problems(document)
     if shape:
         return shape + [each for each in rules if each.path not in {one.path for one in shape}]
-    return rules + [each for each in find_refusals(document) if not _is_said(each, rules)]
+    return rules + [each for each in find_refusals(document) if not _is_covered(each, rules)]
 
 
 def _find_unwritable(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
@@ -109,7 +109,7 @@ def find_repeated_advice(raw: bytes) -> list[Problem]:
     ]
 
 
-def _is_said(refusal: Problem, rules: list[Problem]) -> bool:
+def _is_covered(refusal: Problem, rules: list[Problem]) -> bool:
     """Return whether one of our rules covers a refusal: same message, and same place or one inside. Any rule covers a crash."""
     if not refusal.path:
         return bool(rules)

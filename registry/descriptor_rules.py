@@ -16,26 +16,26 @@ class Part:
     """One object of a section: `path` is its place in the document."""
 
     path: str
-    given: Mapping[str, Any]
+    fields: Mapping[str, Any]
 
     def text(self, key: str) -> str:
         """Return the text under a key, "" for anything else."""
-        found = self.given.get(key)
+        found = self.fields.get(key)
         return found if isinstance(found, str) else ""
 
     def texts(self, key: str) -> list[str]:
         """Return the texts of a list under a key."""
-        found = self.given.get(key)
+        found = self.fields.get(key)
         return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
     def number(self, key: str) -> float | None:
         """Return the number under a key, None for anything else."""
-        found = self.given.get(key)
+        found = self.fields.get(key)
         return found if isinstance(found, int | float) and not isinstance(found, bool) else None
 
     def is_true(self, key: str) -> bool:
         """Return whether the key is `true`."""
-        return self.given.get(key) is True
+        return self.fields.get(key) is True
 
     @property
     def id(self) -> str:
@@ -44,7 +44,7 @@ class Part:
 
     def at(self, key: str) -> str:
         """Return the path of one of its keys where it exists, else its own path."""
-        return f"{self.path}.{key}" if key in self.given else self.path
+        return f"{self.path}.{key}" if key in self.fields else self.path
 
 
 class Sections:
@@ -93,7 +93,7 @@ def _flags_are_flags(sections: Sections) -> Iterator[Problem]:
     for part in sections.inputs:
         if part.text("type") != "Flag":
             continue
-        if "command-line-flag" not in part.given:
+        if "command-line-flag" not in part.fields:
             message = f'"{part.id}" must have a command-line flag'
             yield Problem(part.path, message, 'write "command-line-flag": "--name"')
         if not part.is_true("optional"):
@@ -109,7 +109,7 @@ def _limits_leave_something(sections: Sections) -> Iterator[Problem]:
         if part.text("type") == "Number" and least is not None and most is not None and least > most:
             message = f'"{part.id}" cannot have greater min ({least}) than max ({most})'
             yield Problem(part.at("minimum"), message, "exchange them")
-        if "list" not in part.given:
+        if "list" not in part.fields:
             continue  # the reference ignores the other cases
         fewest = part.number("min-list-entries") or 0
         largest = part.number("max-list-entries")
@@ -126,14 +126,14 @@ def _limits_leave_something(sections: Sections) -> Iterator[Problem]:
 
 def _choices_hold_the_default(sections: Sections) -> Iterator[Problem]:
     for part in sections.inputs:
-        choices = part.given.get("value-choices")
+        choices = part.fields.get("value-choices")
         if not isinstance(choices, list) or part.text("type") in {"Flag", "Number"}:
             continue
         if not choices:
             message = f'"{part.id}" must have at least one value choice'
             yield Problem(part.at("value-choices"), message, "name the choices, or remove the list")
-        if "default-value" in part.given:
-            default = part.given["default-value"]
+        if "default-value" in part.fields:
+            default = part.fields["default-value"]
             wrong = [
                 each for each in (default if isinstance(default, list) else [default]) if each not in choices
             ]
@@ -142,7 +142,7 @@ def _choices_hold_the_default(sections: Sections) -> Iterator[Problem]:
                 yield Problem(part.at("default-value"), message, _one_of(choices))
 
 
-def _what_inputs_name_exists(sections: Sections) -> Iterator[Problem]:
+def _related_inputs_exist(sections: Sections) -> Iterator[Problem]:
     inputs, groups = sections.input_ids, sections.group_ids
     for part in sections.inputs:
         required, disabled = part.texts("requires-inputs"), part.texts("disables-inputs")
@@ -158,7 +158,7 @@ def _what_inputs_name_exists(sections: Sections) -> Iterator[Problem]:
             elif not other.is_true("optional"):
                 yield Problem(part.at("disables-inputs"), f'"{part.id}" disables required id "{each}"')
         if not part.is_true("optional") and (
-            "requires-inputs" in part.given or "disables-inputs" in part.given
+            "requires-inputs" in part.fields or "disables-inputs" in part.fields
         ):
             message = f'"{part.id}" cannot require or disable other inputs'
             yield Problem(
@@ -168,36 +168,34 @@ def _what_inputs_name_exists(sections: Sections) -> Iterator[Problem]:
             )
 
 
-def _choices_name_what_exists(sections: Sections) -> Iterator[Problem]:
+def _choice_relations_exist(sections: Sections) -> Iterator[Problem]:
     for part in sections.inputs:
-        tables = {
-            word: part.given[word] for word in ("value-requires", "value-disables") if word in part.given
-        }
-        choices = part.given.get("value-choices")
+        tables = {key: part.fields[key] for key in ("value-requires", "value-disables") if key in part.fields}
+        choices = part.fields.get("value-choices")
         if tables and not isinstance(choices, list):
             message = f'"{part.id}" cannot have {" and ".join(tables)} without value-choices defined'
             yield Problem(part.path, message, 'write "value-choices": [...]')
             continue
-        for word, table in tables.items():
+        for key, table in tables.items():
             if isinstance(table, dict):
-                yield from _table_names_what_exists(sections, part, word, table)
+                yield from _check_choice_relations(sections, part, key, table)
         yield from _no_choice_does_both(part, tables)
 
 
-def _table_names_what_exists(
-    sections: Sections, part: Part, word: str, table: Mapping[str, Any]
+def _check_choice_relations(
+    sections: Sections, part: Part, key: str, table: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    place = part.at(word)
-    if set(table) != {str(each) for each in part.given["value-choices"]}:
-        message = f'"{part.id}" {word} list is not the same as the value-choices'
+    place = part.at(key)
+    if set(table) != {str(each) for each in part.fields["value-choices"]}:
+        message = f'"{part.id}" {key} list is not the same as the value-choices'
         yield Problem(place, message, "give every choice a list, [] for none")
     for named in table.values():
         for each in named if isinstance(named, list) else ():
             other = sections.find_input(each) if isinstance(each, str) else None
             if other is None:
-                yield Problem(place, f'"{part.id}" {word} id "{each}" not found')
+                yield Problem(place, f'"{part.id}" {key} id "{each}" not found')
             elif not other.is_true("optional"):
-                yield Problem(place, f'"{part.id}" {word} cannot be used with required input "{each}"')
+                yield Problem(place, f'"{part.id}" {key} cannot be used with required input "{each}"')
 
 
 def _no_choice_does_both(part: Part, tables: Mapping[str, Any]) -> Iterator[Problem]:
@@ -223,8 +221,8 @@ INPUT_RULES: tuple[Rule, ...] = (
     _flags_are_flags,
     _limits_leave_something,
     _choices_hold_the_default,
-    _what_inputs_name_exists,
-    _choices_name_what_exists,
+    _related_inputs_exist,
+    _choice_relations_exist,
 )
 
 
@@ -238,19 +236,19 @@ def _members_of_groups(sections: Sections) -> Iterator[Problem]:
                 yield Problem(group.at("members"), f'"{group.id}" member "{each}" appears twice')
 
 
-def _groups_can_be_answered(sections: Sections) -> Iterator[Problem]:
+def _groups_are_satisfiable(sections: Sections) -> Iterator[Problem]:
     for group in sections.groups:
         found = [sections.find_input(each) for each in dict.fromkeys(group.texts("members"))]
         required = [each.id for each in found if each is not None and not each.is_true("optional")]
-        for word, told in (
+        for key, message in (
             ("mutually-exclusive", "is mutually-exclusive and cannot have required members, such as"),
             ("one-is-required", "is a one-is-required group and contains a required member,"),
             ("all-or-none", "is an all-or-none group and contains a required member,"),
         ):
-            if group.is_true(word):
+            if group.is_true(key):
                 for each in required:
                     instead = f'write "optional": true for {each}, or remove it from the group'
-                    yield Problem(group.at("members"), f'"{group.id}" {told} "{each}"', instead)
+                    yield Problem(group.at("members"), f'"{group.id}" {message} "{each}"', instead)
 
 
 def _groups_do_not_contradict(sections: Sections) -> Iterator[Problem]:
@@ -280,7 +278,7 @@ def _groups_do_not_contradict(sections: Sections) -> Iterator[Problem]:
 
 GROUP_RULES: tuple[Rule, ...] = (
     _members_of_groups,
-    _groups_can_be_answered,
+    _groups_are_satisfiable,
     _groups_do_not_contradict,
 )
 
@@ -348,11 +346,11 @@ def _outputs_have_their_own_path(sections: Sections) -> Iterator[Problem]:
 
 def _conditions_have_an_end(sections: Sections) -> Iterator[Problem]:
     for output in sections.outputs:
-        paths = output.given.get("conditional-path-template")
+        paths = output.fields.get("conditional-path-template")
         if not isinstance(paths, list):
             continue
         place = output.at("conditional-path-template")
-        if not isinstance(output.given.get("optional"), bool):
+        if not isinstance(output.fields.get("optional"), bool):
             message = f'"{output.id}" has a conditional-path-template but not the key "optional"'
             yield Problem(place, message, 'write "optional": true or false')
         elif not output.is_true("optional"):

@@ -293,12 +293,12 @@ def image_contents(
     snapshot: Snapshot, offers: Iterable[Offer], known_digests: KnownDigests
 ) -> dict[Reference, str]:
     """Return the sha256 of each image record at the remote; known ones are not read again."""
-    asked = [each for each in offers if FILE in each.files]
-    unknown = [each for each in asked if known_digests.digest(each.files[FILE]) is None]
+    selected = [each for each in offers if FILE in each.files]
+    unknown = [each for each in selected if known_digests.digest(each.files[FILE]) is None]
     for offer, raw in zip(unknown, snapshot.read([each.files[FILE] for each in unknown]), strict=True):
         known_digests.add(offer.files[FILE], hashlib.sha256(raw).hexdigest())
     known_digests.save()
-    return {(each.name, each.version): known_digests.digest(each.files[FILE]) or "" for each in asked}
+    return {(each.name, each.version): known_digests.digest(each.files[FILE]) or "" for each in selected}
 
 
 _TRIES = 20  # attempts when others publish at the same time
@@ -387,7 +387,7 @@ def fetch(
     downloads = [_judge(offer, files, subject, policy) for offer, files in _read_files(snapshot, fresh)]
     more = [offer for offer in known if _lacks(catalogue, offer)]
     added = [_judge(offer, files, subject, policy) for offer, files in _read_files(snapshot, more)]
-    catalogue.take([*downloads, *added], f"Fetch from {subject}")
+    catalogue.add_downloads([*downloads, *added], f"Fetch from {subject}")
     _remember(known_digests, zip(fresh, downloads, strict=True))
     fates = {
         each.pipeline.reference: each
@@ -399,9 +399,9 @@ def fetch(
     ]
 
 
-def _remember(known_digests: KnownDigests, taken: Iterable[tuple[Offer, Download]]) -> None:
+def _remember(known_digests: KnownDigests, accepted: Iterable[tuple[Offer, Download]]) -> None:
     """Remember the digests of what was read, so that the next call does not read it again."""
-    for offer, download in taken:
+    for offer, download in accepted:
         known_digests.add(offer.files[DESCRIPTOR], download.pipeline.digest)
         if IMAGE in download.beside:
             known_digests.add(offer.files[IMAGE], hashlib.sha256(download.beside[IMAGE]).hexdigest())
@@ -433,11 +433,11 @@ def _judge(offer: Offer, files: Mapping[str, bytes], subject: str, policy: Polic
     image = judge_image(pipeline, files[IMAGE], location) if IMAGE in files else ""
     signatures = {name: raw for name, raw in files.items() if is_signature_name(name)}
     policy.check(pipeline, signatures, location, image)
-    beside = {name: raw for name, raw in files.items() if _is_kept(name)}
+    beside = {name: raw for name, raw in files.items() if _is_companion(name)}
     return Download(pipeline, beside)
 
 
-def _is_kept(name: str) -> bool:
+def _is_companion(name: str) -> bool:
     """Return whether a remote file can be stored beside a descriptor: its name has one of three exact forms (S1)."""
     return name in {DEPRECATED, IMAGE} or is_signature_name(name)
 
@@ -445,17 +445,17 @@ def _is_kept(name: str) -> bool:
 def _lacks(catalogue: Catalogue, offer: Offer) -> bool:
     """Return whether the remote has a file beside the descriptor that is missing here."""
     here = catalogue.beside(offer.name, offer.version)
-    return any(_is_kept(name) and name not in here for name in offer.files)
+    return any(_is_companion(name) and name not in here for name in offer.files)
 
 
 def _files_of(catalogue: Catalogue, pipeline: Pipeline, by: str) -> dict[str, bytes]:
     record = {"schema": 1, "kind": "published", "name": pipeline.name, "version": pipeline.version}
-    told = line_of_json({**record, "digest": pipeline.digest, "by": by, "at": now()})
+    line = line_of_json({**record, "digest": pipeline.digest, "by": by, "at": now()})
     beside = catalogue.beside(pipeline.name, pipeline.version)
     return {
         DESCRIPTOR: pipeline.raw,
-        PUBLISHED: told.encode() + b"\n",
-        **{name: path.read_bytes() for name, path in beside.items() if _is_kept(name)},
+        PUBLISHED: line.encode() + b"\n",
+        **{name: path.read_bytes() for name, path in beside.items() if _is_companion(name)},
     }
 
 
@@ -463,13 +463,15 @@ def _digests(
     snapshot: Snapshot, offers: Iterable[Offer], known_digests: KnownDigests
 ) -> dict[Reference, str]:
     """Return the digest of each descriptor at the remote; known ones are not read again."""
-    asked = list(offers)
-    unknown = [each for each in asked if known_digests.digest(each.files[DESCRIPTOR]) is None]
+    selected = list(offers)
+    unknown = [each for each in selected if known_digests.digest(each.files[DESCRIPTOR]) is None]
     contents = snapshot.read([each.files[DESCRIPTOR] for each in unknown])
     for offer, raw in zip(unknown, contents, strict=True):
         known_digests.add(offer.files[DESCRIPTOR], _digest_of(raw, offer))
     known_digests.save()
-    return {(each.name, each.version): known_digests.digest(each.files[DESCRIPTOR]) or "" for each in asked}
+    return {
+        (each.name, each.version): known_digests.digest(each.files[DESCRIPTOR]) or "" for each in selected
+    }
 
 
 def _digest_of(raw: bytes, offer: Offer) -> str:
@@ -485,7 +487,7 @@ def _read_files(snapshot: Snapshot, offers: Sequence[Offer]) -> list[tuple[Offer
         (offer, name)
         for offer in offers
         for name in sorted(offer.files)
-        if name in {DESCRIPTOR, PUBLISHED} or _is_kept(name)
+        if name in {DESCRIPTOR, PUBLISHED} or _is_companion(name)
     ]
     contents = snapshot.read([offer.files[name] for offer, name in wanted])
     found: dict[str, tuple[Offer, dict[str, bytes]]] = {}
@@ -525,8 +527,8 @@ def _conflict(reference: str, *, here: str, there: str, subject: str) -> Refused
 
 def _message(uploads: Sequence[Upload]) -> str:
     listed = "\n".join(f"- {each.reference}: {', '.join(sorted(each.files))}" for each in uploads)
-    what = uploads[0].reference if len(uploads) == 1 else counted(len(uploads), "pipeline")
-    return f"Publish {what}\n\n{listed}\n"
+    subject = uploads[0].reference if len(uploads) == 1 else counted(len(uploads), "pipeline")
+    return f"Publish {subject}\n\n{listed}\n"
 
 
 def _key(pipeline: Pipeline) -> Reference:

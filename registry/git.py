@@ -82,7 +82,9 @@ class Git:
             environment={**_environment(own_settings=own_settings), **self._place(), **(environment or {})},
         )
 
-    def ask(self, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> bytes:
+    def check_output(
+        self, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None
+    ) -> bytes:
         """Run git and return its output; raises `IncompleteError` where it fails."""
         finished = self.run(*arguments, stdin=stdin, environment=environment)
         if finished.exit_code != 0:
@@ -103,14 +105,16 @@ class Git:
         if not _LOCAL.match(url):
             return []
         self._refuse_hooks_of_settings(url)
-        settings = [word for name, value in _SERVER_SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        settings = [
+            argument for name, value in _SERVER_SETTINGS.items() for argument in ("-c", f"{name}={value}")
+        ]
         return [f"--{service}={' '.join(('env', *_SERVER_ENVIRONMENT, 'git', *settings, service))}"]
 
     def _refuse_hooks_of_settings(self, url: str) -> None:
         """Refuse hooks in settings: git 2.54 reads hooks from settings of any name, and no single setting disables them."""
         folder = url.removeprefix("file://")
         for place in (f"{folder}/.git", folder):
-            asked = [
+            argv = [
                 "--git-dir",
                 place,
                 "config",
@@ -120,7 +124,7 @@ class Git:
                 "--includes",
                 "--list",
             ]
-            configured = self.run(*asked).stdout.split(b"\0")
+            configured = self.run(*argv).stdout.split(b"\0")
             pairs = zip(configured[::2], configured[1::2], strict=False)
             if any(scope in _OF_REPOSITORY and _HOOK_SETTING.match(name) for scope, name in pairs):
                 raise RefusedError(
@@ -137,10 +141,10 @@ class Git:
 
 def _environment(*, own_settings: bool) -> dict[str, str]:
     """Return the environment of this process without variables that redirect git."""
-    environment_kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     for name in ("GIT_SSH_COMMAND", "GIT_SSH"):
         if own_settings and name in os.environ:
-            environment_kept[name] = os.environ[name]
+            inherited[name] = os.environ[name]
     quiet = {
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
@@ -149,24 +153,24 @@ def _environment(*, own_settings: bool) -> dict[str, str]:
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_CONFIG_NOSYSTEM": "0" if own_settings else "1",
     }
-    return {**environment_kept, **quiet, **({} if own_settings else {"GIT_CONFIG_GLOBAL": "/dev/null"})}
+    return {**inherited, **quiet, **({} if own_settings else {"GIT_CONFIG_GLOBAL": "/dev/null"})}
 
 
 def read_blobs(repository: Git, blobs: list[tuple[bytes, str]]) -> Iterator[tuple[bytes, bytes]]:
     """Yield names and contents, read by one call of git (git-cat-file(1), BATCH OUTPUT)."""
-    answer = repository.ask(
+    output = repository.check_output(
         "cat-file", "--batch", stdin="".join(f"{digest}\n" for _, digest in blobs).encode()
     )
     at = 0
     for name, digest in blobs:
-        end = answer.index(b"\n", at)
-        configured = answer[at:end].split()
+        end = output.index(b"\n", at)
+        configured = output[at:end].split()
         if len(configured) != 3 or configured[0].decode() != digest or configured[1] != b"blob":
             raise IncompleteError(
                 "git-failed", "an object of the repository is missing", subject=printable(name)
             )
         size = int(configured[2])
-        yield name, answer[end + 1 : end + 1 + size]
+        yield name, output[end + 1 : end + 1 + size]
         at = end + 1 + size + 1
 
 

@@ -18,21 +18,21 @@ from registry.problems import InvocationError, Problem, place_problems, read_fil
 _YES, _NO = frozenset({"y", "yes", "true", "on", "1"}), frozenset({"n", "no", "false", "off", "0"})
 
 
-def read_typed(question: Input, text: str) -> Any:
+def read_typed(tool_input: Input, text: str) -> Any:
     """Parse a typed answer; text that is not such a value is returned unchanged, so that the rules report it.
 
     Text that begins with a quotation mark is a JSON string, so that blanks at the ends, control characters and `""` can be typed.
     """
     text = text.strip()
     quoted = _unquoted(text)
-    if question.choices:
-        return _choice(question, text if quoted is None else quoted)
+    if tool_input.choices:
+        return _choice(tool_input, text if quoted is None else quoted)
     if quoted is not None:
         return quoted
-    if question.kind == "Flag":
-        word = text.lower()
-        return True if word in _YES else False if word in _NO else text
-    if question.kind == "Number" or question.integer:
+    if tool_input.kind == "Flag":
+        lowered = text.lower()
+        return True if lowered in _YES else False if lowered in _NO else text
+    if tool_input.kind == "Number" or tool_input.integer:
         number = _number(text)
         return text if number is None else number
     return text
@@ -48,8 +48,8 @@ def write_typed(value: Any) -> str:
     return value if plain else json.dumps(value)
 
 
-def _choice(question: Input, text: str) -> Any:
-    for choice in question.choices or ():
+def _choice(tool_input: Input, text: str) -> Any:
+    for choice in tool_input.choices or ():
         if text == str(choice) or _number(text) == choice:
             return choice
     return text
@@ -85,35 +85,34 @@ _WANTED = {
 }
 
 
-def find_answer_problems(question: Input, answer: Any) -> Iterator[Problem]:
+def find_input_problems(tool_input: Input, value: Any) -> Iterator[Problem]:
     """Return the problems of an answer by itself, without relations between inputs."""
-    if not question.is_list:
-        yield from _find_value_problems(question, answer, question.id)
+    if not tool_input.is_list:
+        yield from _find_value_problems(tool_input, value, tool_input.id)
         return
-    if not isinstance(answer, list):
-        yield Problem(question.id, f"must be a list, not {show_value(answer)}")
+    if not isinstance(value, list):
+        yield Problem(tool_input.id, f"must be a list, not {show_value(value)}")
         return
-    if question.minimum_entries and len(answer) < question.minimum_entries:
-        yield Problem(question.id, f"needs at least {question.minimum_entries} entries, not {len(answer)}")
-    if question.maximum_entries and len(answer) > question.maximum_entries:
-        yield Problem(question.id, f"takes at most {question.maximum_entries} entries, not {len(answer)}")
-    for number, value in enumerate(answer):
-        yield from _find_value_problems(question, value, f"{question.id}[{number}]")
+    if tool_input.minimum_entries and len(value) < tool_input.minimum_entries:
+        yield Problem(tool_input.id, f"needs at least {tool_input.minimum_entries} entries, not {len(value)}")
+    if tool_input.maximum_entries and len(value) > tool_input.maximum_entries:
+        yield Problem(tool_input.id, f"takes at most {tool_input.maximum_entries} entries, not {len(value)}")
+    for number, entry in enumerate(value):
+        yield from _find_value_problems(tool_input, entry, f"{tool_input.id}[{number}]")
 
 
-def find_shape_problems(question: Input, answer: Any) -> Iterator[Problem]:
+def find_shape_problems(tool_input: Input, value: Any) -> Iterator[Problem]:
     """Return the problems that no command line could express, whatever the author's own schema permits."""
-    if question.kind == "Flag" and not isinstance(answer, bool):
-        yield Problem(question.id, f"must be true or false, not {show_value(answer)}")
+    if tool_input.kind == "Flag" and not isinstance(value, bool):
+        yield Problem(tool_input.id, f"must be true or false, not {show_value(value)}")
         return
-    values = answer if isinstance(answer, list) else [answer]
-    for number, value in enumerate(values):
-        path = f"{question.id}[{number}]" if isinstance(answer, list) else question.id
-        if isinstance(value, str):
-            yield from _find_text_problems(value, path)
-        elif value is None or isinstance(value, list | dict):
-            yield Problem(path, f"must be a single value, not {show_value(value)}")
-        elif isinstance(value, float) and not math.isfinite(value):
+    for number, entry in enumerate(_entries(value)):
+        path = f"{tool_input.id}[{number}]" if isinstance(value, list) else tool_input.id
+        if isinstance(entry, str):
+            yield from _find_text_problems(entry, path)
+        elif entry is None or isinstance(entry, list | dict):
+            yield Problem(path, f"must be a single value, not {show_value(entry)}")
+        elif isinstance(entry, float) and not math.isfinite(entry):
             yield Problem(path, "is too large for a number")
 
 
@@ -123,30 +122,30 @@ def show_value(value: Any) -> str:
     return text if len(text) <= 80 else text[:76] + " ..."
 
 
-def _find_value_problems(question: Input, value: Any, path: str) -> Iterator[Problem]:
-    wrong = _find_kind_problem(question, value)
+def _find_value_problems(tool_input: Input, value: Any, path: str) -> Iterator[Problem]:
+    wrong = _find_kind_problem(tool_input, value)
     if wrong:
         yield Problem(path, wrong)
         return
     if isinstance(value, str):
         yield from _find_text_problems(value, path)
     elif not isinstance(value, bool):
-        yield from _find_limit_problems(question, value, path)
+        yield from _find_limit_problems(tool_input, value, path)
 
 
-def _find_kind_problem(question: Input, value: Any) -> str:
+def _find_kind_problem(tool_input: Input, value: Any) -> str:
     """Check the type of a value, or where there are choices that it is one of them."""
     if value is None:
         return "null is not an answer; omit the input"
-    if question.integer and (not isinstance(value, int) or isinstance(value, bool)):
+    if tool_input.integer and (not isinstance(value, int) or isinstance(value, bool)):
         return f"must be a whole number, not {show_value(value)}"
-    if question.choices:
+    if tool_input.choices:
         permitted = any(
             choice == value and isinstance(choice, str) == isinstance(value, str)
-            for choice in question.choices
+            for choice in tool_input.choices
             if not isinstance(value, bool)
         )
-        shown = ", ".join(show_value(choice) for choice in question.choices)
+        shown = ", ".join(show_value(choice) for choice in tool_input.choices)
         return "" if permitted else f"must be one of {shown}, not {show_value(value)}"
     fitting = {
         "String": isinstance(value, str),
@@ -154,7 +153,7 @@ def _find_kind_problem(question: Input, value: Any) -> str:
         "Number": isinstance(value, int | float) and not isinstance(value, bool),
         "Flag": isinstance(value, bool),
     }
-    return "" if fitting[question.kind] else f"must be {_WANTED[question.kind]}, not {show_value(value)}"
+    return "" if fitting[tool_input.kind] else f"must be {_WANTED[tool_input.kind]}, not {show_value(value)}"
 
 
 def _find_text_problems(value: str, path: str) -> Iterator[Problem]:
@@ -167,16 +166,16 @@ def _find_text_problems(value: str, path: str) -> Iterator[Problem]:
         yield Problem(path, "has half a surrogate pair, which is not a character")
 
 
-def _find_limit_problems(question: Input, value: Any, path: str) -> Iterator[Problem]:
+def _find_limit_problems(tool_input: Input, value: Any, path: str) -> Iterator[Problem]:
     if isinstance(value, float) and not math.isfinite(value):
         yield Problem(path, "is too large for a number")
         return
-    low, high = question.minimum, question.maximum
-    if low is not None and (value < low or (question.exclusive_minimum and value == low)):
-        relation = "greater than" if question.exclusive_minimum else "at least"
+    low, high = tool_input.minimum, tool_input.maximum
+    if low is not None and (value < low or (tool_input.exclusive_minimum and value == low)):
+        relation = "greater than" if tool_input.exclusive_minimum else "at least"
         yield Problem(path, f"must be {relation} {low}, not {show_value(value)}")
-    if high is not None and (value > high or (question.exclusive_maximum and value == high)):
-        relation = "less than" if question.exclusive_maximum else "at most"
+    if high is not None and (value > high or (tool_input.exclusive_maximum and value == high)):
+        relation = "less than" if tool_input.exclusive_maximum else "at most"
         yield Problem(path, f"must be {relation} {high}, not {show_value(value)}")
 
 
@@ -194,45 +193,45 @@ def find_withdrawn(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, s
     return _decide(pipeline, values)[1]
 
 
-def is_answered(pipeline: Pipeline, identifier: str, answers: Mapping[str, Any]) -> bool:
+def has_value(pipeline: Pipeline, identifier: str, effective: Mapping[str, Any]) -> bool:
     """Return whether an input is answered, or a flag set. A group is answered when one of its members is."""
     group = pipeline.find_group(identifier)
     if group is not None and pipeline.find_input(identifier) is None:
-        return any(is_answered(pipeline, member, answers) for member in group.members)
+        return any(has_value(pipeline, member, effective) for member in group.members)
     found = pipeline.find_input(identifier)
     if found is not None and found.kind == "Flag":
-        return answers.get(identifier) is True
-    return identifier in answers
+        return effective.get(identifier) is True
+    return identifier in effective
 
 
-def is_in_image(pipeline: Pipeline, question: Input, answer: Any) -> bool:
+def is_in_image(pipeline: Pipeline, tool_input: Input, value: Any) -> bool:
     """Return whether this answer to a File input is a file of the pipeline's image: its absolute default.
 
     An answer that repeats the default means the same file.
     """
-    if question.kind != "File" or pipeline.container is None or answer != question.default:
+    if tool_input.kind != "File" or pipeline.container is None or value != tool_input.default:
         return False
-    paths = answer if isinstance(answer, list) else [answer]
+    paths = _entries(value)
     return bool(paths) and all(isinstance(path, str) and path.startswith("/") for path in paths)
 
 
 def _decide(pipeline: Pipeline, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     with_default = [each for each in pipeline.inputs if each.default is not None]
     null = {each.id for each in with_default if each.id in values and values[each.id] is None}
-    answers = {identifier: value for identifier, value in values.items() if identifier not in null}
-    added = {each.id: each.default for each in with_default if each.id not in answers and not each.optional}
+    effective = {identifier: value for identifier, value in values.items() if identifier not in null}
+    added = {each.id: each.default for each in with_default if each.id not in effective and not each.optional}
     waiting = [each for each in with_default if each.id not in values and each.optional]
     related = _find_related(pipeline)
     added |= {each.id: each.default for each in waiting if each.id not in related}
     waiting = [each for each in waiting if each.id in related]
     groups = [frozenset(each.members) for each in pipeline.groups if each.mutually_exclusive]
-    known = {**answers, **added}
+    known = {**effective, **added}
     applied = [(each, known[each.id]) for each in pipeline.inputs if each.id in related and each.id in known]
     withdrawn: dict[str, str] = {}
     while True:
-        for other, answer in applied:
+        for other, value in applied:
             for each in list(waiting):
-                if _exclude(each, each.default, other, answer, groups):
+                if _exclude(each, each.default, other, value, groups):
                     withdrawn[each.id] = other.id
                     waiting.remove(each)
         if not waiting:
@@ -243,8 +242,8 @@ def _decide(pipeline: Pipeline, values: Mapping[str, Any]) -> tuple[dict[str, An
         applied = [(first, first.default)]
     for each in pipeline.inputs:
         if each.id in added:
-            answers[each.id] = copy.deepcopy(added[each.id])
-    return answers, withdrawn
+            effective[each.id] = copy.deepcopy(added[each.id])
+    return effective, withdrawn
 
 
 def _find_related(pipeline: Pipeline) -> set[str]:
@@ -258,35 +257,34 @@ def _find_related(pipeline: Pipeline) -> set[str]:
 
 
 def _exclude(
-    one: Input, one_answer: Any, other: Input, other_answer: Any, groups: Sequence[frozenset[str]]
+    one: Input, one_value: Any, other: Input, other_value: Any, groups: Sequence[frozenset[str]]
 ) -> bool:
     """Return whether two answered inputs exclude each other; a flag that is off excludes nothing."""
-    if one.id == other.id or _is_off(one, one_answer) or _is_off(other, other_answer):
+    if one.id == other.id or _is_off(one, one_value) or _is_off(other, other_value):
         return False
     return (
-        disables(one, one_answer, other.id)
-        or disables(other, other_answer, one.id)
+        disables(one, one_value, other.id)
+        or disables(other, other_value, one.id)
         or any({one.id, other.id} <= group for group in groups)
     )
 
 
-def _is_off(question: Input, answer: Any) -> bool:
-    return question.kind == "Flag" and answer is not True
+def _is_off(tool_input: Input, value: Any) -> bool:
+    return tool_input.kind == "Flag" and value is not True
 
 
-def _is_disabled(question: Input, others: Sequence[Input]) -> bool:
+def _is_disabled(tool_input: Input, others: Sequence[Input]) -> bool:
     return any(
-        disables(other, other.default, question.id)
+        disables(other, other.default, tool_input.id)
         for other in others
-        if other is not question and not _is_off(other, other.default)
+        if other is not tool_input and not _is_off(other, other.default)
     )
 
 
-def disables(question: Input, answer: Any, identifier: str) -> bool:
+def disables(tool_input: Input, value: Any, identifier: str) -> bool:
     """Return whether this answer disables the input of that id."""
-    values = answer if isinstance(answer, list) else [answer]
-    return identifier in question.disables or any(
-        identifier in question.value_disables.get(str(value), ()) for value in values
+    return identifier in tool_input.disables or any(
+        identifier in tool_input.value_disables.get(str(entry), ()) for entry in _entries(value)
     )
 
 
@@ -344,13 +342,15 @@ def check_invocation(pipeline: Pipeline, values: Any) -> Invocation:
     problems = find_invocation_problems(pipeline, values)
     if problems:
         raise InvocationError(problems, reference=pipeline.reference)
-    answers = add_defaults(pipeline, values)
+    effective = add_defaults(pipeline, values)
     files = tuple(
         each.id
         for each in pipeline.inputs
-        if each.kind == "File" and each.id in answers and not is_in_image(pipeline, each, answers[each.id])
+        if each.kind == "File"
+        and each.id in effective
+        and not is_in_image(pipeline, each, effective[each.id])
     )
-    return Invocation(answers, dict(values), files, find_withdrawn(pipeline, values))
+    return Invocation(effective, dict(values), files, find_withdrawn(pipeline, values))
 
 
 def find_invocation_problems(pipeline: Pipeline, values: Any) -> list[Problem]:
@@ -370,64 +370,70 @@ def _find_unknown(pipeline: Pipeline, values: Mapping[str, Any]) -> Iterator[Pro
     known = [each.id for each in pipeline.inputs]
     for identifier in values:
         if identifier not in known:
-            near = nearest(identifier[:100], known)
-            yield Problem(identifier, f"no such input; is it {near}?" if near else "no such input")
+            suggestion = nearest(identifier[:100], known)
+            yield Problem(
+                identifier, f"no such input; is it {suggestion}?" if suggestion else "no such input"
+            )
 
 
-def _find_missing(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Problem]:
+def _find_missing(pipeline: Pipeline, effective: Mapping[str, Any]) -> Iterator[Problem]:
     for each in pipeline.inputs:
-        if not each.optional and each.id not in answers:
+        if not each.optional and each.id not in effective:
             yield Problem(each.id, "is required")
 
 
 def find_needs(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Need]:
     """Return what the answers require, in the order of inputs and groups, without required inputs."""
-    answers = add_defaults(pipeline, values)
-    active = [each for each in pipeline.inputs if is_answered(pipeline, each.id, answers)]
+    effective = add_defaults(pipeline, values)
+    active = [each for each in pipeline.inputs if has_value(pipeline, each.id, effective)]
     return [
-        *(need for each in active for need in _find_needs_of(pipeline, each, answers)),
-        *(need for group in pipeline.groups for need in _find_group_needs(pipeline, group, answers)),
+        *(need for each in active for need in _find_needs_of(pipeline, each, effective)),
+        *(need for group in pipeline.groups for need in _find_group_needs(pipeline, group, effective)),
     ]
 
 
 def find_rule_problems(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Problem]:
     """Return the problems by the rules of inputs and groups, without the author's own schema, which is for whole invocations."""
-    answers = add_defaults(pipeline, values)
+    effective = add_defaults(pipeline, values)
     own_schema = pipeline.document.get("invocation-schema")
     # As in the reference, an author's own schema replaces the rules of inputs for single values.
-    judge = find_shape_problems if own_schema else find_answer_problems
+    find_problems = find_shape_problems if own_schema else find_input_problems
     problems = [
         *_find_unknown(pipeline, values),
-        *_find_missing(pipeline, answers),
+        *_find_missing(pipeline, effective),
         *(
             problem
             for each in pipeline.inputs
-            if each.id in answers
-            for problem in judge(each, answers[each.id])
+            if each.id in effective
+            for problem in find_problems(each, effective[each.id])
         ),
-        *_find_conflicts(pipeline, answers),
-        *(problem for group in pipeline.groups for problem in _find_group_problems(pipeline, group, answers)),
+        *_find_conflicts(pipeline, effective),
+        *(
+            problem
+            for group in pipeline.groups
+            for problem in _find_group_problems(pipeline, group, effective)
+        ),
     ]
-    return [_with_way_out(pipeline, values, problem) for problem in dict.fromkeys(problems)]
+    return [_with_default_hint(pipeline, values, problem) for problem in dict.fromkeys(problems)]
 
 
-def _with_way_out(pipeline: Pipeline, values: Mapping[str, Any], problem: Problem) -> Problem:
+def _with_default_hint(pipeline: Pipeline, values: Mapping[str, Any], problem: Problem) -> Problem:
     """Return the problem, with advice where a default causes it that the user did not ask for."""
-    question = pipeline.find_input(problem.path.partition("[")[0])
-    if question is None or question.default is None or not question.optional or question.id in values:
+    tool_input = pipeline.find_input(problem.path.partition("[")[0])
+    if tool_input is None or tool_input.default is None or not tool_input.optional or tool_input.id in values:
         return problem
-    return replace(problem, instead=f'its default applies; "{question.id}": null withdraws it')
+    return replace(problem, instead=f'its default applies; "{tool_input.id}": null withdraws it')
 
 
 def find_lasting_problems(
     pipeline: Pipeline, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> list[Problem]:
     """Return the problems of `after` that `before` did not have, and that further answers cannot solve."""
-    answers = add_defaults(pipeline, after)
+    effective = add_defaults(pipeline, after)
     passing = [
         *find_rule_problems(pipeline, before),
         *(need.to_problem() for need in find_needs(pipeline, after)),
-        *_find_missing(pipeline, answers),
+        *_find_missing(pipeline, effective),
     ]
     known = {(each.path, each.message) for each in passing}
     return [each for each in find_rule_problems(pipeline, after) if (each.path, each.message) not in known]
@@ -435,49 +441,49 @@ def find_lasting_problems(
 
 def is_active(pipeline: Pipeline, identifier: str, values: Mapping[str, Any]) -> bool:
     """Return whether an input is answered, also by a default, or a flag set. A group is active when one of its members is."""
-    return is_answered(pipeline, identifier, add_defaults(pipeline, values))
+    return has_value(pipeline, identifier, add_defaults(pipeline, values))
 
 
-def _find_conflicts(pipeline: Pipeline, answers: Mapping[str, Any]) -> Iterator[Problem]:
+def _find_conflicts(pipeline: Pipeline, effective: Mapping[str, Any]) -> Iterator[Problem]:
     for each in pipeline.inputs:
-        if not is_answered(pipeline, each.id, answers):
+        if not has_value(pipeline, each.id, effective):
             continue
-        yield from (need.to_problem() for need in _find_needs_of(pipeline, each, answers))
+        yield from (need.to_problem() for need in _find_needs_of(pipeline, each, effective))
         for other in each.disables:
-            if is_answered(pipeline, other, answers):
+            if has_value(pipeline, other, effective):
                 yield Problem(each.id, f"cannot be given together with {other}")
-        for value in _values(answers[each.id]):
+        for value in _entries(effective[each.id]):
             for other in each.value_disables.get(str(value), ()):
-                if is_answered(pipeline, other, answers):
+                if has_value(pipeline, other, effective):
                     yield Problem(each.id, f"the value {value} cannot be given together with {other}")
 
 
-def _find_needs_of(pipeline: Pipeline, each: Input, answers: Mapping[str, Any]) -> Iterator[Need]:
+def _find_needs_of(pipeline: Pipeline, each: Input, effective: Mapping[str, Any]) -> Iterator[Need]:
     for other in each.requires:
-        if not is_answered(pipeline, other, answers):
+        if not has_value(pipeline, other, effective):
             yield Need(each.id, (other,), f"requires {other}, which is missing")
-    for value in _values(answers[each.id]):
+    for value in _entries(effective[each.id]):
         for other in each.value_requires.get(str(value), ()):
-            if not is_answered(pipeline, other, answers):
+            if not has_value(pipeline, other, effective):
                 yield Need(each.id, (other,), f"the value {value} requires {other}, which is missing")
 
 
-def _values(answer: Any) -> list[Any]:
-    return answer if isinstance(answer, list) else [answer]
+def _entries(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
-def _find_group_needs(pipeline: Pipeline, group: Group, answers: Mapping[str, Any]) -> Iterator[Need]:
-    active = [member for member in group.members if is_answered(pipeline, member, answers)]
+def _find_group_needs(pipeline: Pipeline, group: Group, effective: Mapping[str, Any]) -> Iterator[Need]:
+    active = [member for member in group.members if has_value(pipeline, member, effective)]
     if group.one_is_required and not active:
         yield Need(group.id, group.members, f"one of these is required: {', '.join(group.members)}")
     if group.all_or_none and active and len(active) < len(group.members):
         absent = [member for member in group.members if member not in active]
-        told = f"given together or not at all: {', '.join(active)} without {', '.join(absent)}"
-        yield Need(group.id, tuple(absent[:1]), told)
+        message = f"given together or not at all: {', '.join(active)} without {', '.join(absent)}"
+        yield Need(group.id, tuple(absent[:1]), message)
 
 
-def _find_group_problems(pipeline: Pipeline, group: Group, answers: Mapping[str, Any]) -> Iterator[Problem]:
-    active = [member for member in group.members if is_answered(pipeline, member, answers)]
+def _find_group_problems(pipeline: Pipeline, group: Group, effective: Mapping[str, Any]) -> Iterator[Problem]:
+    active = [member for member in group.members if has_value(pipeline, member, effective)]
     if group.mutually_exclusive and len(active) > 1:
         yield Problem(group.id, f"only one of these can be given, not {', '.join(active)}")
-    yield from (need.to_problem() for need in _find_group_needs(pipeline, group, answers))
+    yield from (need.to_problem() for need in _find_group_needs(pipeline, group, effective))

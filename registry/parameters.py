@@ -74,17 +74,17 @@ def make_rows(pipeline: Pipeline, table: Path | None, parameters: Sequence[str])
 
 
 def check_tasks(
-    pipeline: Pipeline, answers: Any, rows: Sequence[Row], *, subject: str = ""
+    pipeline: Pipeline, common_values: Any, rows: Sequence[Row], *, subject: str = ""
 ) -> list[Invocation]:
-    """Return the invocation of each row, in order; a row overrides `answers`. Errors call the source `subject`.
+    """Return the invocation of each row, in order; a row overrides `common_values`. Errors call the source `subject`.
 
-    Raises `InvocationError` where `answers` are no object, `SweepError` with every problem of every row; a problem of
+    Raises `InvocationError` where `common_values` are no object, `SweepError` with every problem of every row; a problem of
     several rows is reported once, with their numbers.
     """
-    if not isinstance(answers, Mapping):
-        problems = find_invocation_problems(pipeline, answers)
+    if not isinstance(common_values, Mapping):
+        problems = find_invocation_problems(pipeline, common_values)
         raise InvocationError(problems, reference=pipeline.reference, subject=subject)
-    merged = [{**answers, **row.values} for row in rows]
+    merged = [{**common_values, **row.values} for row in rows]
     found: dict[Problem, list[int]] = {}
     for number, values in enumerate(merged, start=1):
         for problem in find_invocation_problems(pipeline, values):
@@ -165,17 +165,15 @@ def _read_cells(pipeline: Pipeline, text: str, path: Path, separator: str) -> li
         raise SweepError([Problem("", str(problem), line=reader.line_num)], subject=str(path)) from None
     if not lines:
         raise SweepError([Problem("", "it is empty; its first line names the inputs")], subject=str(path))
-    (_, head), *rest = lines
+    (_, head), *body = lines
     head = [each.strip() for each in head]
-    problems = [*_find_head_problems(pipeline, head), *_find_width_problems(head, rest)]
+    problems = [*_find_head_problems(pipeline, head), *_find_width_problems(head, body)]
     if problems:
         raise SweepError(problems, subject=str(path))
-    questions = [_question(pipeline, each) for each in head]
+    columns = [_find_input(pipeline, each) for each in head]
     return [
-        Row(
-            {q.id: read_text(q, cell) for q, cell in zip(questions, cells, strict=True) if cell.strip()}, line
-        )
-        for line, cells in rest
+        Row({q.id: read_text(q, cell) for q, cell in zip(columns, cells, strict=True) if cell.strip()}, line)
+        for line, cells in body
     ]
 
 
@@ -186,8 +184,8 @@ def _find_head_problems(pipeline: Pipeline, head: Sequence[str]) -> Iterator[Pro
         yield from _find_unknown(pipeline, identifier, line=1)
 
 
-def _find_width_problems(head: Sequence[str], rest: Sequence[tuple[int, list[str]]]) -> Iterator[Problem]:
-    for line, cells in rest:
+def _find_width_problems(head: Sequence[str], body: Sequence[tuple[int, list[str]]]) -> Iterator[Problem]:
+    for line, cells in body:
         if len(cells) != len(head):
             yield Problem("", f"has {len(cells)} cells, but the header has {len(head)}", line=line)
 
@@ -195,11 +193,13 @@ def _find_width_problems(head: Sequence[str], rest: Sequence[tuple[int, list[str
 def _find_unknown(pipeline: Pipeline, identifier: str, *, line: int = 0) -> Iterator[Problem]:
     known = [each.id for each in pipeline.inputs]
     if identifier not in known:
-        near = nearest(identifier[:100], known)
-        yield Problem(identifier, f"no such input; is it {near}?" if near else "no such input", line=line)
+        suggestion = nearest(identifier[:100], known)
+        yield Problem(
+            identifier, f"no such input; is it {suggestion}?" if suggestion else "no such input", line=line
+        )
 
 
-def _question(pipeline: Pipeline, identifier: str) -> Input:
+def _find_input(pipeline: Pipeline, identifier: str) -> Input:
     found = pipeline.find_input(identifier)
     assert found is not None
     return found
@@ -216,8 +216,8 @@ def read_parameters(pipeline: Pipeline, parameters: Sequence[str]) -> dict[str, 
         if identifier in lists:
             wrong.append(Problem(identifier, "is given twice"))
         if not wrong:
-            question = _question(pipeline, identifier)
-            lists[identifier] = [read_text(question, each) for each in split_values(values)]
+            tool_input = _find_input(pipeline, identifier)
+            lists[identifier] = [read_text(tool_input, each) for each in split_values(values)]
         problems += wrong
     if problems:
         raise SweepError(problems, subject="--param")
@@ -246,17 +246,17 @@ def split_values(text: str) -> list[str]:
     return parts
 
 
-def read_text(question: Input, text: str) -> Any:
+def read_text(tool_input: Input, text: str) -> Any:
     """Parse a cell or a part of a parameter; text that is not such a value stays text, so that the rules report it.
 
     A list is a JSON list, or its entries separated by `;`.
     """
-    if not question.is_list:
-        return read_typed(question, text)
+    if not tool_input.is_list:
+        return read_typed(tool_input, text)
     if text.strip().startswith("["):
         try:
-            found = read_json(text.encode("utf-8", "surrogateescape"), question.id)
+            found = read_json(text.encode("utf-8", "surrogateescape"), tool_input.id)
         except JsonProblemError:
             return text
         return found if isinstance(found, list) else text
-    return [read_typed(question, part) for part in text.split(_ENTRIES)]
+    return [read_typed(tool_input, part) for part in text.split(_ENTRIES)]

@@ -204,18 +204,18 @@ def _referred_name(name: str) -> str:
     return name if name and not name.strip("-") else catalogue_name(name)
 
 
-def _checked_component(component: str, given: str, what: str) -> str:
+def _checked_component(component: str, entry: str, kind: str) -> str:
     if not component or component.startswith(".") or len(component) > _LONGEST:
-        raise _unusable(what, given, f"have 1 to {_LONGEST} characters and must not begin with a dot")
+        raise _unusable(kind, entry, f"have 1 to {_LONGEST} characters and must not begin with a dot")
     return component
 
 
-def _unusable(what: str, given: str, rule: str) -> UsageError:
+def _unusable(kind: str, entry: str, rule: str) -> UsageError:
     return UsageError(
-        "unusable-pipeline-name" if what == "name" else "unusable-pipeline-version",
-        f"in the catalogue a pipeline's {what} must {rule}, but this one is '{printable(given[:200])}'",
-        subject=what,
-        hint="Give one with --name NAME." if what == "name" else "Correct `tool-version` in the descriptor.",
+        "unusable-pipeline-name" if kind == "name" else "unusable-pipeline-version",
+        f"in the catalogue a pipeline's {kind} must {rule}, but this one is '{printable(entry[:200])}'",
+        subject=kind,
+        hint="Give one with --name NAME." if kind == "name" else "Correct `tool-version` in the descriptor.",
     )
 
 
@@ -225,13 +225,13 @@ _BREAKING_KEYS = frozenset({"type", "list", "integer", "value-choices", "minimum
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`what` is added, removed or changed; `path` is the thing (`input infile`, `container-image.image`).
+    """`kind` is added, removed or changed; `path` is the thing (`input infile`, `container-image.image`).
 
     `before` and `after` are the values in the descriptors, None where absent. `breaking`: an invocation that was valid
     before may now be invalid or have another meaning.
     """
 
-    what: str
+    kind: str
     path: str
     before: Any
     after: Any
@@ -247,22 +247,22 @@ def find_changes(old: Pipeline, new: Pipeline) -> list[Change]:
             _table(old.document, "container-image"),
             _table(new.document, "container-image"),
         ),
-        *(change for section, word in _SECTIONS.items() for change in _of_section(old, new, section, word)),
+        *(change for section, label in _SECTIONS.items() for change in _of_section(old, new, section, label)),
     ]
 
 
-def _of_section(old: Pipeline, new: Pipeline, section: str, word: str) -> Iterator[Change]:
+def _of_section(old: Pipeline, new: Pipeline, section: str, label: str) -> Iterator[Change]:
     before, after = _by_id(old.document, section), _by_id(new.document, section)
-    for identifier, given in after.items():
-        path = f"{word} {identifier}"
+    for identifier, entry in after.items():
+        path = f"{label} {identifier}"
         if identifier not in before:
-            needed = section == "inputs" and not given.get("optional") and "default-value" not in given
-            yield Change("added", path, None, given, breaking=needed or section == "groups")
+            needed = section == "inputs" and not entry.get("optional") and "default-value" not in entry
+            yield Change("added", path, None, entry, breaking=needed or section == "groups")
         else:
-            yield from _of_part(path, before[identifier], given, section)
-    for identifier, given in before.items():
+            yield from _of_part(path, before[identifier], entry, section)
+    for identifier, entry in before.items():
         if identifier not in after:
-            yield Change("removed", f"{word} {identifier}", given, None, breaking=section != "groups")
+            yield Change("removed", f"{label} {identifier}", entry, None, breaking=section != "groups")
 
 
 def _of_part(
@@ -272,7 +272,7 @@ def _of_part(
         needed = change.path.endswith(".optional") and not after.get("optional") and section == "inputs"
         strict = section == "groups" and not change.path.endswith((".name", ".description"))
         if needed or strict:
-            yield Change(change.what, change.path, change.before, change.after, breaking=True)
+            yield Change(change.kind, change.path, change.before, change.after, breaking=True)
         else:
             yield change
 
@@ -284,8 +284,8 @@ def _of_keys(
         old, new = before.get(key), after.get(key)
         if old == new and type(old) is type(new):
             continue
-        what = "added" if key not in before else "removed" if key not in after else "changed"
-        yield Change(what, f"{path}.{key}" if path else key, old, new, breaking=key in breaking)
+        kind = "added" if key not in before else "removed" if key not in after else "changed"
+        yield Change(kind, f"{path}.{key}" if path else key, old, new, breaking=key in breaking)
 
 
 def _plain(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -143,9 +143,9 @@ def _record(identity: Identity, summary: Summary) -> dict[str, Any]:
 
 
 _WORD = re.compile(r"[^\W_]+")
-_NEAR = 80.0  # of 100: one wrong letter in five or six is tolerated
+_SIMILARITY = 80.0  # of 100: one wrong letter in five or six is tolerated
 _SHORTEST = 4  # minimum letters of a word that may be mistyped
-_MOST_NEAR = 5
+_MOST_SIMILAR = 5
 
 
 def search_pipelines(pipelines: Iterable[Summary], words: Iterable[str]) -> list[tuple[Summary, int]]:
@@ -183,8 +183,10 @@ def _meanings(word: str, texts: list[tuple[Summary, _Fields]]) -> list[tuple[str
 
     different = {text for _, fields in texts for _, text in fields}
     known = {found for text in different for found in _WORD.findall(text)}
-    near = process.extract(word, sorted(known), scorer=fuzz.ratio, score_cutoff=_NEAR, limit=_MOST_NEAR)
-    return [(str(found[0]), 2) for found in near] or [(word, 1)]
+    similar = process.extract(
+        word, sorted(known), scorer=fuzz.ratio, score_cutoff=_SIMILARITY, limit=_MOST_SIMILAR
+    )
+    return [(str(found[0]), 2) for found in similar] or [(word, 1)]
 
 
 def _score(fields: _Fields, wanted: list[list[tuple[str, int]]]) -> int:

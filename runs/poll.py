@@ -13,7 +13,7 @@ from hibali.text import printable, write_ranges
 from runs.model import Key, Run, State, Sweep, task_record_id
 from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, one_task, sweep_of, task_folder
-from runs.schedulers.base import GONE, Phase, Scheduler, Status
+from runs.schedulers.base import UNKNOWN, Phase, Scheduler, Status
 from runs.script import EXIT_NOT_RUN
 from runs.status import CANCEL_REQUESTED, ExitRecord, Observation, read_exit_record, resolve_status
 from runs.store import QueuePlaces, RunStore, holder_of
@@ -321,7 +321,7 @@ def _tasks_of(
     for number, (chunk, index) in sweep.positions().items():
         if not chunk.jobs or not _is_open(sweep, number, thorough=thorough):
             continue
-        status = _best([task_statuses.get(job, {}).get(index, GONE) for job in chunk.jobs])
+        status = _best([task_statuses.get(job, {}).get(index, UNKNOWN) for job in chunk.jobs])
         accounts = tuple(name for job in chunk.jobs for name in scheduler.task_names(job, index))
         accounts = accounts if sweep.pilot is None else chunk.jobs
         state = sweep.tasks[number].state
@@ -336,13 +336,13 @@ def _tasks_of(
 def _best(statuses: Sequence[Status]) -> Status:
     """Return the status of the job that can still run a task, or that existed at all."""
     queued = [status for status in statuses if status.phase.queued]
-    known = [status for status in statuses if status.phase is not Phase.GONE]
+    known = [status for status in statuses if status.phase is not Phase.UNKNOWN]
     return (queued or known or list(statuses))[0]
 
 
 def _is_unclear(subject: Subject) -> bool:
     """Whether to query accounting; for a task only if the queue does not know it, because there are many."""
-    return subject.status.phase is Phase.GONE if subject.key[1] else not subject.queued
+    return subject.status.phase is Phase.UNKNOWN if subject.key[1] else not subject.queued
 
 
 def _query_accounting(

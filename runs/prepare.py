@@ -235,7 +235,7 @@ def _with_image_options(pipeline: Pipeline, line: CommandLine, task: Task) -> Ta
     argv = None
     if pipeline.container is not None and pipeline.container.entrypoint:
         argv = _split_command(line.script, pipeline.reference)
-    return replace(task, environment={**environment, **line.environment}, memory=memory, words=argv)
+    return replace(task, environment={**environment, **line.environment}, memory=memory, argv=argv)
 
 
 def _split_command(script: str, reference: str) -> tuple[str, ...]:

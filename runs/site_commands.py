@@ -13,7 +13,7 @@ from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.retry import growing_intervals, pause
 from hibali.text import printable
-from runs.containers.base import check_answered, load_container
+from runs.containers.base import load_container, require_program
 from runs.schedulers.base import load_scheduler
 from transfers.remote.host import CommandResult, RemoteHost
 from transfers.stores.base import Lock
@@ -56,7 +56,7 @@ class SiteCommands:
         if finished.exit_code == 0:
             return finished
         program = next(argument for argument in argv if argument != "env" and "=" not in argument)
-        check_answered(program, finished)
+        require_program(program, finished)
         stderr = printable(finished.stderr.strip()[-500:])
         if any(text in finished.stderr.lower() for text in _NO_SPACE):
             raise IncompleteError(

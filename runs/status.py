@@ -113,11 +113,11 @@ def resolve_status(
 
 def _knows_more(accounted: Status, status: Status) -> bool:
     """Whether accounting is newer than the queue: it lags, and may report a finished job as waiting or running."""
-    if status.phase.queued or accounted.phase is Phase.GONE:
+    if status.phase.queued or accounted.phase is Phase.UNKNOWN:
         return False
     if status.phase is Phase.CANCELLED and accounted.phase is Phase.ENDED:
         return False  # somebody ended the job, whatever its tool made of that
-    return status.phase is Phase.GONE or not accounted.phase.queued
+    return status.phase is Phase.UNKNOWN or not accounted.phase.queued
 
 
 def _resolve(
@@ -142,7 +142,7 @@ def _resolve(
         return Observation(State.WAITING, status.native, status.reason)
     if status.phase in {Phase.RUNNING, Phase.ELSEWHERE}:
         return Observation(State.RUNNING, status.native, status.reason)
-    if best.phase is Phase.CANCELLED or (cancel_accepted and best.phase is Phase.GONE):
+    if best.phase is Phase.CANCELLED or (cancel_accepted and best.phase is Phase.UNKNOWN):
         return Observation(State.CANCELLED, best.native, best.reason)
     if best.phase is Phase.KILLED:
         return Observation(State.FAILED, best.native, f"ended by the scheduler: {best.native}")

@@ -13,7 +13,7 @@ from hibali.retry import growing_intervals, pause
 from hibali.text import write_ranges
 from runs.model import Key, Run, State
 from runs.records import sweep_of, task_folder
-from runs.schedulers.base import Answer, NotSubmitted, Scheduler, Submitted, Unclear, check_job_id
+from runs.schedulers.base import NotSubmitted, Scheduler, SubmitResult, Submitted, Unclear, check_job_id
 from runs.script import PROXY
 from runs.status import Observation
 from runs.store import QueuePlaces, RunStore, holder_of
@@ -69,7 +69,7 @@ def submit_once(
         if host.stat(marker) is None:  # from then on the job may be at work there
             submission.write_files()
         attempted = host.run_once(marker, submission.argv, folder=folder)
-        result: Answer | None = _read(scheduler, attempted)
+        result: SubmitResult | None = _read(scheduler, attempted)
         if isinstance(result, Unclear):
             result = _find_unclear_job(host, scheduler, submission, marker, result, settling, on_event)
         if isinstance(result, Submitted):
@@ -84,10 +84,12 @@ def submit_once(
     raise _unclear(submission)
 
 
-def find_submission(host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str) -> Answer:
+def find_submission(
+    host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str
+) -> SubmitResult:
     """Find out what became of a submission that was begun, without submitting anything."""
     numbers = _attempts(host, folder)
-    result: Answer | None = None
+    result: SubmitResult | None = None
     if numbers:
         content = host.get(_marker(folder, max(numbers)) + b"/answer.json", maximum=32 << 20)
         recorded = parse_result(content) if content is not None else None
@@ -145,7 +147,7 @@ def _marker(folder: bytes, attempt: int) -> bytes:
     return folder + (b"/submit" if attempt == 1 else b"/submit-%d" % attempt)
 
 
-def _read(scheduler: Scheduler, attempted: OnceResult) -> Answer:
+def _read(scheduler: Scheduler, attempted: OnceResult) -> SubmitResult:
     if attempted.finished is None:
         return Unclear("it was begun, and no answer was written")
     return scheduler.read_submit(attempted.finished)
@@ -159,7 +161,7 @@ def _find_unclear_job(
     unclear: Unclear,
     settling: float,
     on_event: Listener,
-) -> Answer | None:
+) -> SubmitResult | None:
     """Search for the job of an unclear submission; return it or a refusal, None if it certainly left no trace.
 
     Raises `TryLaterError` if a job has started and does not record its id: then another one would be of no use.

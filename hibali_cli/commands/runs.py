@@ -258,7 +258,7 @@ def export_command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> i
     from hibali_cli.handlers.run_sites import run_site, update_runs
     from hibali_cli.progress import listening
     from registry.catalogue import Catalogue
-    from runs.bundles.create import check_pipeline, left_by
+    from runs.bundles.create import check_pipeline, outputs_of
     from runs.bundles.export import Exported, crate_texts, write_crate
     from runs.store import RunStore
     from runs.sweeps.table import read_rerun_request
@@ -271,7 +271,7 @@ def export_command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> i
         )
         found = []
         for run in runs:
-            left = left_by(run, run_store, lambda run=run: run_site(common, run.site))  # type: ignore[misc]
+            left = outputs_of(run, run_store, lambda run=run: run_site(common, run.site))  # type: ignore[misc]
             pipeline = catalogue.find(run.spec.pipeline)
             check_pipeline(run, pipeline)
             tasks = (
@@ -283,7 +283,7 @@ def export_command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> i
         texts = crate_texts(found, account_names()[0])
         write_crate(texts, target)
     for each in found:
-        for problem in each.left.problems:
+        for problem in each.outputs.problems:
             common.output.warn(f"{each.run.id}: {os.fsdecode(problem.path)}: {problem.message}")
     if not common.json:
         common.output.line(os.fsencode(target))

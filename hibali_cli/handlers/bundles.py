@@ -35,14 +35,14 @@ from runs.bundles.archive import Archive
 from runs.bundles.create import (
     Parts,
     create_bundle,
-    given_answers,
+    hash_input,
     image_of,
     inputs_of_invocation,
     inputs_of_run,
-    left_by,
+    outputs_of,
     real_place,
+    recorded_values,
     require_single,
-    take_content,
 )
 from runs.bundles.read import (
     Bundle,
@@ -91,7 +91,7 @@ def show_bundle(common: Common, file: Path, bundle: Bundle) -> None:
 
 
 def _pairs(bundle: Bundle) -> dict[str, Cell]:
-    record, run, left, image = bundle.record, bundle.record.run, bundle.record.outputs, bundle.image
+    record, run, outputs, image = bundle.record, bundle.record.run, bundle.record.outputs, bundle.image
     shown: dict[str, Cell] = {
         "pipeline": f"{record.name}@{record.version}",
         "digest": f"sha256 {record.digest}",
@@ -108,9 +108,9 @@ def _pairs(bundle: Bundle) -> dict[str, Cell]:
             "at": f"{run.site} ({run.scheduler}, {run.container})",
             "ended": run.ended or None,
         }
-    if left is not None:
-        shown["outputs"] = f"{counted(left.files, 'file')}, {counted(left.bytes, 'byte')}"
-        for problem in left.problems:
+    if outputs is not None:
+        shown["outputs"] = f"{counted(outputs.files, 'file')}, {counted(outputs.bytes, 'byte')}"
+        for problem in outputs.problems:
             shown[f"not there: {problem['path']}"] = problem["message"]
     return shown
 
@@ -181,9 +181,9 @@ def _parts_of_run(common: Common, run_id: str, taking: Taking, on_event: Listene
     run_store, catalogue = RunStore(), Catalogue()
     [run] = update_runs(common, run_store, [run_store.load(run_id)], on_event)
     require_single(run)
-    left = left_by(run, run_store, lambda: run_site(common, run.site))
+    outputs = outputs_of(run, run_store, lambda: run_site(common, run.site))
     pipeline = catalogue.find(run.spec.pipeline)
-    invocation = check_invocation(pipeline, given_answers(run, run_store, pipeline))
+    invocation = check_invocation(pipeline, recorded_values(run, run_store, pipeline))
     site = common.settings().site(run.site)
     image = image_of(run, run_store)
     return Parts(
@@ -196,7 +196,7 @@ def _parts_of_run(common: Common, run_id: str, taking: Taking, on_event: Listene
         agent=account_names()[0],
         run=run,
         image_id=image,
-        left=left,
+        outputs=outputs,
         include=taking.include,
         **_beside(catalogue, pipeline, taking, started=image),
     )
@@ -323,7 +323,7 @@ def _keep(common: Common, catalogue: Catalogue, bundle: Bundle, subject: str) ->
     known = catalogue.pins().get((pipeline.name, pipeline.version)) == pipeline.digest
     if not known or (IMAGE in beside and IMAGE not in here):
         policy_of(common).check(pipeline, bundle.signatures, printable(subject), image)
-    catalogue.take([Download(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
+    catalogue.add_downloads([Download(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
 
 
 def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:
@@ -412,7 +412,7 @@ def _is_same(common: Common, bundle: Bundle, number: int, location: str, on_even
     """Return whether the files there match the bundle's digests, whatever their own name."""
     recorded = bundle.record.inputs[number]
     place = real_place(read_location(location, common.settings()))
-    content = take_content(Input(recorded.id, number, location), place, on_event)
+    content = hash_input(Input(recorded.id, number, location), place, on_event)
     return content.folder == (recorded.type == "folder") and below(content.digests) == below(
         bundle.inputs[number]
     )

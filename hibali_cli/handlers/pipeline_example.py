@@ -17,16 +17,16 @@ from hibali.text import printable
 from hibali_cli.output import write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from registry.example import (
-    Ask,
-    Choose,
+    AskInput,
+    ChooseInput,
+    Completed,
     Dialogue,
-    Done,
-    Offer,
-    Stuck,
-    as_schema_has_it,
-    judge_answer,
-    judge_entry,
+    OfferInputs,
+    Unsatisfiable,
+    find_entry_problems,
+    find_value_conflicts,
     next_step,
+    unwrap_for_schema,
 )
 from registry.invocation import read_typed, write_typed
 from registry.pipeline import Input, Pipeline
@@ -131,7 +131,7 @@ class ExampleDialogue:
         pipeline = self._dialogue.pipeline
         _say(f"{pipeline.reference}: {printable(' '.join(pipeline.description.split()))}")
         _say(_HELP)
-        while not isinstance(step := next_step(self._dialogue), Done):
+        while not isinstance(step := next_step(self._dialogue), Completed):
             try:
                 self._take(step)
             except _TakeBackError:
@@ -140,15 +140,15 @@ class ExampleDialogue:
                 _say(f"  {refused.message}")
         return dict(step.values)
 
-    def _take(self, step: Ask | Choose | Offer | Stuck) -> None:
+    def _take(self, step: AskInput | ChooseInput | OfferInputs | Unsatisfiable) -> None:
         match step:
-            case Ask():
+            case AskInput():
                 self._ask(step)
-            case Choose():
+            case ChooseInput():
                 self._choose(step)
-            case Offer():
+            case OfferInputs():
                 self._offer(step)
-            case Stuck():
+            case Unsatisfiable():
                 _tell(step.problems)
                 if not self._before:
                     raise UsageError(
@@ -170,56 +170,56 @@ class ExampleDialogue:
         else:
             _say("  There is nothing before this.")
 
-    def _ask(self, step: Ask) -> None:
-        question = step.question
+    def _ask(self, step: AskInput) -> None:
+        tool_input = step.tool_input
         _describe(step)
-        if question.is_list:
+        if tool_input.is_list:
             value = self._entries(step)
         else:
-            text = self._line(f"{question.id}{_shown_default(question)}: ", question)
-            value = read_typed(question, text) if text else None
+            text = self._line(f"{tool_input.id}{_shown_default(tool_input)}: ", tool_input)
+            value = read_typed(tool_input, text) if text else None
         if value is None:
-            if step.may_pass:
-                self._go_on(self._dialogue.passed_over(question.id))
+            if step.can_skip:
+                self._go_on(self._dialogue.skip(tool_input.id))
             else:
                 _say("  This one is needed.")
             return
-        value = as_schema_has_it(self._dialogue.pipeline, question, value)
-        problems = judge_answer(self._dialogue, question, value)
+        value = unwrap_for_schema(self._dialogue.pipeline, tool_input, value)
+        problems = find_value_conflicts(self._dialogue, tool_input, value)
         _tell(problems)
         if not problems:
-            if question.kind == "File":
+            if tool_input.kind == "File":
                 _note_missing(value)
-            self._go_on(self._dialogue.answered(question.id, value))
+            self._go_on(self._dialogue.answer(tool_input.id, value))
 
-    def _entries(self, step: Ask) -> list[Any] | None:
+    def _entries(self, step: AskInput) -> list[Any] | None:
         """Read one entry per line until an empty one; None without entries."""
-        question, entries = step.question, list[Any]()
+        tool_input, entries = step.tool_input, list[Any]()
         while True:
-            hint = _shown_default(question) if not entries else ""
-            text = self._line(f"{question.id}, entry {len(entries) + 1}{hint}: ", question)
+            hint = _shown_default(tool_input) if not entries else ""
+            text = self._line(f"{tool_input.id}, entry {len(entries) + 1}{hint}: ", tool_input)
             if not text:
                 return entries or None
-            value = read_typed(question, text)
-            problems = judge_entry(question, value)
+            value = read_typed(tool_input, text)
+            problems = find_entry_problems(tool_input, value)
             _tell(problems)
             if not problems:
                 entries.append(value)
 
-    def _choose(self, step: Choose) -> None:
-        _say(f"\n{printable(step.because)}")
+    def _choose(self, step: ChooseInput) -> None:
+        _say(f"\n{printable(step.reason)}")
         self._table(step.members)
         text = self._line("which: ", [each.id for each in step.members])
         if text in {each.id for each in step.members}:
-            self._go_on(self._dialogue.chose(text))
+            self._go_on(self._dialogue.request(text))
         else:
             _say(f"  One of: {', '.join(each.id for each in step.members)}")
 
-    def _offer(self, step: Offer) -> None:
-        ids = [each.id for each in step.questions]
+    def _offer(self, step: OfferInputs) -> None:
+        ids = [each.id for each in step.inputs]
         if self._listed != tuple(ids):
             _say("\nThese can be answered besides:")
-            self._table(step.questions)
+            self._table(step.inputs)
             self._listed = tuple(ids)
         text = self._line("which others [none]: ", ids)
         named = [each for each in _SEPARATORS.split(text) if each]
@@ -227,9 +227,9 @@ class ExampleDialogue:
         if unknown:
             _say(f"  Not among them: {', '.join(printable(each) for each in unknown)}")
             return
-        dialogue = self._dialogue if named else self._dialogue.ended()
+        dialogue = self._dialogue if named else self._dialogue.close()
         for each in dict.fromkeys(named):
-            dialogue = dialogue.chose(each)
+            dialogue = dialogue.request(each)
         self._go_on(dialogue)
 
     def _line(self, prompt: str, subject: Input | Sequence[str]) -> str:
@@ -238,9 +238,9 @@ class ExampleDialogue:
             raise _TakeBackError
         return text
 
-    def _table(self, questions: Sequence[Input]) -> None:
-        width = max(len(each.id) for each in questions)
-        for each in questions:
+    def _table(self, inputs: Sequence[Input]) -> None:
+        width = max(len(each.id) for each in inputs)
+        for each in inputs:
             _say(f"  {each.id:<{width}}  {printable(_kind(each))}: {printable(_one_line(each.name))}")
 
 
@@ -253,39 +253,39 @@ def _complete(subject: Input | Sequence[str], text: str) -> list[str]:
     return [word for word in words if word.startswith(text)]
 
 
-def _describe(step: Ask) -> None:
-    question = step.question
-    because = f" ({printable(step.because)})" if step.because else ""
-    _say(f"\n{question.id}: {printable(_one_line(question.name))}{because}")
-    if question.description and question.description != question.name:
-        _say(f"  {printable(_one_line(question.description))}")
+def _describe(step: AskInput) -> None:
+    tool_input = step.tool_input
+    reason = f" ({printable(step.reason)})" if step.reason else ""
+    _say(f"\n{tool_input.id}: {printable(_one_line(tool_input.name))}{reason}")
+    if tool_input.description and tool_input.description != tool_input.name:
+        _say(f"  {printable(_one_line(tool_input.description))}")
     _say(
-        f"  {printable(_kind(question))}{'; one entry a line, an empty line ends' if question.is_list else ''}"
+        f"  {printable(_kind(tool_input))}{'; one entry a line, an empty line ends' if tool_input.is_list else ''}"
     )
 
 
-def _kind(question: Input) -> str:
+def _kind(tool_input: Input) -> str:
     """Describe type, limits and choices briefly."""
-    words = ["Integer" if question.integer else question.kind]
+    words = ["Integer" if tool_input.integer else tool_input.kind]
     for limit, exclusive, (open_word, closed_word) in (
-        (question.minimum, question.exclusive_minimum, ("greater than", "at least")),
-        (question.maximum, question.exclusive_maximum, ("less than", "at most")),
+        (tool_input.minimum, tool_input.exclusive_minimum, ("greater than", "at least")),
+        (tool_input.maximum, tool_input.exclusive_maximum, ("less than", "at most")),
     ):
         if limit is not None:
             words.append(f"{open_word if exclusive else closed_word} {limit:g}")
-    if question.choices:
-        words.append("one of " + ", ".join(write_typed(each) for each in question.choices))
-    if question.minimum_entries:
-        words.append(f"at least {question.minimum_entries:g} entries")
-    if question.maximum_entries:
-        words.append(f"at most {question.maximum_entries:g} entries")
-    return f"{'list of ' if question.is_list else ''}{', '.join(words)}"
+    if tool_input.choices:
+        words.append("one of " + ", ".join(write_typed(each) for each in tool_input.choices))
+    if tool_input.minimum_entries:
+        words.append(f"at least {tool_input.minimum_entries:g} entries")
+    if tool_input.maximum_entries:
+        words.append(f"at most {tool_input.maximum_entries:g} entries")
+    return f"{'list of ' if tool_input.is_list else ''}{', '.join(words)}"
 
 
-def _shown_default(question: Input) -> str:
-    if question.default is None:
+def _shown_default(tool_input: Input) -> str:
+    if tool_input.default is None:
         return ""
-    values = question.default if isinstance(question.default, list) else [question.default]
+    values = tool_input.default if isinstance(tool_input.default, list) else [tool_input.default]
     return f" [{' '.join(write_typed(each) for each in values)}]"
 
 

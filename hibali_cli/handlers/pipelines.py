@@ -224,10 +224,10 @@ def _container_words(pipeline: Pipeline) -> str:
     return f"{container.kind} {container.index} {container.image or container.url}".replace("  ", " ")
 
 
-def _kind_words(question: Input) -> str:
-    kind = "Integer" if question.integer else question.kind
-    choices = f": {', '.join(str(each) for each in question.choices)}" if question.choices else ""
-    return f"{kind}{' list' if question.is_list else ''}{choices}"
+def _kind_words(tool_input: Input) -> str:
+    kind = "Integer" if tool_input.integer else tool_input.kind
+    choices = f": {', '.join(str(each) for each in tool_input.choices)}" if tool_input.choices else ""
+    return f"{kind}{' list' if tool_input.is_list else ''}{choices}"
 
 
 def _path_words(output: OutputFile) -> str:
@@ -237,10 +237,10 @@ def _path_words(output: OutputFile) -> str:
     )
 
 
-def _default(question: Input) -> str:
+def _default(tool_input: Input) -> str:
     import json
 
-    return "" if question.default is None else json.dumps(question.default, ensure_ascii=False)
+    return "" if tool_input.default is None else json.dumps(tool_input.default, ensure_ascii=False)
 
 
 def _group_words(group: Any) -> str:
@@ -265,11 +265,11 @@ def show_changes(output: Output, changes: list[Change], code: int) -> None:
     """Print a line for each change; `code` is the exit code."""
     for each in changes:
         if output.json:
-            told = {"change": each.what, "path": each.path, "before": each.before, "after": each.after}
+            told = {"change": each.kind, "path": each.path, "before": each.before, "after": each.after}
             output.record("difference", {**told, "breaking": each.breaking})
         else:
             mark = "!" if each.breaking else " "
-            output.line(f"{mark} {_MARKS[each.what]} {each.path}{_values(each)}")
+            output.line(f"{mark} {_MARKS[each.kind]} {each.path}{_values(each)}")
     if output.json:
         output.record("end", {"count": len(changes), "exit": code})
     elif not changes:
@@ -281,9 +281,9 @@ def _values(change: Change) -> str:
         part = change.after or change.before
         name = part.get("name") if isinstance(part, dict) else None
         return f": {name}" if isinstance(name, str) else ""
-    if change.what == "added":
+    if change.kind == "added":
         return f": {_word(change.after)}"
-    if change.what == "removed":
+    if change.kind == "removed":
         return f": {_word(change.before)}"
     return f": {_word(change.before)} -> {_word(change.after)}"
 

@@ -17,7 +17,7 @@ from hibali.events import Failed, Listener
 from hibali.text import counted, path_fields, printable
 from hibali_cli.handlers.run_sites import run_site
 from hibali_cli.options import Common
-from runs.bundles.create import left_by
+from runs.bundles.create import outputs_of
 from runs.compare import (
     Copies,
     Fact,
@@ -95,7 +95,7 @@ def compare_runs(
 ) -> Comparison:
     """Compare two runs that have ended. Raises `TryLaterError` for one that has not, and errors of reading files."""
     a, b = runs
-    left = [left_by(run, run_store, lambda run=run: run_site(common, run.site)) for run in runs]  # type: ignore[misc]
+    left = [outputs_of(run, run_store, lambda run=run: run_site(common, run.site)) for run in runs]  # type: ignore[misc]
     pairs = match_tasks(a, b)
     outputs = compare_tasks(pairs, left[0].digests, left[1].digests)
     different = [each for each in outputs if each.output.fate is OutputResult.DIFFERENT]

@@ -14,7 +14,7 @@ from hibali.text import counted, path_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import coloured
 from runs.reports.status import Day, Health, Line, Mark, Overview, headline, mark_of, summary, to_record
-from runs.reports.status_data import look_over
+from runs.reports.status_data import read_overview
 
 _PAGE = "index.html"
 _SIGNS = {
@@ -32,7 +32,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 def show_report(common: Common, output: str | None, days: int) -> int | None:
     """Gather and show the status; recorded problems are not errors of this call."""
-    found = look_over(common.config, days)
+    found = read_overview(common.config, days)
     written = None if output is None else _write(found, output)
     if common.json:
         where = {"path": None} if written is None else path_fields(os.fsencode(written[0]))

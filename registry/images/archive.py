@@ -205,8 +205,8 @@ def _annotated(described: dict[str, Any]) -> tuple[str, ...]:
     """Return the names that an index gives an image; a reference that is only a tag is not a name."""
     found = described.get("annotations")
     annotations = found if isinstance(found, dict) else {}
-    given = [annotations.get(key) for key in (_CONTAINERD_NAME, _REFERENCE)]
-    whole = [each for each in given if isinstance(each, str) and (":" in each or "/" in each)]
+    reference_names = [annotations.get(key) for key in (_CONTAINERD_NAME, _REFERENCE)]
+    whole = [each for each in reference_names if isinstance(each, str) and (":" in each or "/" in each)]
     return _names(whole[:1])
 
 
@@ -240,8 +240,8 @@ def _parse(text: bytes, name: str, subject: str) -> Any:
 
 
 _START = 512
-_KEPT_EACH = 4 * 1024 * 1024  # of members that may be JSON,
-_KEPT_ALL = 32 * 1024 * 1024  # of which there are few
+_RETAINED_EACH = 4 * 1024 * 1024  # of members that may be JSON,
+_RETAINED_ALL = 32 * 1024 * 1024  # of which there are few
 _BLOB = re.compile(r"blobs/sha256/([0-9a-f]{64})")
 _SIF_HEADER = struct.Struct("<32s10s3s3s16s8q")  # sylabs/sif, pkg/sif/sif.go, type header
 _SIF_MAGIC = b"SIF_MAGIC\0"
@@ -311,7 +311,7 @@ def _finish(source: Hashed, size: int) -> str:
 def _collect(forward: Forward, subject: str) -> dict[str, Member]:
     """Read every file and link of a tar by its name, with digests, and with the content of files that may be JSON."""
     found: dict[str, Member] = {}
-    kept = 0
+    retained = 0
     for member, content in members(forward, subject):
         name = member.name.removeprefix("./")
         if member.isdir():
@@ -327,10 +327,10 @@ def _collect(forward: Forward, subject: str) -> dict[str, Member]:
             found[name] = Member(link=member.linkname, is_symlink=member.issym())
         elif member.isreg():
             found[name] = _hash(name, member.size, content, subject)
-            kept += len(found[name].text)
+            retained += len(found[name].text)
         else:
             raise RefusedError("image-damaged", "a member is not a file", subject=location)
-        if kept > _KEPT_ALL:
+        if retained > _RETAINED_ALL:
             raise RefusedError("archive-bomb", "this archive holds too much JSON", subject=subject)
     return found
 
@@ -344,7 +344,7 @@ def _hash(name: str, size: int, content: Iterator[bytes], subject: str) -> Membe
     for piece in content:
         hashed.update(piece)
         first = first or piece[:8]
-        if size <= _KEPT_EACH and first[:1] in {b"{", b"["}:
+        if size <= _RETAINED_EACH and first[:1] in {b"{", b"["}:
             text += piece
     digest = hashed.hexdigest()
     if blob and digest != blob[1]:
@@ -549,10 +549,10 @@ class _Unpacked:
     def read(self, size: int) -> bytes:
         while True:
             if self._part.eof:
-                rest = self._part.unused_data or self._stream.read(_CHUNK)
-                if not rest.strip(b"\0"):
+                remainder = self._part.unused_data or self._stream.read(_CHUNK)
+                if not remainder.strip(b"\0"):
                     return b""
-                self._stream.prepend(rest)
+                self._stream.prepend(remainder)
                 self._part = self._begin()
             raw = self._stream.read(64 * 1024) if self._part.needs_input else b""
             if self._part.needs_input and not raw:

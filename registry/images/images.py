@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 Bring = Callable[[ImageRecord, Path], None]
-Kept = Literal["added", "same"]
+AddResult = Literal["added", "same"]
 
 
 class Images:
@@ -88,7 +88,7 @@ class Images:
         """Return the file with the content of its image; None where it is not stored here."""
         return self._contents.find(pipeline.name, pipeline.version, record)
 
-    def add(self, pipeline: Pipeline, archive: Path) -> tuple[ImageRecord, Kept]:
+    def add(self, pipeline: Pipeline, archive: Path) -> tuple[ImageRecord, AddResult]:
         """Store an archive as the image of a version, which can never have another one; adding the same again is no error.
 
         Raises `RefusedError`: `immutable-image` where the version has another image, `wrong-image` where the archive is of another
@@ -101,17 +101,17 @@ class Images:
         record = found.record
         self.check_pin(pipeline, record, "here")
         known = self.record(pipeline.name, pipeline.version) is not None
-        kept = self._contents.adopt_existing(pipeline.name, pipeline.version, record)
-        if not kept:
+        is_stored = self._contents.adopt_existing(pipeline.name, pipeline.version, record)
+        if not is_stored:
             with self._contents.partial_file(record) as target:
                 if copy_hashed(archive, target) != record.digest:
                     raise IncompleteError(
                         "source-changed", "the archive changed while it was read", subject=str(archive)
                     )
-                self._contents.keep(pipeline.name, pipeline.version, record, target)
+                self._contents.store(pipeline.name, pipeline.version, record, target)
         self.add_record(pipeline, record)
         self._commit(f"Add the image of {pipeline.reference}", record)
-        return record, "same" if known and kept else "added"
+        return record, "same" if known and is_stored else "added"
 
     def add_record(self, pipeline: Pipeline, record: ImageRecord) -> None:
         """Store the record of an image; raises `RefusedError` `immutable-image` where the version has another one."""
@@ -130,7 +130,7 @@ class Images:
         if pinned is not None and pinned[1] != _sha256(write_record(record)):
             raise other_image(pipeline.reference, pinned=pinned[0], found=record.digest, location=location)
 
-    def receive(self, pipeline: Pipeline, bring: Bring, subject: str) -> tuple[ImageRecord, Kept]:
+    def receive(self, pipeline: Pipeline, bring: Bring, subject: str) -> tuple[ImageRecord, AddResult]:
         """Fetch the content of its image from `subject`, unless it is stored here, and store it if it matches the record.
 
         Raises `RefusedError` `image-tampered` where it does not match.
@@ -142,7 +142,7 @@ class Images:
         with self._contents.partial_file(record) as target:
             bring(record, target)
             _check_content(pipeline, record, target, subject)
-            self._contents.keep(pipeline.name, pipeline.version, record, target)
+            self._contents.store(pipeline.name, pipeline.version, record, target)
         self._commit(f"Get the image of {pipeline.reference}", record)
         return record, "added"
 
@@ -162,9 +162,9 @@ class Images:
                 if record is not None:
                     self._contents.drop(name, version, record)
 
-    def _commit(self, what: str, record: ImageRecord) -> None:
+    def _commit(self, summary: str, record: ImageRecord) -> None:
         if self._history is not None:
-            self._history.record(f"{what}\n\n{record.format} {record.digest}\n{' '.join(record.names)}\n")
+            self._history.record(f"{summary}\n\n{record.format} {record.digest}\n{' '.join(record.names)}\n")
 
 
 def check_archive(pipeline: Pipeline, archive: Archive) -> None:
@@ -272,7 +272,7 @@ class Annex:
         if hooks.exists() and any(each.name.endswith("-annex") for each in hooks.iterdir()):
             return False
         if self._git.run("config", "--local", _UUID).exit_code != 0:
-            self._ask("init", "--quiet", "--no-autoenable", "the catalogue of hibali")
+            self._run_checked("init", "--quiet", "--no-autoenable", "the catalogue of hibali")
         crippled = self._git.run("config", "--local", "--type=bool", "annex.crippledfilesystem").stdout
         return crippled.strip() != b"true"
 
@@ -282,19 +282,19 @@ class Annex:
         found = finished[1].decode("utf-8", "surrogateescape").strip()
         return self._git.folder.parent / found if finished[0] == 0 and found else None
 
-    def keep(self, key: str, file: Path) -> Path:
+    def store(self, key: str, file: Path) -> Path:
         """Move a file into the annex as the content of a key; git-annex hashes it again. Raises `IncompleteError`."""
-        self._ask("setkey", key, str(file))
+        self._run_checked("setkey", key, str(file))
         found = self.place(key)
         assert found is not None, "git-annex says that it took it"
         return found
 
     def drop(self, key: str) -> None:
         """Remove a content; raises `IncompleteError`."""
-        self._ask("dropkey", "--force", key)
+        self._run_checked("dropkey", "--force", key)
 
-    def _ask(self, *arguments: str) -> None:
-        self._git.ask(*self._options(), *arguments, environment=self._environment())
+    def _run_checked(self, *arguments: str) -> None:
+        self._git.check_output(*self._options(), *arguments, environment=self._environment())
 
     def _run(self, *arguments: str) -> tuple[int, bytes]:
         finished = self._git.run(*self._options(), *arguments, environment=self._environment())
@@ -302,7 +302,7 @@ class Annex:
 
     @staticmethod
     def _options() -> list[str]:
-        return [*(word for each in _SETTINGS for word in ("-c", each)), "annex"]
+        return [*(argument for each in _SETTINGS for argument in ("-c", each)), "annex"]
 
     def _environment(self) -> dict[str, str]:
         path = f"{self._program.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -362,7 +362,7 @@ class ImageContents:
         with take_lock(private_folder(folder / "turn")), writing(folder):
             yield folder
 
-    def keep(self, name: str, version: str, record: ImageRecord, file: Path) -> None:
+    def store(self, name: str, version: str, record: ImageRecord, file: Path) -> None:
         """Move a checked file to its final path, durably; raises `IncompleteError` where its digest changed since."""
         key = _key(record)
         with file.open("rb") as stream:
@@ -373,7 +373,7 @@ class ImageContents:
             if place is not None and place.stat().st_size != record.size:
                 annex.drop(key)  # the file was damaged meanwhile
                 place = None
-            place = place or annex.keep(key, file)
+            place = place or annex.store(key, file)
             sync_folder(place.parent)
             self._point(self._link(name, version, record), place)
             return

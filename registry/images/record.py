@@ -48,9 +48,9 @@ def is_among(name: str, names: Iterable[str]) -> bool:
 def _normal(name: str) -> tuple[str, str]:
     """Split into the repository with its registry, and the tag (distribution/reference, ParseNormalizedNamed)."""
     bare = name.partition("@")[0]
-    first, slash, rest = bare.partition("/")
+    first, slash, path = bare.partition("/")
     has_host = slash and ("." in first or ":" in first or first == "localhost")
-    registry, path = (first, rest) if has_host else ("docker.io", bare)
+    registry, path = (first, path) if has_host else ("docker.io", bare)
     if registry in _HUBS:
         registry = "docker.io"
         path = path if "/" in path else f"library/{path}"

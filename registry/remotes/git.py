@@ -132,7 +132,7 @@ def _make_here(place: RiaPlace) -> None:
         _check_version(store / "ria-layout-version")
         dataset.parent.mkdir(exist_ok=True)
         try:
-            Git(partial).ask("init", "-q", "--bare", "--template=", "-b", "main", str(partial))
+            Git(partial).check_output("init", "-q", "--bare", "--template=", "-b", "main", str(partial))
             (partial / "annex/objects").mkdir(parents=True)
             (partial / "archives").mkdir()
             (partial / "ria-layout-version").write_text(f"{_DATASET_VERSION}\n")
@@ -165,7 +165,7 @@ def _check_version(file: Path) -> None:
 
 def _make_there(place: RiaPlace) -> None:
     host = _HOST.fullmatch(place.host)
-    login = _login_words()
+    login = _ssh_argv()
     if host is None or login is None or not _PLAIN.fullmatch(place.store):
         raise UsageError(
             "cannot-make-dataset",
@@ -182,7 +182,7 @@ def _make_there(place: RiaPlace) -> None:
         raise _error_of(done.exit_code, done.stderr, place)
 
 
-def _login_words() -> list[str] | None:
+def _ssh_argv() -> list[str] | None:
     """Return the ssh command of this account's git (git-config(1), core.sshCommand); None where only a shell could parse it."""
     command = os.environ.get("GIT_SSH_COMMAND")
     if not command:
@@ -192,7 +192,7 @@ def _login_words() -> list[str] | None:
         arguments = shlex.split(command) if command else [os.environ.get("GIT_SSH") or "ssh"]
     except ValueError:
         return None
-    if not arguments or any(letter in word for word in arguments for letter in "$`;&|<>()*?~\n"):
+    if not arguments or any(letter in argument for argument in arguments for letter in "$`;&|<>()*?~\n"):
         return None
     if Path(arguments[0]).name == "ssh":
         arguments[1:1] = [part for name, value in _SSH_OPTIONS for part in ("-o", f"{name}={value}")]
@@ -250,7 +250,7 @@ class GitRemote:
             if known and tip != known and not accept_rewritten:
                 self._check_grown(known, tip)
             if tip:
-                self._git.ask("update-ref", self._known_ref, tip)
+                self._git.check_output("update-ref", self._known_ref, tip)
         finally:
             self._git.run("update-ref", "-d", arrived)
         return GitSnapshot(self._git, self._url, tip, self._known_ref)
@@ -258,7 +258,7 @@ class GitRemote:
     def _prepare(self) -> None:
         folder = self._git.folder
         if not (folder / "HEAD").exists():
-            self._git.ask("init", "-q", "--bare", "--template=", str(folder))
+            self._git.check_output("init", "-q", "--bare", "--template=", str(folder))
 
     def _fetch_or_make(self, arrived: str) -> str:
         try:
@@ -316,7 +316,7 @@ class GitSnapshot:
         """See Snapshot. Symlinks, submodules and large files are ignored."""
         if not self._tip:
             return {}
-        listed = self._git.ask("ls-tree", "-r", "-z", "-l", self._tip)
+        listed = self._git.check_output("ls-tree", "-r", "-z", "-l", self._tip)
         return gather(_files(listed), self._url)
 
     def read(self, wanted: Sequence[str]) -> Iterable[bytes]:
@@ -328,12 +328,12 @@ class GitSnapshot:
         branch = f"refs/hibali/publish-{secrets.token_hex(8)}"
         try:
             stream = _commit(branch, self._tip, uploads, message)
-            self._git.ask("fast-import", "--quiet", "--done", "--date-format=now", stdin=stream)
+            self._git.check_output("fast-import", "--quiet", "--done", "--date-format=now", stdin=stream)
             server = self._git.server_options(self._url, "receive-pack")
             arguments = ["push", "--porcelain", "--no-verify", *server, "--end-of-options"]
             pushed = self._git.run(*arguments, self._url, f"{branch}:{_BRANCH}", own_settings=True)
             if pushed.exit_code == 0:
-                self._git.ask("update-ref", self._known_ref, branch)
+                self._git.check_output("update-ref", self._known_ref, branch)
                 return True
             if b"\t[rejected]" in pushed.stdout or b"[remote rejected] (fetch first)" in pushed.stdout:
                 return False

@@ -28,7 +28,7 @@ class Candidate:
     raw: bytes
 
     @property
-    def looks_like_one(self) -> bool:
+    def is_descriptor(self) -> bool:
         """Return whether it has the keys that every descriptor has; other JSON can be stored beside descriptors."""
         if len(self.raw) > MAXIMUM_BYTES:
             return False
@@ -55,7 +55,7 @@ class Source(Protocol):
         """Return the candidates at a place; raises `NotFoundError`, `TryLaterError`, `UsageError`, `RefusedError`."""
 
 
-def source_word(place: str) -> str:
+def source_name(place: str) -> str:
     """Return the module of `registry/sources/` that reads the place."""
     if place == "-":
         return "file"
@@ -74,7 +74,7 @@ def source_word(place: str) -> str:
 
 def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
     """Return the candidates at a place of any kind."""
-    source: Source = load("registry.sources", source_word(place))
+    source: Source = load("registry.sources", source_name(place))
     for number, candidate in enumerate(source.find_candidates(place, access)):
         if number >= MOST:
             raise UsageError("too-many", f"more than {MOST} descriptors", subject=printable(place))

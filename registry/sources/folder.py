@@ -26,5 +26,5 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
             path = Path(folder) / name
             if name.endswith(".json") and path.is_file() and not path.is_symlink():
                 candidate = Candidate(str(path), read_file_bytes(path))
-                if candidate.looks_like_one:
+                if candidate.is_descriptor:
                     yield candidate

@@ -32,7 +32,7 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
     partial = access.scratch / secrets.token_hex(16)
     try:
         repository = Git(partial)
-        repository.ask("init", "-q", "--bare", "--template=", str(partial))
+        repository.check_output("init", "-q", "--bare", "--template=", str(partial))
         _fetch(repository, url, ref)
         yield from _read(repository, f"git+{url}", folder)
     finally:
@@ -64,7 +64,7 @@ def _fetch(repository: Git, url: str, ref: str) -> None:
 
 
 def _read(repository: Git, subject: str, folder: str) -> Iterator[Candidate]:
-    listed = repository.ask("ls-tree", "-r", "-z", "-l", "refs/hibali/source")
+    listed = repository.check_output("ls-tree", "-r", "-z", "-l", "refs/hibali/source")
     blobs: list[tuple[bytes, str]] = []
     total = 0
     for line in filter(None, listed.split(b"\0")):
@@ -82,5 +82,5 @@ def _read(repository: Git, subject: str, folder: str) -> Iterator[Candidate]:
         )
     for name, raw in read_blobs(repository, blobs):
         candidate = Candidate(f"{subject}: {printable(name)}", raw)
-        if candidate.looks_like_one:
+        if candidate.is_descriptor:
             yield candidate

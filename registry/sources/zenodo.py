@@ -27,7 +27,7 @@ def find_candidates(place: str, access: Access) -> Iterator[Candidate]:
     count = 0
     for each in offered:
         candidate = Candidate(f"{subject}/{_name(each)}", _content(each, subject, access))
-        if len(offered) == 1 or candidate.looks_like_one:
+        if len(offered) == 1 or candidate.is_descriptor:
             count += 1
             yield candidate
     if not count:

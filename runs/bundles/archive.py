@@ -40,12 +40,12 @@ MOST_MEMBERS = 100_000
 _PLAIN = frozenset({METADATA, RECORD, DESCRIPTOR, INVOCATION, IMAGE, *IMAGE_FILES, INPUTS, OUTPUTS, MANIFEST})
 _INPUT = re.compile(r"inputs/(0|[1-9][0-9]{0,5})/(.+)")
 _FOLDER = re.compile(r"signatures|inputs(/(0|[1-9][0-9]{0,5}))?")
-_KEPT = "/+,=@"
+_UNESCAPED = "/+,=@"
 
 
 def member_of(number: int, path: bytes) -> str:
     """Return the ASCII member name for a file of the input with that number."""
-    return f"inputs/{number}/{quote(path, safe=_KEPT)}"
+    return f"inputs/{number}/{quote(path, safe=_UNESCAPED)}"
 
 
 def path_of(member: str) -> tuple[int, bytes] | None:

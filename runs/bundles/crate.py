@@ -92,46 +92,46 @@ class Crate(Protocol):
 class Part:
     """A run's part of a crate; entities that several runs share are added once."""
 
-    def __init__(self, crate: Crate, told: Described, agent: Any) -> None:
+    def __init__(self, crate: Crate, described: Described, agent: Any) -> None:
         """Add everything but the actions."""
         self._crate = crate
-        self._told = told
+        self._described = described
         self._agent = agent
         self.tool = self._tool()
-        for name, size in told.members.items():
+        for name, size in described.members.items():
             if name in _PROPERTIES:
-                words, form = _PROPERTIES[name]
-                self._file(name, size, name=words, encodingFormat=form)
-        self._inputs = {each.member: self._input(each) for each in told.record.inputs}
+                description, form = _PROPERTIES[name]
+                self._file(name, size, name=description, encodingFormat=form)
+        self._inputs = {each.member: self._input(each) for each in described.record.inputs}
         self._image = self._add_image()
 
     def actions(self) -> list[Any]:
         """Add and return the actions: none, one run, or every task of a sweep."""
-        run = self._told.record.run
+        run = self._described.record.run
         if run is None:
             return []
-        if self._told.tasks:
+        if self._described.tasks:
             results = self._results_of_tasks()
             return [
                 self._action(run, each, results.get(each.number, results.get(0, [])))
-                for each in self._told.tasks
+                for each in self._described.tasks
             ]
-        members = [each.member for each in self._told.record.inputs]
+        members = [each.member for each in self._described.record.inputs]
         whole = Action(run.id, run.state, run.exit_code, run.reason, run.started, run.ended, members)
-        return [self._action(run, whole, list(self._results(self._told.outputs)))]
+        return [self._action(run, whole, list(self._results(self._described.outputs)))]
 
     def _action(self, run: RunFacts, done: Action, results: list[Any]) -> Any:
         succeeded = done.state == State.SUCCEEDED
         ended = f" ended with exit code {done.exit_code}" if done.exit_code is not None else ""
         began = done.started or run.started or run.created
         called = f"Task {done.number} of run {run.id}" if done.number else f"Run {run.id}"
-        given = [*(self._inputs[name] for name in done.inputs), *self._values(done)]
+        used = [*(self._inputs[name] for name in done.inputs), *self._values(done)]
         facts: dict[str, Any] = {
-            "name": f"{called} of {self._told.pipeline.reference}",
+            "name": f"{called} of {self._described.pipeline.reference}",
             "description": f"At {run.site} with {run.scheduler} and {run.container}{ended}.",
             "instrument": self.tool,
             "agent": self._agent,
-            "object": one_or_all([*given, self._crate.get(self._member(INVOCATION))]),
+            "object": one_or_all([*used, self._crate.get(self._member(INVOCATION))]),
             "startTime": moment(began),
             "endTime": moment(done.ended or began),
             "actionStatus": f"http://schema.org/{'Completed' if succeeded else 'Failed'}ActionStatus",
@@ -149,7 +149,7 @@ class Part:
         """Add the varying answers of a task."""
         return [
             self._crate.entity(
-                f"#{self._told.folder}{done.number}/{quote(name)}",
+                f"#{self._described.folder}{done.number}/{quote(name)}",
                 "PropertyValue",
                 name=printable(name),
                 value=printable(value) if isinstance(value, str) else json.dumps(value),
@@ -159,7 +159,7 @@ class Part:
 
     def _tool(self) -> Any:
         """Add the pipeline, identified by its digest (RFC 6920), which is more exact than name and version."""
-        pipeline = self._told.pipeline
+        pipeline = self._described.pipeline
         digest = base64.urlsafe_b64encode(bytes.fromhex(pipeline.digest)).decode("ascii").rstrip("=")
         identifier = f"ni:///sha-256;{digest}"
         known = self._crate.get(identifier)
@@ -179,29 +179,29 @@ class Part:
 
     def _input(self, each: PackedInput) -> Any:
         name = printable(each.member.rpartition("/")[2])
-        identity = self._told.identities.get(each.member)
+        identity = self._described.identities.get(each.member)
         facts: dict[str, Any] = {"name": f"{each.id}: {name}"}
-        words = ""
+        description = ""
         if identity is not None:
             facts |= {"identifier": identity} | _digest_in(identity)
         elif each.type == "folder":
-            words = f"{counted(each.files, 'file')} and {counted(each.bytes, 'byte')}; see {INPUTS}"
+            description = f"{counted(each.files, 'file')} and {counted(each.bytes, 'byte')}; see {INPUTS}"
         else:
             facts |= {
                 "contentSize": str(each.bytes),
-                "sha256": self._told.inputs[each.member][0],
+                "sha256": self._described.inputs[each.member][0],
                 "encodingFormat": _ANY_FORMAT,
             }
         if not each.included:
             facts["description"] = f"It is not in here; it lay at {printable(each.location)}"
             return self._crate.entity(f"#{quote(self._member(each.member))}", "CreativeWork", **facts)
         if each.type == "folder":
-            return self._crate.dataset(self._member(each.member), {**facts, "description": words})
+            return self._crate.dataset(self._member(each.member), {**facts, "description": description})
         return self._crate.file(self._member(each.member), facts)
 
     def _results_of_tasks(self) -> dict[int, list[Any]]:
         """Return the results by task number; 0 for those of all tasks."""
-        outputs = self._told.outputs
+        outputs = self._described.outputs
         if len(outputs) > _MOST_RESULTS:
             return {0: list(self._results(outputs))}
         found: dict[int, dict[bytes, tuple[str, int]]] = {}
@@ -216,7 +216,7 @@ class Part:
             return
         for path, (digest, size) in outputs.items():
             yield self._crate.entity(
-                f"#{self._told.folder}output-{quote(path)}",
+                f"#{self._described.folder}output-{quote(path)}",
                 "CreativeWork",
                 name=printable(path),
                 contentSize=str(size),
@@ -224,15 +224,15 @@ class Part:
             )
 
     def _add_image(self) -> Any:
-        image, run = self._told.image, self._told.record.run
+        image, run = self._described.image, self._described.record.run
         facts: dict[str, Any]
-        if self._told.image_file:
+        if self._described.image_file:
             assert image is not None
             facts = {"name": "The container image", "sha256": image.hex, "encodingFormat": _ANY_FORMAT}
-            self._file(self._told.image_file, image.size, **facts)
+            self._file(self._described.image_file, image.size, **facts)
         if image is None and not (run and run.image):
             return None
-        wanted = self._told.pipeline.container
+        wanted = self._described.pipeline.container
         sif = image is not None and image.format == "sif"
         facts = {
             "additionalType": {"@id": f"{TERMS}{'SIF' if sif else 'Docker'}Image"},
@@ -241,13 +241,13 @@ class Part:
         }
         if image is not None:
             facts["sha256"] = image.hex
-        return self._crate.entity(f"#{self._told.folder}image", "ContainerImage", **facts)
+        return self._crate.entity(f"#{self._described.folder}image", "ContainerImage", **facts)
 
     def _file(self, member: str, size: int, /, **facts: Any) -> Any:
         return self._crate.file(self._member(member), {**facts, "contentSize": str(size)})
 
     def _member(self, name: str) -> str:
-        return f"{self._told.folder}{name}"
+        return f"{self._described.folder}{name}"
 
 
 def _digest_in(identity: str) -> dict[str, str]:
@@ -271,28 +271,32 @@ PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 _LICENSE = "Pipeline, inputs and image keep the licences of their owners; ask whoever made this."
 
 
-def write_metadata(told: Described) -> bytes:
+def write_metadata(described: Described) -> bytes:
     """Return the text of a bundle's ro-crate-metadata.json; the same for the same content."""
-    name = f"{told.pipeline.reference}{' at ' + told.record.run.site if told.record.run else ''}"
-    words = (
-        f"A {'run' if told.record.run else 'call'} of the Boutiques pipeline {printable(told.pipeline.title)},"
+    name = (
+        f"{described.pipeline.reference}{' at ' + described.record.run.site if described.record.run else ''}"
+    )
+    description = (
+        f"A {'run' if described.record.run else 'call'} of the Boutiques pipeline {printable(described.pipeline.title)},"
         " with what is needed to repeat it: hibali bundle run FILE --site SITE"
     )
-    return _text_of([told], name, words)
+    return _text_of([described], name, description)
 
 
-def write_runs_metadata(told: Sequence[Described]) -> bytes:
+def write_runs_metadata(described: Sequence[Described]) -> bytes:
     """Return the metadata of exported runs, each in a folder of its own."""
-    pipelines = list(dict.fromkeys(each.pipeline.reference for each in told))
-    count = "A run" if len(told) == 1 else f"{len(told)} runs"
-    words = f"{count} of Boutiques pipelines as hibali recorded them: answers, digests of inputs and outputs, times."
+    pipelines = list(dict.fromkeys(each.pipeline.reference for each in described))
+    count = "A run" if len(described) == 1 else f"{len(described)} runs"
+    description = f"{count} of Boutiques pipelines as hibali recorded them: answers, digests of inputs and outputs, times."
     return _text_of(
-        told, f"{count} of {', '.join(pipelines[:3])}{' and others' if pipelines[3:] else ''}", words
+        described,
+        f"{count} of {', '.join(pipelines[:3])}{' and others' if pipelines[3:] else ''}",
+        description,
     )
 
 
-def _text_of(told: Sequence[Described], name: str, description: str) -> bytes:
-    document = _harmless(_Crate().generate(told, name, description))
+def _text_of(described: Sequence[Described], name: str, description: str) -> bytes:
+    document = _harmless(_Crate().generate(described, name, description))
     return (json.dumps(document, indent=2) + "\n").encode("ascii")
 
 
@@ -318,15 +322,15 @@ class _Crate:
             "ContainerImage": f"{TERMS}ContainerImage",
         }
 
-    def generate(self, told: Sequence[Described], name: str, description: str) -> dict[str, Any]:
+    def generate(self, described: Sequence[Described], name: str, description: str) -> dict[str, Any]:
         """Return the whole document."""
         root = self._crate.root_dataset
         root["name"] = name
         root["description"] = description
-        root["datePublished"] = moment(max(each.published for each in told))
-        root["author"] = agent = self.entity("#agent", "Person", name=told[0].agent)
+        root["datePublished"] = moment(max(each.published for each in described))
+        root["author"] = agent = self.entity("#agent", "Person", name=described[0].agent)
         root["license"] = self.entity("#license", "CreativeWork", name="Not stated", description=_LICENSE)
-        parts = [Part(self, each, agent) for each in told]
+        parts = [Part(self, each, agent) for each in described]
         if len({part.tool.id for part in parts}) == 1:
             root["mainEntity"] = parts[0].tool
         actions = [action for part in parts for action in part.actions()]

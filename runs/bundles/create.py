@@ -45,7 +45,7 @@ from runs.bundles.archive import (
     path_of,
 )
 from runs.bundles.crate import Described, write_metadata
-from runs.bundles.read import LeftFacts, PackedInput, Record, RunFacts, write_record
+from runs.bundles.read import OutputFacts, PackedInput, Record, RunFacts, write_record
 from runs.collect import require_end
 from runs.inputs import identify_at_site, identify_elsewhere, identify_local, list_inputs
 from runs.model import Input, Run
@@ -79,7 +79,7 @@ class Content:
         return {member: digest for member, (digest, _) in self.files.items()}
 
 
-def take_content(each: Input, place: Location, on_event: Listener) -> Content:
+def hash_input(each: Input, place: Location, on_event: Listener) -> Content:
     """Hash an input at its location.
 
     Raises `NotFoundError`, `IncompleteError` if a file could not be read, and `RefusedError` if a folder
@@ -121,7 +121,7 @@ def check_unchanged(
     elif kind == "tree":
         now = identify_local(Path(place.path)).text
     elif kind == "run":
-        now = _now_left(recorded, place.site, content)
+        now = _current_identity(recorded, place.site, content)
     elif place.site == site and not place.typed_local:
         now = identify_at_site(open_host(), place)[0].text
     else:
@@ -139,7 +139,7 @@ def check_unchanged(
         )
 
 
-def _now_left(recorded: str, site: Site, content: Content) -> str:
+def _current_identity(recorded: str, site: Site, content: Content) -> str:
     """Return `recorded` if it is another run's unchanged output and was hashed; else another identity."""
     named = read_output_identity(recorded)
     run = part_of(RunStore().load(named.reference.run), named.reference.task) if named else None
@@ -154,7 +154,7 @@ Include = Literal["small", "all", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class HashedInput:
     """An input, its location, and its content."""
 
     input: Input
@@ -164,19 +164,19 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a bundle. `published` is RFC 3339; `left`, `run` and `image_id` belong to an ended run.
+    """The parts of a bundle. `published` is RFC 3339; `outputs`, `run` and `image_id` belong to an ended run.
 
     `image_file` is the archive of `image`, if it is included.
     """
 
     pipeline: Pipeline
     invocation: Invocation
-    inputs: Sequence[Given]
+    inputs: Sequence[HashedInput]
     published: str
     agent: str
     run: Run | None = None
     image_id: str = ""
-    left: OutputDigests | None = None
+    outputs: OutputDigests | None = None
     image: ImageRecord | None = None
     image_file: Path | None = None
     signatures: Mapping[str, bytes] = field(default_factory=dict)
@@ -187,21 +187,21 @@ def decide_record(parts: Parts) -> Record:
     """Return the bundle's record. Raises `RefusedError` for a name that is too long."""
     included = _choose(parts)
     inputs = []
-    for given in parts.inputs:
-        member = _member(given.input)
-        takes_along = given.input.number in included
+    for hashed_input in parts.inputs:
+        member = _member(hashed_input.input)
+        is_included = hashed_input.input.number in included
         inputs.append(
             PackedInput(
-                id=given.input.id,
+                id=hashed_input.input.id,
                 member=member,
-                type="folder" if given.content.folder else "file",
-                files=len(given.content.files),
-                bytes=given.content.size,
-                included=takes_along,
-                location="" if takes_along else _where(given.place),
+                type="folder" if hashed_input.content.folder else "file",
+                files=len(hashed_input.content.files),
+                bytes=hashed_input.content.size,
+                included=is_included,
+                location="" if is_included else _shown_location(hashed_input.place),
             )
         )
-        for name in given.content.files:
+        for name in hashed_input.content.files:
             if len(name) > LONGEST:
                 raise _too_much("this name is too long for a bundle", name[:200])
     if sum(each.files for each in inputs if each.included) > MOST_MEMBERS - _OTHERS:
@@ -213,7 +213,7 @@ def decide_record(parts: Parts) -> Record:
         digest=parts.pipeline.digest,
         inputs=tuple(inputs),
         run=None if parts.run is None else run_facts(parts.run, parts.image_id),
-        outputs=None if parts.left is None else left_facts(parts.left),
+        outputs=None if parts.outputs is None else output_facts(parts.outputs),
     )
 
 
@@ -226,18 +226,18 @@ def _too_much(message: str, subject: str) -> RefusedError:
 def _choose(parts: Parts) -> set[int]:
     """Return the numbers of the inputs that the bundle includes."""
     if parts.include == "all":
-        return {given.input.number for given in parts.inputs}
-    here = [given for given in parts.inputs if given.place.typed_local]
-    if parts.include == "none" or sum(given.content.size for given in here) > SMALL:
+        return {hashed_input.input.number for hashed_input in parts.inputs}
+    here = [hashed_input for hashed_input in parts.inputs if hashed_input.place.typed_local]
+    if parts.include == "none" or sum(hashed_input.content.size for hashed_input in here) > SMALL:
         return set()
-    return {given.input.number for given in here}
+    return {hashed_input.input.number for hashed_input in here}
 
 
 def _member(each: Input) -> str:
     return member_of(each.number, each.name.encode("utf-8", "surrogateescape"))
 
 
-def _where(place: Location) -> str:
+def _shown_location(place: Location) -> str:
     """Return the location that recipients of the bundle see."""
     return place.text if not place.typed_local else place.path
 
@@ -260,9 +260,9 @@ def run_facts(run: Run, image: str) -> RunFacts:
     )
 
 
-def left_facts(left: OutputDigests) -> LeftFacts:
+def output_facts(outputs: OutputDigests) -> OutputFacts:
     """Return the totals and the problems of the outputs."""
-    return LeftFacts(len(left.files), left.size, tuple(_problem(each) for each in left.problems))
+    return OutputFacts(len(outputs.files), outputs.size, tuple(_problem(each) for each in outputs.problems))
 
 
 def _problem(each: Failed) -> dict[str, str]:
@@ -271,12 +271,14 @@ def _problem(each: Failed) -> dict[str, str]:
 
 def decide_texts(parts: Parts, record: Record) -> dict[str, bytes]:
     """Return every member but inputs and image, in the archive's order."""
-    inputs = {name: facts for given in parts.inputs for name, facts in given.content.files.items()}
-    left = parts.left.files if parts.left else {}
+    inputs = {
+        name: facts for hashed_input in parts.inputs for name, facts in hashed_input.content.files.items()
+    }
+    outputs = parts.outputs.files if parts.outputs else {}
     texts = {
         RECORD: write_record(record),
         DESCRIPTOR: parts.pipeline.raw,
-        INVOCATION: _answers(parts, record),
+        INVOCATION: _invocation_text(parts, record),
         **({IMAGE: write_image_record(parts.image)} if parts.image else {}),
         **dict(sorted(parts.signatures.items())),
         **(
@@ -284,7 +286,7 @@ def decide_texts(parts: Parts, record: Record) -> dict[str, bytes]:
             if inputs
             else {}
         ),
-        **({OUTPUTS: manifest_of((path, left[path][0]) for path in sorted(left))} if left else {}),
+        **({OUTPUTS: manifest_of((path, outputs[path][0]) for path in sorted(outputs))} if outputs else {}),
     }
     image_file = image_name(parts.image) if parts.image and parts.image_file else ""
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in texts.items()}
@@ -297,7 +299,7 @@ def decide_texts(parts: Parts, record: Record) -> dict[str, bytes]:
         parts.published,
         parts.agent,
         inputs,
-        dict(sorted(left.items())),
+        dict(sorted(outputs.items())),
         parts.image,
         image_file,
     )
@@ -316,17 +318,17 @@ def manifest_of(lines: Iterable[tuple[bytes, str]]) -> bytes:
     return b"".join(write_line(path, digest) for path, digest in lines)
 
 
-def _answers(parts: Parts, record: Record) -> bytes:
+def _invocation_text(parts: Parts, record: Record) -> bytes:
     """Return the given answers and defaults, with the bundle's members in the place of files."""
     values = dict(parts.invocation.given)
     members = [each.member for each in record.inputs]
-    for identifier, answer in parts.invocation.file_inputs():
+    for identifier, value in parts.invocation.file_inputs():
         own = [
             member
-            for member, given in zip(members, parts.inputs, strict=True)
-            if given.input.id == identifier
+            for member, hashed_input in zip(members, parts.inputs, strict=True)
+            if hashed_input.input.id == identifier
         ]
-        values[identifier] = own[0] if isinstance(answer, str) else own
+        values[identifier] = own[0] if isinstance(value, str) else own
     try:
         return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode("ascii")
     except ValueError:
@@ -338,14 +340,14 @@ def image_name(image: ImageRecord) -> str:
     return f"image{image.extension}"
 
 
-def given_answers(run: Run, run_store: RunStore, pipeline: Pipeline) -> Any:
+def recorded_values(run: Run, run_store: RunStore, pipeline: Pipeline) -> Any:
     """Return the original answers of a run.
 
     Raises `RefusedError` if its pipeline has changed since, `UsageError` for a sweep.
     """
     require_single(run)
     check_pipeline(run, pipeline)
-    return _begun(run, run_store).get("invocation")
+    return _prepared_record(run, run_store).get("invocation")
 
 
 def require_single(run: Run) -> None:
@@ -378,15 +380,15 @@ def inputs_of_run(
     site: Site,
     open_host: Callable[[], RemoteHost],
     on_event: Listener,
-) -> list[Given]:
+) -> list[HashedInput]:
     """Return the inputs of a run, hashed at their present locations.
 
     Raises `RefusedError` if one changed since, `NotFoundError` if one is gone, or if its location was not
     recorded.
     """
-    recorded = _begun(run, run_store).get("inputs")
-    asked = list_inputs(invocation)
-    if not isinstance(recorded, list) or len(recorded) != len(asked):
+    recorded = _prepared_record(run, run_store).get("inputs")
+    named_inputs = list_inputs(invocation)
+    if not isinstance(recorded, list) or len(recorded) != len(named_inputs):
         raise NotFoundError(
             "inputs-not-recorded",
             "the ledger does not say where the inputs of this run lay",
@@ -394,21 +396,23 @@ def inputs_of_run(
             hint="Run it again with this version, and bundle that run.",
         )
     found = []
-    for each, known in zip(asked, recorded, strict=True):
+    for each, known in zip(named_inputs, recorded, strict=True):
         place = read_location(str(known["location"]), settings, literal=True)
-        given = _take(replace(each, name=str(known["name"])), place, on_event)
-        check_unchanged(given.input, place, str(known["identity"]), site, given.content, open_host)
-        found.append(given)
+        hashed_input = _hash_at(replace(each, name=str(known["name"])), place, on_event)
+        check_unchanged(
+            hashed_input.input, place, str(known["identity"]), site, hashed_input.content, open_host
+        )
+        found.append(hashed_input)
     return found
 
 
-def inputs_of_invocation(invocation: Invocation, settings: Settings, on_event: Listener) -> list[Given]:
+def inputs_of_invocation(invocation: Invocation, settings: Settings, on_event: Listener) -> list[HashedInput]:
     """Return the inputs that an invocation names, relative to the current folder, hashed in place."""
     found = []
     for each in list_inputs(invocation):
         place = read_location(each.text, settings)
         name = place.name.decode("utf-8", "surrogateescape") or "input"
-        found.append(_take(replace(each, name=name), real_place(place), on_event))
+        found.append(_hash_at(replace(each, name=name), real_place(place), on_event))
     return found
 
 
@@ -427,7 +431,7 @@ def image_of(run: Run, run_store: RunStore) -> str:
     return found[-1] if found else ""
 
 
-def left_by(run: Run, run_store: RunStore, site: Callable[[], Site]) -> OutputDigests:
+def outputs_of(run: Run, run_store: RunStore, site: Callable[[], Site]) -> OutputDigests:
     """Return the outputs of a run that has ended, for a sweep named as in `left_by_tasks`.
 
     Raises `TryLaterError` if it has not ended, or if that is unknown.
@@ -438,11 +442,11 @@ def left_by(run: Run, run_store: RunStore, site: Callable[[], Site]) -> OutputDi
     return recorded_outputs(run, run_store) or hash_outputs(run, site())
 
 
-def _take(each: Input, place: Location, on_event: Listener) -> Given:
-    return Given(each, place, take_content(each, place, on_event))
+def _hash_at(each: Input, place: Location, on_event: Listener) -> HashedInput:
+    return HashedInput(each, place, hash_input(each, place, on_event))
 
 
-def _begun(run: Run, run_store: RunStore) -> dict[str, Any]:
+def _prepared_record(run: Run, run_store: RunStore) -> dict[str, Any]:
     return next(record for record in run_store.records(run.id) if record.get("kind") == "prepared")
 
 
@@ -453,11 +457,11 @@ def create_bundle(parts: Parts, target: Path, on_event: Listener = ignore) -> Re
     with _local_copies(parts, record, on_event) as copies, ArchiveWriter(target) as archive:
         for name, content in texts.items():
             archive.add(name, len(content), [content])
-        for given, each in zip(parts.inputs, record.inputs, strict=True):
-            if each.included and given.content.folder:
+        for hashed_input, each in zip(parts.inputs, record.inputs, strict=True):
+            if each.included and hashed_input.content.folder:
                 archive.add_folder(each.member)
             if each.included:
-                _add_input(archive, given, copies[given.input.number])
+                _add_input(archive, hashed_input, copies[hashed_input.input.number])
         if parts.image_file is not None and parts.image is not None:
             name = image_name(parts.image)
             found = archive.add(name, parts.image.size, _read(parts.image_file))
@@ -473,24 +477,24 @@ def _local_copies(parts: Parts, record: Record, on_event: Listener) -> Iterator[
     name = f"create-{hashlib.sha256(write_record(record)).hexdigest()}"
     scratch = state_folder() / "bundles" / name
     with RunStore().lock(name, on_event=on_event):
-        for given, each in zip(parts.inputs, record.inputs, strict=True):
+        for hashed_input, each in zip(parts.inputs, record.inputs, strict=True):
             if not each.included:
                 continue
-            number = given.input.number
-            if given.place.typed_local:
-                places[number] = Path(os.fsdecode(given.place.raw))
+            number = hashed_input.input.number
+            if hashed_input.place.typed_local:
+                places[number] = Path(os.fsdecode(hashed_input.place.raw))
                 continue
             private_folder(private_folder(scratch.parent) / name)
             places[number] = private_folder(scratch / str(number)) / "input"
             text = str(places[number])
             here = Location(local_site(), text, text, typed_local=True)
-            Synchroniser().copy(given.place, here, on_event, checksum=True)
+            Synchroniser().copy(hashed_input.place, here, on_event, checksum=True)
         yield places
         shutil.rmtree(scratch, ignore_errors=True)  # after a failure the same command resumes
 
 
-def _add_input(archive: ArchiveWriter, given: Given, here: Path) -> None:
-    for member, (digest, size) in given.content.files.items():
+def _add_input(archive: ArchiveWriter, hashed_input: HashedInput, here: Path) -> None:
+    for member, (digest, size) in hashed_input.content.files.items():
         found = path_of(member)
         assert found is not None
         below = found[1].partition(b"/")[2]

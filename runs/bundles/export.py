@@ -17,7 +17,7 @@ from hibali.system_errors import reason_of
 from registry.pipeline import Pipeline
 from runs.bundles.archive import DESCRIPTOR, INVOCATION, METADATA, OUTPUTS, RUN, ArchiveWriter, member_of
 from runs.bundles.crate import Action, Described, write_runs_metadata
-from runs.bundles.create import left_facts, manifest_of, run_facts
+from runs.bundles.create import manifest_of, output_facts, run_facts
 from runs.bundles.read import PackedInput, Record
 from runs.inputs import list_inputs
 from runs.model import Run, Sweep
@@ -31,7 +31,7 @@ class Exported:
 
     run: Run
     pipeline: Pipeline
-    left: OutputDigests
+    outputs: OutputDigests
     tasks: Sequence[TaskRequest] = ()
 
 
@@ -50,7 +50,7 @@ def crate_texts(runs: Sequence[Exported], agent: str) -> dict[str, bytes]:
 
 
 def _members(each: Exported) -> dict[str, bytes]:
-    files = each.left.files
+    files = each.outputs.files
     record = {"schema": 1, "kind": "run", **each.run.to_whole_record()}
     return {
         DESCRIPTOR: each.pipeline.raw,
@@ -69,19 +69,19 @@ def _json(value: Mapping[str, object]) -> bytes:
 
 def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Described:
     run, pipeline = each.run, each.pipeline
-    names = [member_of(number, _name_of(given)) for number, given in enumerate(run.spec.inputs)]
-    questions = _questions(each.tasks)
+    names = [member_of(number, _name_of(run_input)) for number, run_input in enumerate(run.spec.inputs)]
+    ids = _ids_by_text(each.tasks)
     inputs = tuple(
         PackedInput(
-            id=given["id"] or ", ".join(questions.get(str(given.get("text")), ())),
+            id=run_input["id"] or ", ".join(ids.get(str(run_input.get("text")), ())),
             member=name,
-            type="folder" if given["identity"].startswith("tree:") else "file",
+            type="folder" if run_input["identity"].startswith("tree:") else "file",
             files=0,
             bytes=0,
             included=False,
-            location=given["location"],
+            location=run_input["location"],
         )
-        for name, given in zip(names, run.spec.inputs, strict=True)
+        for name, run_input in zip(names, run.spec.inputs, strict=True)
     )
     return Described(
         record=Record(
@@ -91,35 +91,37 @@ def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Descr
             digest=pipeline.digest,
             inputs=inputs,
             run=run_facts(run, run.placement.image.removeprefix("sha256:")),
-            outputs=left_facts(each.left),
+            outputs=output_facts(each.outputs),
         ),
         pipeline=pipeline,
         members={name: len(content) for name, content in members.items()},
         published=run.status.ended or run.created,
         agent=agent,
-        outputs=dict(sorted(each.left.files.items())),
-        identities={name: given["identity"] for name, given in zip(names, run.spec.inputs, strict=True)},
+        outputs=dict(sorted(each.outputs.files.items())),
+        identities={
+            name: run_input["identity"] for name, run_input in zip(names, run.spec.inputs, strict=True)
+        },
         folder=f"{run.id}/",
         tasks=() if run.sweep is None else tuple(_actions(run, run.sweep, each.tasks, names)),
     )
 
 
-def _questions(tasks: Sequence[TaskRequest]) -> dict[str, list[str]]:
+def _ids_by_text(tasks: Sequence[TaskRequest]) -> dict[str, list[str]]:
     """Return the ids of the inputs that each text answers in any task."""
     found: dict[str, dict[str, None]] = {}
     for task in tasks:
-        for given in list_inputs(task.invocation):
-            found.setdefault(given.text, {})[given.id] = None
+        for run_input in list_inputs(task.invocation):
+            found.setdefault(run_input.text, {})[run_input.id] = None
     return {text: list(some) for text, some in found.items()}
 
 
 def _actions(run: Run, sweep: Sweep, tasks: Sequence[TaskRequest], names: Sequence[str]) -> Iterator[Action]:
     members: dict[str, list[str]] = {}
-    for name, given in zip(names, run.spec.inputs, strict=True):
-        members.setdefault(str(given.get("text")), []).append(name)
-    for asked in tasks:
-        task = sweep.tasks[asked.number]
-        texts = dict.fromkeys(given.text for given in list_inputs(asked.invocation))
+    for name, run_input in zip(names, run.spec.inputs, strict=True):
+        members.setdefault(str(run_input.get("text")), []).append(name)
+    for task_request in tasks:
+        task = sweep.tasks[task_request.number]
+        texts = dict.fromkeys(run_input.text for run_input in list_inputs(task_request.invocation))
         yield Action(
             run.id,
             str(task.state),
@@ -128,13 +130,13 @@ def _actions(run: Run, sweep: Sweep, tasks: Sequence[TaskRequest], names: Sequen
             task.started,
             task.ended,
             [name for text in texts for name in members.get(text, ())],
-            asked.number,
-            asked.values,
+            task_request.number,
+            task_request.values,
         )
 
 
-def _name_of(given: Mapping[str, str]) -> bytes:
-    return str(given.get("name") or "input").encode("utf-8", "surrogateescape")
+def _name_of(run_input: Mapping[str, str]) -> bytes:
+    return str(run_input.get("name") or "input").encode("utf-8", "surrogateescape")
 
 
 def write_crate(texts: Mapping[str, bytes], target: Path) -> None:

@@ -132,8 +132,8 @@ def _read(archive: Archive, name: str | None) -> Bundle:
         image_file=image_file,
         signatures={each: raw for each, raw in texts.items() if is_signature_name(each)},
     )
-    asked = list_inputs(check_invocation(pipeline, values))
-    if [(each.id, each.text) for each in asked] != [(each.id, each.member) for each in record.inputs]:
+    named_inputs = list_inputs(check_invocation(pipeline, values))
+    if [(each.id, each.text) for each in named_inputs] != [(each.id, each.member) for each in record.inputs]:
         archive.refuse(f"{INVOCATION} and {RECORD} do not speak of the same inputs")
     held = {member for member in archive.members if path_of(member) is not None}
     if held != {member for member in large_members(bundle) if path_of(member) is not None}:
@@ -359,7 +359,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftFacts:
+class OutputFacts:
     """The outputs' totals, and `problems` with `path`, `code` and `message` of missing outputs."""
 
     files: int
@@ -377,7 +377,7 @@ class Record:
     digest: str
     inputs: tuple[PackedInput, ...]
     run: RunFacts | None = None
-    outputs: LeftFacts | None = None
+    outputs: OutputFacts | None = None
 
     def to_fields(self) -> dict[str, Any]:
         """Return the JSON fields, without `schema` and `kind`."""
@@ -408,13 +408,13 @@ def read_record(raw: bytes, subject: str) -> Record:
         name=found["pipeline"]["name"],
         version=found["pipeline"]["version"],
         digest=found["pipeline"]["digest"],
-        inputs=tuple(_take(PackedInput, each) for each in found["inputs"]),
-        run=None if found["run"] is None else _take(RunFacts, found["run"]),
-        outputs=None if found["outputs"] is None else _take(LeftFacts, found["outputs"]),
+        inputs=tuple(_read_facts(PackedInput, each) for each in found["inputs"]),
+        run=None if found["run"] is None else _read_facts(RunFacts, found["run"]),
+        outputs=None if found["outputs"] is None else _read_facts(OutputFacts, found["outputs"]),
     )
 
 
-def _take(kind: type[_Facts], found: Mapping[str, Any]) -> _Facts:
+def _read_facts(kind: type[_Facts], found: Mapping[str, Any]) -> _Facts:
     """Build a record of the known fields; later versions may have more."""
     return kind(**{name: found[name] for name in kind.__slots__ if name in found})  # type: ignore[attr-defined]
 

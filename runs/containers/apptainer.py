@@ -16,7 +16,7 @@ from runs.containers.base import (
     Task,
     docker_name,
     handed_on,
-    mount_word,
+    mount_option,
     quoted,
     unsafe_path,
     without_network,
@@ -60,24 +60,24 @@ class Apptainer(Container):
     def start(self, task: Task) -> str:
         """Return the line; mounts are CSV for nearly any path, values are variables, which are not split."""
         variables = [f"{self.name.upper()}ENV_{name}={value}" for name, value in task.environment.items()]
-        words = ["env", *variables, self.name, "exec" if task.words is None else "run"]
-        words += ["--containall", "--cleanenv", "--no-home", "--no-eval", "--no-privs"]
-        words += _GPUS[task.gpus]
-        words.append(f"--pwd={task.sees_work}")
-        words.append(mount_word(task.work, task.sees_work))
-        if task.words is None:
-            words.append(mount_word(task.command, task.command, "ro"))
-        words += [mount_word(bind.source, bind.target, "ro") for bind in task.binds]
+        argv = ["env", *variables, self.name, "exec" if task.argv is None else "run"]
+        argv += ["--containall", "--cleanenv", "--no-home", "--no-eval", "--no-privs"]
+        argv += _GPUS[task.gpus]
+        argv.append(f"--pwd={task.sees_work}")
+        argv.append(mount_option(task.work, task.sees_work))
+        if task.argv is None:
+            argv.append(mount_option(task.command, task.command, "ro"))
+        argv += [mount_option(bind.source, bind.target, "ro") for bind in task.binds]
         if task.tasks > 1:
-            words.append(mount_word(SHARED_MEMORY, SHARED_MEMORY))
+            argv.append(mount_option(SHARED_MEMORY, SHARED_MEMORY))
         after = [task.image]
-        if task.words is None:
+        if task.argv is None:
             after += [task.shell, "-c", _AT_HOME, task.shell, task.sees_work, task.shell, task.command]
         else:
-            after += task.words
+            after += task.argv
         known = handed_on(task, f'export "{self.name.upper()}ENV_$name=$value"')
         network = "set --\n" if task.tasks > 1 else _OFFLINE
-        return f'{_FORGET}{known}{network}exec {quoted(words)} "$@" {quoted(after)}'
+        return f'{_FORGET}{known}{network}exec {quoted(argv)} "$@" {quoted(after)}'
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """Copy a SIF, or build an archive without root; temporary files are beside the result."""

@@ -24,8 +24,8 @@ class Bare(Container):
     def start(self, task: Task) -> str:
         """Return the line, with `env` for variables: a descriptor's values are never shell text."""
         variables = [f"{name}={value}" for name, value in task.environment.items()]
-        words = [*(["env", *variables] if variables else []), task.shell, task.command]
-        return "exec " + " ".join(shlex.quote(word) for word in words)
+        argv = [*(["env", *variables] if variables else []), task.shell, task.command]
+        return "exec " + " ".join(shlex.quote(argument) for argument in argv)
 
 
 CONTAINER = Bare()

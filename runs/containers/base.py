@@ -41,7 +41,7 @@ class Task:
 
     `command` is the file with the command line, which the tool sees as `sees_command`; `shell` is its interpreter (sh or
     bash), `work` the folder the tool may write and `sees_work` where it sees it. `image` is an image's id, or the path of
-    the file or folder it was converted to, "" without one. `words` is the command as words where the image's own entry
+    the file or folder it was converted to, "" without one. `argv` is the command as words where the image's own entry
     point is to get them; `entrypoint` and `image_environment` are the image's own where the runtime has to be told.
     `tasks` is how many of it a launcher starts, which find each other over the network and in shared memory. `gpus` is the kind
     of those that the tool is to see, "" for none. `own` are the settings that only this runtime has.
@@ -57,7 +57,7 @@ class Task:
     binds: tuple[Bind, ...] = ()
     image: str = ""
     memory: str = ""
-    words: tuple[str, ...] | None = None
+    argv: tuple[str, ...] | None = None
     entrypoint: tuple[str, ...] = ()
     image_environment: Mapping[str, str] = field(default_factory=dict)
     tasks: int = 1
@@ -128,9 +128,9 @@ class Container(ABC):
         return ()
 
 
-def load_container(word: str) -> Container:
+def load_container(name: str) -> Container:
     """Return the container runtime that a site names; raises `UsageError` for an unknown one."""
-    module = load("runs.containers", word)
+    module = load("runs.containers", name)
     found: Container = getattr(module, "CONTAINER", module)
     return found
 
@@ -183,25 +183,25 @@ def read_options(wanted: Wanted | None, home: str) -> tuple[dict[str, str], str]
     """
     environment: dict[str, str] = {}
     memory = ""
-    words = [word for text in (wanted.options if wanted else ()) for word in _split(text)]
-    while words:
-        word = words.pop(0)
-        name, separator, value = word.partition("=")
-        if word in _WITHOUT_EFFECT:
+    argv = [argument for text in (wanted.options if wanted else ()) for argument in _split(text)]
+    while argv:
+        argument = argv.pop(0)
+        name, separator, value = argument.partition("=")
+        if argument in _WITHOUT_EFFECT:
             continue
-        if word in {"-e", "--env"} and words:
-            _take_variable(words.pop(0), environment, home)
+        if argument in {"-e", "--env"} and argv:
+            _add_variable(argv.pop(0), environment, home)
         elif name == "--env" and separator:
-            _take_variable(value, environment, home)
+            _add_variable(value, environment, home)
         elif name == "--shm-size" and _MEMORY.fullmatch(value):
             memory = value
         else:
-            raise _refused(word)
+            raise _refused(argument)
     check_environment(environment)
     return environment, memory
 
 
-def _take_variable(text: str, environment: dict[str, str], home: str) -> None:
+def _add_variable(text: str, environment: dict[str, str], home: str) -> None:
     name, separator, value = text.partition("=")
     if not separator:
         raise _refused(f"-e {text}")
@@ -215,11 +215,11 @@ def _split(text: str) -> list[str]:
         raise _refused(text) from None
 
 
-def _refused(word: str) -> RefusedError:
+def _refused(argument: str) -> RefusedError:
     return RefusedError(
         "container-option",
-        f"the descriptor asks for the container option {printable(word)}, which is not allowed",
-        subject=printable(word),
+        f"the descriptor asks for the container option {printable(argument)}, which is not allowed",
+        subject=printable(argument),
         hint="Allowed are -e NAME=VALUE and --shm-size=SIZE; take the others out of `container-opts`.",
     )
 
@@ -243,12 +243,12 @@ _ABSENT = (b"no such image", b"image not known")
 _DENIED = b"permission denied"
 
 
-def quoted(words: Iterable[str]) -> str:
+def quoted(argv: Iterable[str]) -> str:
     """Quote words for a shell."""
-    return " ".join(shlex.quote(word) for word in words)
+    return " ".join(shlex.quote(argument) for argument in argv)
 
 
-def mount_word(source: str, target: str, *more: str) -> str:
+def mount_option(source: str, target: str, *more: str) -> str:
     """`--mount=` with one line of CSV (RFC 4180), so that nearly any path can be written.
 
     Raises `RefusedError` for a path with a carriage return: the readers of this CSV drop it before a newline.
@@ -265,11 +265,11 @@ def _csv(field: str) -> str:
     return field
 
 
-def unsafe_path(path: str, what: str) -> RefusedError:
+def unsafe_path(path: str, reason: str) -> RefusedError:
     """Return the error for a path that this runtime's mount syntax cannot express."""
     return RefusedError(
         "unsafe-name",
-        f"the container runtime of this site cannot be given a path with {what}",
+        f"the container runtime of this site cannot be given a path with {reason}",
         subject=printable(path),
         hint="Rename it, or run at a site with another [container].",
     )
@@ -288,7 +288,7 @@ _LAUNCHED = (
     "MV2_COMM_[A-Z_]*",
 )
 # Which GPUs are the job's: CUDA, ROCm, HIP, OpenCL.
-_GIVEN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 
 def handed_on(task: Task, each: str) -> str:
@@ -298,7 +298,7 @@ def handed_on(task: Task, each: str) -> str:
     its number nor its GPUs.
     """
     launched = (*_LAUNCHED, *task.launched) if task.tasks > 1 else ()
-    wanted = (*launched, *(_GIVEN if task.gpus else ()))
+    wanted = (*launched, *(_GPU_VARIABLES if task.gpus else ()))
     if not wanted:
         return ""
     names = "\\|".join(wanted)
@@ -349,17 +349,17 @@ def docker_name(runtime: str, wanted: Wanted | None) -> str:
 
 def read_inspected(runtime: str, finished: CommandResult) -> Image | None:
     """Parse `image inspect`: the id is started, and the digests are those that a descriptor can name."""
-    check_answered(runtime, finished)
+    require_program(runtime, finished)
     if finished.exit_code != 0:
-        if any(words in finished.stderr.lower() for words in _ABSENT):
+        if any(text in finished.stderr.lower() for text in _ABSENT):
             return None
         if _DENIED in finished.stderr.lower():
             raise AccessError(
                 "runtime-denied",
                 f"{runtime} cannot be used by this account: {printable(finished.stderr.strip()[-300:])}",
             )
-        said = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("runtime-silent", f"{runtime} gave no answer: {said}")
+        message = printable(finished.stderr.strip()[-500:])
+        raise TryLaterError("runtime-silent", f"{runtime} gave no answer: {message}")
     try:
         found = json.loads(finished.stdout)[0]
         identifier = str(found["Id"]).removeprefix("sha256:")
@@ -372,7 +372,7 @@ def read_inspected(runtime: str, finished: CommandResult) -> Image | None:
     return Image(identifier, tuple(sorted(digests)))
 
 
-def check_answered(runtime: str, finished: CommandResult) -> None:
+def require_program(runtime: str, finished: CommandResult) -> None:
     """Raise `UsageError` if the program is missing at the site."""
     if finished.exit_code == 127:
         raise UsageError(

@@ -40,7 +40,7 @@ class Bubblewrap(Container):
 
     def start(self, task: Task) -> str:
         """Return one long line."""
-        words = [
+        argv = [
             "bwrap",
             *(f"--unshare-{each}" for each in ("user-try", "pid", "uts", "cgroup-try")),
             *(("--unshare-ipc",) if task.tasks == 1 else ()),
@@ -53,23 +53,23 @@ class Bubblewrap(Container):
             *("--dev", "/dev"),
             *_devices(task),
             *("--proc", "/proc"),
-            *(word for path in _KERNEL for word in ("--ro-bind-try", path, path)),
+            *(argument for path in _KERNEL for argument in ("--ro-bind-try", path, path)),
             *("--tmpfs", "/tmp"),  # noqa: S108 - the tool's own
             *("--tmpfs", f"{self.place}/1"),
         ]
         for bind in task.binds:
-            words += ["--ro-bind", bind.source, bind.target]
-        if task.words is None:
-            words += ["--ro-bind", task.command, task.sees_command]
-        words += ["--remount-ro", f"{self.place}/1", "--bind", task.work, task.sees_work]
+            argv += ["--ro-bind", bind.source, bind.target]
+        if task.argv is None:
+            argv += ["--ro-bind", task.command, task.sees_command]
+        argv += ["--remount-ro", f"{self.place}/1", "--bind", task.work, task.sees_work]
         environment = {"PATH": PATH, **task.image_environment, "HOME": task.sees_work, **task.environment}
         for name, value in environment.items():
-            words += ["--setenv", name, value]
-        words += ["--chdir", task.sees_work]
-        after = [task.shell, task.sees_command] if task.words is None else [*task.entrypoint, *task.words]
+            argv += ["--setenv", name, value]
+        argv += ["--chdir", task.sees_work]
+        after = [task.shell, task.sees_command] if task.argv is None else [*task.entrypoint, *task.argv]
         known = handed_on(task, 'set -- "$@" --setenv "$name" "$value"')
         network = "set --\n" if task.tasks > 1 else _OFFLINE
-        return f'{network}{known}exec {quoted(words)} "$@" -- {quoted(after)}'
+        return f'{network}{known}exec {quoted(argv)} "$@" -- {quoted(after)}'
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """Unpack the flat tar as the user's own files; tar(1) follows no symlinks that it made."""

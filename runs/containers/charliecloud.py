@@ -39,16 +39,16 @@ class Charliecloud(Container):
 
     def start(self, task: Task) -> str:
         """Return one long line. ch-run needs $USER, and removes one pair of single quotes from every value."""
-        words = ["ch-run", "--private-tmp", "--unset-env=*", "--env-no-expand"]
-        words.append(_bind(task.work, task.sees_work))
-        words += [_bind(bind.source, bind.target) for bind in task.binds]
+        argv = ["ch-run", "--private-tmp", "--unset-env=*", "--env-no-expand"]
+        argv.append(_bind(task.work, task.sees_work))
+        argv += [_bind(bind.source, bind.target) for bind in task.binds]
         environment = {"PATH": PATH, **task.image_environment, "HOME": task.sees_work, **task.environment}
-        words += [f"--set-env={name}='{value}'" for name, value in environment.items()]
-        words.append(f"--cd={task.sees_work}")
+        argv += [f"--set-env={name}='{value}'" for name, value in environment.items()]
+        argv.append(f"--cd={task.sees_work}")
         after = [task.image, "--"]
-        after += [task.shell, task.sees_command] if task.words is None else [*task.entrypoint, *task.words]
+        after += [task.shell, task.sees_command] if task.argv is None else [*task.entrypoint, *task.argv]
         known = handed_on(task, """set -- "$@" "--set-env=$name='$value'\"""")
-        return f'{_USER}set --\n{known}exec {quoted(words)} "$@" {quoted(after)}'
+        return f'{_USER}set --\n{known}exec {quoted(argv)} "$@" {quoted(after)}'
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """Convert the flat tar with ch-convert(1), which detects formats by file names."""

@@ -12,7 +12,7 @@ from runs.containers.base import (
     alone_or_together,
     docker_name,
     handed_on,
-    mount_word,
+    mount_option,
     quoted,
     read_inspected,
 )
@@ -46,7 +46,7 @@ class Podman(Container):
 
     def start(self, task: Task) -> str:
         """Return one long line; mounts are CSV, so that paths may contain any character."""
-        words = [
+        argv = [
             "podman",
             "run",
             "--rm",
@@ -57,20 +57,20 @@ class Podman(Container):
             "--http-proxy=false",
             "--log-driver=none",
             f"--workdir={task.sees_work}",
-            mount_word(task.work, task.sees_work, _PRIVATE),
+            mount_option(task.work, task.sees_work, _PRIVATE),
         ]
-        if task.words is None:
-            words.append(mount_word(task.command, task.command, _PRIVATE, "ro=true"))
-            words.append(f"--entrypoint={task.shell}")
-        words += [mount_word(bind.source, bind.target, _PRIVATE, "ro=true") for bind in task.binds]
+        if task.argv is None:
+            argv.append(mount_option(task.command, task.command, _PRIVATE, "ro=true"))
+            argv.append(f"--entrypoint={task.shell}")
+        argv += [mount_option(bind.source, bind.target, _PRIVATE, "ro=true") for bind in task.binds]
         if task.memory and task.tasks == 1:
-            words.append(f"--shm-size={task.memory}")
-        words += _GPUS[task.gpus]
+            argv.append(f"--shm-size={task.memory}")
+        argv += _GPUS[task.gpus]
         environment = {"HOME": task.sees_work, **task.environment}
-        words += [f"--env={name}={value}" for name, value in environment.items()]
-        after = [task.image, *((task.command,) if task.words is None else task.words)]
+        argv += [f"--env={name}={value}" for name, value in environment.items()]
+        after = [task.image, *((task.command,) if task.argv is None else task.argv)]
         known = handed_on(task, 'set -- "$@" "--env=$name=$value"')
-        return f'{_OWN_USER}{known}exec {quoted(words)} "$@" {quoted(after)}'
+        return f'{_OWN_USER}{known}exec {quoted(argv)} "$@" {quoted(after)}'
 
     def image_argv(self, name: str) -> tuple[str, ...]:
         """Return `inspect`, which queries local images and pulls nothing."""

@@ -10,15 +10,15 @@ from runs.containers.base import (
     Container,
     Image,
     Task,
-    check_answered,
     docker_name,
     handed_on,
     quoted,
+    require_program,
     unsafe_path,
 )
 from transfers.remote.host import CommandResult
 
-_OURS = re.compile(r"load/library/hibali-([0-9a-f]{64})")
+_IMPORTED = re.compile(r"load/library/hibali-([0-9a-f]{64})")
 _SPLITS = {
     ",": "a comma",
     "=": "an equals sign",
@@ -46,17 +46,17 @@ class Sarus(Container):
 
         Its hooks show the GPUs that these variables name (its user guide, "NVIDIA GPU support", "AMD GPU support").
         """
-        words = ["sarus", "run", "--pid=private", f"--workdir={task.sees_work}"]
-        words.append(_mount(task.work, task.sees_work))
-        if task.words is None:
-            words += [_mount(task.command, task.command, "readonly"), f"--entrypoint={task.shell}"]
-        words += [_mount(bind.source, bind.target, "readonly") for bind in task.binds]
+        argv = ["sarus", "run", "--pid=private", f"--workdir={task.sees_work}"]
+        argv.append(_mount(task.work, task.sees_work))
+        if task.argv is None:
+            argv += [_mount(task.command, task.command, "readonly"), f"--entrypoint={task.shell}"]
+        argv += [_mount(bind.source, bind.target, "readonly") for bind in task.binds]
         environment = {"HOME": task.sees_work, **task.environment}
-        words += [f"--env={name}={value}" for name, value in environment.items()]
-        words += [f"load/library/hibali-{task.image}:latest"]
-        words += [task.command] if task.words is None else task.words
+        argv += [f"--env={name}={value}" for name, value in environment.items()]
+        argv += [f"load/library/hibali-{task.image}:latest"]
+        argv += [task.command] if task.argv is None else task.argv
         known = handed_on(task, 'set -- "$@" "$name=$value"')
-        return f'set --\n{known}exec env -i PATH="$PATH" HOME="$HOME" "$@" {quoted(words)}'
+        return f'set --\n{known}exec env -i PATH="$PATH" HOME="$HOME" "$@" {quoted(argv)}'
 
     def image_argv(self, name: str) -> tuple[str, ...]:
         """List all images."""
@@ -65,11 +65,11 @@ class Sarus(Container):
 
     def read_image(self, finished: CommandResult, name: str) -> Image | None:
         """Return only images that were loaded under their id: other names do not identify the content."""
-        check_answered(self.name, finished)
+        require_program(self.name, finished)
         for line in finished.stdout.decode("utf-8", "replace").splitlines():
-            ours = _OURS.match(line)
-            if ours and ours[1] == name.removeprefix("sha256:"):
-                return Image(ours[1])
+            imported = _IMPORTED.match(line)
+            if imported and imported[1] == name.removeprefix("sha256:"):
+                return Image(imported[1])
         return None
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
@@ -82,9 +82,9 @@ class Sarus(Container):
 def _mount(source: str, target: str, *more: str) -> str:
     """Format a mount; Sarus splits at commas and supports no quotes."""
     for path in (source, target):
-        for letter, what in _SPLITS.items():
+        for letter, reason in _SPLITS.items():
             if letter in path:
-                raise unsafe_path(path, what)
+                raise unsafe_path(path, reason)
     return "--mount=" + ",".join(["type=bind", f"source={source}", f"destination={target}", *more])
 
 

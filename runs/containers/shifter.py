@@ -11,10 +11,10 @@ from runs.containers.base import (
     Container,
     Image,
     Task,
-    check_answered,
     docker_name,
     handed_on,
     quoted,
+    require_program,
     unsafe_path,
 )
 from transfers.remote.host import CommandResult
@@ -58,20 +58,20 @@ class Shifter(Container):
         for path in (task.work, task.command):
             if not _PATH.fullmatch(path):
                 raise unsafe_path(path, "other characters than letters, digits and _.+/-")
-        words = [f"--image=id:{task.image}", f"--workdir={task.sees_work}"]
+        argv = [f"--image=id:{task.image}", f"--workdir={task.sees_work}"]
         if task.gpus:
-            words.append("--module=gpu")
+            argv.append("--module=gpu")
         elif task.tasks == 1:
-            words.append("--module=none")
-        if task.words is None:
-            words += ["--", task.shell, task.command]
+            argv.append("--module=none")
+        if task.argv is None:
+            argv += ["--", task.shell, task.command]
         else:
-            words += ["--entrypoint", "--", *task.words]
+            argv += ["--entrypoint", "--", *task.argv]
         environment = {"HOME": task.sees_work, **task.environment}
         variables = [f"{name}={value}" for name, value in environment.items()]
         known = handed_on(task, 'set -- "$@" "$name=$value"')
         head = f'set --\n{known}{_FOUND}exec env -i PATH="$PATH" "$@"'
-        return f'{head} {quoted(variables)} "$shifter" {quoted(words)}'
+        return f'{head} {quoted(variables)} "$shifter" {quoted(argv)}'
 
     def image_argv(self, name: str) -> tuple[str, ...]:
         """Query the gateway, which accepts an id as a name."""
@@ -80,7 +80,7 @@ class Shifter(Container):
     def read_image(self, finished: CommandResult, name: str) -> Image | None:
         """Parse the id of an available image."""
         del name
-        check_answered("shifterimg", finished)
+        require_program("shifterimg", finished)
         lines = finished.stdout.decode("utf-8", "replace").split()
         found = next((line for line in lines if _ID.fullmatch(line)), None)
         return Image(found) if found and finished.exit_code == 0 else None

@@ -25,13 +25,13 @@ from runs.clean import CleanRequest, clean_run
 from runs.containers.base import load_container
 from runs.doctor.network import (
     StepList,
-    ask_ssh,
-    connect_once,
+    check_connection,
+    check_proxy,
     find_addresses,
-    goes_straight,
+    indirect_reason,
     knows_key,
-    look_at_proxy,
     missing_program,
+    query_ssh_config,
     ssh_address,
 )
 from runs.launch import launch
@@ -55,97 +55,99 @@ _OF_LOGINS = frozenset(
 )
 
 
-def reach(walk: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
+def reach(checks: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
     """Return the host, or None if a step failed. Logs in once, after one test connection."""
     if site.ssh is None:
-        return _start_here(walk, site, on_event)
+        return _start_here(checks, site, on_event)
     try:
-        says = ask_ssh(site.ssh.command, site.ssh.host)
+        ssh_config = query_ssh_config(site.ssh.command, site.ssh.host)
     except (NotFoundError, UsageError, TryLaterError) as problem:
-        walk.fault("name", problem)
-        walk.skip(LOGIN_STEPS[1:], "ssh itself cannot be asked")
+        checks.fault("name", problem)
+        checks.skip(LOGIN_STEPS[1:], "ssh itself cannot be asked")
         return None
-    if not _look_from_here(walk, site.ssh, says):
+    if not _check_network(checks, site.ssh, ssh_config):
         return None
-    return _log_in(walk, site, says, on_event)
+    return _log_in(checks, site, ssh_config, on_event)
 
 
-def _start_here(walk: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
+def _start_here(checks: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
     try:
         host, _ = reach_machine(site, SiteReport(), on_event)
     except HibaliError as problem:
-        walk.fault("transport", problem)
+        checks.fault("transport", problem)
         return None
-    walk.ok("transport", "this machine")
+    checks.ok("transport", "this machine")
     return host
 
 
-def _look_from_here(walk: StepList, ssh: SshSettings, says: dict[str, str]) -> bool:
+def _check_network(checks: StepList, ssh: SshSettings, ssh_config: dict[str, str]) -> bool:
     """Check the steps without a login; skip them if ssh uses a proxy or jump host."""
-    way = goes_straight(says)
-    if way:
-        walk.skip(LOGIN_STEPS[:2], way)
+    indirect = indirect_reason(ssh_config)
+    if indirect:
+        checks.skip(LOGIN_STEPS[:2], indirect)
         return True
-    host, port = ssh_address(says, ssh.host)
-    if not find_addresses(walk, host, port):
-        walk.skip(LOGIN_STEPS[1:], "the name has no address")
+    host, port = ssh_address(ssh_config, ssh.host)
+    if not find_addresses(checks, host, port):
+        checks.skip(LOGIN_STEPS[1:], "the name has no address")
         return False
-    if not connect_once(walk, host, port, greets="SSH-"):
-        walk.skip(LOGIN_STEPS[2:], "nobody answers there")
+    if not check_connection(checks, host, port, greets="SSH-"):
+        checks.skip(LOGIN_STEPS[2:], "nobody answers there")
         return False
     return True
 
 
-def _log_in(walk: StepList, site: Site, says: dict[str, str], on_event: Listener) -> RemoteHost | None:
+def _log_in(
+    checks: StepList, site: Site, ssh_config: dict[str, str], on_event: Listener
+) -> RemoteHost | None:
     assert site.ssh is not None
-    known = knows_key(says, site.ssh.host)
-    if site.ssh.auth == "gsi" and not look_at_proxy(walk, site.ssh, site.name):
-        walk.skip(LOGIN_STEPS[2:], "they need the proxy")
+    known = knows_key(ssh_config, site.ssh.host)
+    if site.ssh.auth == "gsi" and not check_proxy(checks, site.ssh, site.name):
+        checks.skip(LOGIN_STEPS[2:], "they need the proxy")
         return None
     report = SiteReport()
     began = time.monotonic()
     try:
         host, logins = reach_machine(site, report, on_event)
     except HibaliError as problem:
-        _judge_failure(walk, problem, known)
+        _judge_failure(checks, problem, known)
         return None
-    walk.ok("host key", "known" if known else "taken by ssh, from elsewhere than its files")
+    checks.ok("host key", "known" if known else "taken by ssh, from elsewhere than its files")
     took = f"in {time.monotonic() - began:.1f} s" if logins else "over one that is kept"
-    walk.ok("login", f"{host.facts().get('user') or 'you'} {took}")
+    checks.ok("login", f"{host.facts().get('user') or 'you'} {took}")
     if report.facts.get("transport") == "sftp" and site.ssh.transport == "auto":
-        walk.warn(
+        checks.warn(
             "transport",
             f"hibali's agent cannot start there ({site.ssh.python} by ssh), SFTP is used: slower, and proofs read back",
             f'Name a python3 of 3.6 or later in config.toml: [sites.{site.name}.ssh] python = "/usr/bin/python3"',
         )
     elif report.facts.get("transport") == "sftp":
-        walk.ok("transport", "SFTP, as configured")
+        checks.ok("transport", "SFTP, as configured")
     else:
         facts = host.facts()
-        walk.ok("transport", f"agent under python {facts.get('python', '')} at {facts.get('host', '')}")
+        checks.ok("transport", f"agent under python {facts.get('python', '')} at {facts.get('host', '')}")
     return host
 
 
-def _judge_failure(walk: StepList, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: nobody can tell
+def _judge_failure(checks: StepList, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: nobody can tell
     if problem.code == "host-key":
-        walk.fault("host key", problem)
-        walk.skip(LOGIN_STEPS[3:], "the host's key is not agreed upon")
+        checks.fault("host key", problem)
+        checks.skip(LOGIN_STEPS[3:], "the host's key is not agreed upon")
         return
     if known is not False:
-        walk.ok("host key", "known" if known else "nobody can tell before a login")
+        checks.ok("host key", "known" if known else "nobody can tell before a login")
     else:
-        walk.warn(
+        checks.warn(
             "host key", "in none of ssh's files", "Log in once by hand, and check the key with the site."
         )
     if isinstance(problem, AccessError) or problem.code in _OF_LOGINS:
-        walk.fault("login", problem)
-        walk.skip(LOGIN_STEPS[4:], "there is no login")
+        checks.fault("login", problem)
+        checks.skip(LOGIN_STEPS[4:], "there is no login")
         return
-    walk.ok("login", "accepted")
-    walk.fault("transport", problem)
+    checks.ok("login", "accepted")
+    checks.fault("transport", problem)
 
 
-PATIENCE_SECONDS = 300.0  # in the queue; after that, the job is cancelled
+MAX_WAIT_SECONDS = 300.0  # in the queue; after that, the job is cancelled
 _DESCRIPTOR = b"""{
  "name": "hibali-doctor", "tool-version": "1", "schema-version": "0.5",
  "description": "Says where it ran.",
@@ -155,18 +157,18 @@ _DESCRIPTOR = b"""{
 }"""
 
 
-def foretold_script(site: Site) -> str:
+def dry_run_script(site: Site) -> str:
     """Return the test job's script, as it would be submitted."""
     return prepare_dry_run(_request(site), new_identifier()).job_script
 
 
 def run_job(
-    walk: StepList,
+    checks: StepList,
     site: Site,
     host: RemoteHost,
     open_site_host: Callable[[], RemoteHost],
     on_event: Listener,
-    patience: float = PATIENCE_SECONDS,
+    max_wait: float = MAX_WAIT_SECONDS,
 ) -> None:
     """Run the step `job`; remove its folder, and the work folder if it did not exist before."""
     run_store = RunStore()
@@ -180,10 +182,10 @@ def run_job(
 
     try:
         run = launch(_request(site), host, run_store, Synchroniser(), on_begin=began, on_event=on_event)
-        run = _follow(run, site, host, run_store, patience)
-        _judge(walk, run, patience)
+        run = _follow(run, site, host, run_store, max_wait)
+        _judge(checks, run, max_wait)
     except HibaliError as problem:
-        walk.fault("job", problem)
+        checks.fault("job", problem)
     finally:
         if run is not None:
             _remove(run_store.load(run.id), site, host, open_site_host, run_store)
@@ -201,24 +203,24 @@ def _request(site: Site) -> Request:
     return Request(workload, compute_site(site), JobOptions(Resources(seconds=60)), new=True)
 
 
-def _follow(run: Run, site: Site, host: RemoteHost, run_store: RunStore, patience: float) -> Run:
-    """Return the run when it has ended, or after `patience` seconds."""
+def _follow(run: Run, site: Site, host: RemoteHost, run_store: RunStore, max_wait: float) -> Run:
+    """Return the run when it has ended, or after `max_wait` seconds."""
     began = time.monotonic()
     wait = 0.2 if run.placement.scheduler == "direct" else 1.0
-    while not run.state.ended and time.monotonic() - began < patience:
+    while not run.state.ended and time.monotonic() - began < max_wait:
         pause(wait)
         wait = min(wait * 2, max(site.limits.poll_seconds, 1.0), 30.0)
         [run] = update(host, load_scheduler(run.placement.scheduler), run_store, [run])
     return run
 
 
-def _judge(walk: StepList, run: Run, patience: float) -> None:
+def _judge(checks: StepList, run: Run, max_wait: float) -> None:
     if run.state is State.SUCCEEDED:
-        walk.ok("job", f"{run.job} ran at {run.status.host or 'the site'} and is removed again")
+        checks.ok("job", f"{run.job} ran at {run.status.host or 'the site'} and is removed again")
     elif run.state.ended:
         why = run.status.reason or run.status.native or f"exit code {run.status.exit_code}"
         hint = f"See what it was: hibali runs show {run.id}"
-        walk.fault(
+        checks.fault(
             "job",
             IncompleteError(
                 "job-failed", f"a job of one minute ended {run.state}: {why}", subject=run.id, hint=hint
@@ -226,9 +228,9 @@ def _judge(walk: StepList, run: Run, patience: float) -> None:
         )
     else:
         why = f" ({run.status.reason})" if run.status.reason else ""
-        walk.warn(
+        checks.warn(
             "job",
-            f"{run.job} is {run.state} after {patience:.0f} s{why}, and was taken back",
+            f"{run.job} is {run.state} after {max_wait:.0f} s{why}, and was taken back",
             "The queue is long, or no node takes such a job: name another partition or account in config.toml.",
         )
 
@@ -257,23 +259,23 @@ _LITTLE_INODES = 10_000
 _CONTENT = b"hibali asks whether this can be written\n"
 
 
-def look_at_machine(walk: StepList, site: Site, host: RemoteHost) -> None:
+def check_machine(checks: StepList, site: Site, host: RemoteHost) -> None:
     """Run all steps; remove all files that they create."""
     try:
-        _look_at_roots(walk, site, host)
-        apart = _try_writing(walk, site, host)
-        _judge_clock(walk, apart)
-        _look_at_room(walk, site, host)
-        _ask_scheduler(walk, site, host)
-        _ask_container(walk, site, host)
+        _check_roots(checks, site, host)
+        clock_lead = _try_writing(checks, site, host)
+        _judge_clock(checks, clock_lead)
+        _check_free_space(checks, site, host)
+        _check_scheduler(checks, site, host)
+        _check_container(checks, site, host)
     except HibaliError as problem:  # the connection was lost
-        done = {step.name for step in walk.steps}
+        done = {step.name for step in checks.steps}
         left = [name for name in MACHINE_STEPS if name not in done]
-        walk.fault(left[0] if left else MACHINE_STEPS[-1], problem)
-        walk.skip(left[1:], "the machine was lost")
+        checks.fault(left[0] if left else MACHINE_STEPS[-1], problem)
+        checks.skip(left[1:], "the machine was lost")
 
 
-def _look_at_roots(walk: StepList, site: Site, host: RemoteHost) -> None:
+def _check_roots(checks: StepList, site: Site, host: RemoteHost) -> None:
     found = []
     for name, path in site.roots.items():
         try:
@@ -289,31 +291,31 @@ def _look_at_roots(walk: StepList, site: Site, host: RemoteHost) -> None:
         except HibaliError as problem:
             if problem.transient:
                 raise
-            walk.fault("roots", problem)
-    if not walk.has_fault("roots"):
-        walk.ok("roots", "; ".join(found) or "none are named")
+            checks.fault("roots", problem)
+    if not checks.has_fault("roots"):
+        checks.ok("roots", "; ".join(found) or "none are named")
 
 
-def _try_writing(walk: StepList, site: Site, host: RemoteHost) -> float | None:
+def _try_writing(checks: StepList, site: Site, host: RemoteHost) -> float | None:
     """Run the step `writes`; return the lead of the last clock in seconds, None if nothing was written."""
     places = {"work": work_path(site)}
     if site.default_root not in site.read_only:
         places = {"default_root": site.roots[site.default_root] if site.default_root else "~", **places}
-    apart: float | None = None
+    clock_lead: float | None = None
     written = []
-    for what, path in places.items():
+    for purpose, path in places.items():
         try:
             above = _nearest_folder(host, host.expand(path))
-            apart = _write_and_remove(host, site, above)
-            written.append(f"{what} at {printable(above)}")
+            clock_lead = _write_and_remove(host, site, above)
+            written.append(f"{purpose} at {printable(above)}")
         except HibaliError as problem:
             if problem.transient:
                 raise
-            hint = problem.hint or f"Name another {what} in config.toml: hibali sites show {site.name}"
-            walk.fault("writes", _with_hint(problem, f"{what}: {problem.message}", hint))
-    if not walk.has_fault("writes"):
-        walk.ok("writes", "; ".join(written))
-    return apart
+            hint = problem.hint or f"Name another {purpose} in config.toml: hibali sites show {site.name}"
+            checks.fault("writes", _with_hint(problem, f"{purpose}: {problem.message}", hint))
+    if not checks.has_fault("writes"):
+        checks.ok("writes", "; ".join(written))
+    return clock_lead
 
 
 def _with_hint(problem: HibaliError, message: str, hint: str) -> HibaliError:
@@ -352,39 +354,39 @@ def _write_and_remove(host: RemoteHost, site: Site, above: bytes) -> float | Non
         host.remove_tree(folder)
     if found is None or not found.mtime_ns:
         return None
-    return apart_by(found.mtime_ns / 1e9, before, after)
+    return measure_clock_lead(found.mtime_ns / 1e9, before, after)
 
 
-def apart_by(there: float, before: float, after: float) -> float:
+def measure_clock_lead(there: float, before: float, after: float) -> float:
     """Return the least lead in seconds of a clock that showed `there`; pure, resolution 1 s."""
     if there < before - 1.0:
         return there - before
     return max(0.0, there - after)
 
 
-def _judge_clock(walk: StepList, apart: float | None) -> None:
-    if apart is None:
-        walk.skip(["clock"], "nothing was written whose time could be read")
-    elif abs(apart) < _CLOCK_SECONDS:
-        walk.ok("clock", "as here")
+def _judge_clock(checks: StepList, clock_lead: float | None) -> None:
+    if clock_lead is None:
+        checks.skip(["clock"], "nothing was written whose time could be read")
+    elif abs(clock_lead) < _CLOCK_SECONDS:
+        checks.ok("clock", "as here")
     else:
-        which = "ahead of" if apart > 0 else "behind"
-        walk.warn(
+        which = "ahead of" if clock_lead > 0 else "behind"
+        checks.warn(
             "clock",
-            f"its filesystem is {abs(apart):.0f} s {which} this machine: times of files do not compare",
+            f"its filesystem is {abs(clock_lead):.0f} s {which} this machine: times of files do not compare",
             "Set the clock of this machine (timedatectl), or tell the site.",
         )
 
 
-def _look_at_room(walk: StepList, site: Site, host: RemoteHost) -> None:
+def _check_free_space(checks: StepList, site: Site, host: RemoteHost) -> None:
     if not isinstance(host, ReportsFreeSpace):
-        walk.skip(["room"], "it does not tell")
+        checks.skip(["room"], "it does not tell")
         return
     places = {"work": work_path(site)}
     if site.default_root is not None:
         places[f"@{site.default_root}"] = site.roots[site.default_root]
-    told, little, full = [], [], []
-    for what, path in places.items():
+    amounts_free, little, full = [], [], []
+    for purpose, path in places.items():
         try:
             space = host.free_space(_nearest_folder(host, host.expand(path)))
         except HibaliError as problem:
@@ -396,45 +398,45 @@ def _look_at_room(walk: StepList, site: Site, host: RemoteHost) -> None:
             if free is None:
                 continue
             by = f" (quota of {space.by[key]})" if key in space.by else ""
-            words = f"{what}: {format_size(free) if key == 'bytes' else f'{free} names'} free{by}"
-            told.append(words)
+            words = f"{purpose}: {format_size(free) if key == 'bytes' else f'{free} names'} free{by}"
+            amounts_free.append(words)
             if free == 0:
                 full.append(words)
             elif free < least:
                 little.append(words)
     if full:
         hint = f"Remove what nobody needs: hibali sites cache list {site.name}"
-        walk.fault("room", IncompleteError("no-space", "; ".join(full), subject=site.name, hint=hint))
+        checks.fault("room", IncompleteError("no-space", "; ".join(full), subject=site.name, hint=hint))
     elif little:
-        walk.warn("room", "; ".join(little), f"Look what can go: hibali sites cache list {site.name}")
+        checks.warn("room", "; ".join(little), f"Look what can go: hibali sites cache list {site.name}")
     else:
-        walk.ok("room", "; ".join(told) or "it does not tell")
+        checks.ok("room", "; ".join(amounts_free) or "it does not tell")
 
 
-def _ask_scheduler(walk: StepList, site: Site, host: RemoteHost) -> None:
-    word = site.scheduler.name if site.scheduler else "direct"
+def _check_scheduler(checks: StepList, site: Site, host: RemoteHost) -> None:
+    name = site.scheduler.name if site.scheduler else "direct"
     if site.scheduler is None and not isinstance(host, KnowsPrograms):
-        walk.skip(["scheduler"], "none is named, and without an agent nothing can be started")
+        checks.skip(["scheduler"], "none is named, and without an agent nothing can be started")
         return
     try:
-        scheduler = load_scheduler(word)
+        scheduler = load_scheduler(name)
         for program, found in _which(host, scheduler.programs).items():
             if found is None:
                 raise missing_program(site.name, program)
         words = scheduler.lookup_argv("hibali-doctor")
         if words:
-            _ask_once(site, host, scheduler, words)
-        starts = _foretell(site, host)
+            _query_scheduler(site, host, scheduler, words)
+        starts = _predict_start(site, host)
     except HibaliError as problem:
-        walk.fault("scheduler", problem)
+        checks.fault("scheduler", problem)
         return
-    if word == "direct":
-        walk.ok("scheduler", "direct: jobs are processes of the machine one logs in to")
+    if name == "direct":
+        checks.ok("scheduler", "direct: jobs are processes of the machine one logs in to")
     else:
-        walk.ok("scheduler", f"{word} answers{starts}")
+        checks.ok("scheduler", f"{name} answers{starts}")
 
 
-def _ask_once(site: Site, host: RemoteHost, scheduler: Scheduler, words: tuple[str, ...]) -> None:
+def _query_scheduler(site: Site, host: RemoteHost, scheduler: Scheduler, words: tuple[str, ...]) -> None:
     try:
         with rate_limited(site.name):
             scheduler.read_lookup(host.run(words), host.facts()["user"])
@@ -443,39 +445,41 @@ def _ask_once(site: Site, host: RemoteHost, scheduler: Scheduler, words: tuple[s
         raise _with_hint(problem, problem.message, hint) from None
 
 
-def _foretell(site: Site, host: RemoteHost) -> str:
+def _predict_start(site: Site, host: RemoteHost) -> str:
     """Return when a small job with the site's account and partition would start; raise its rejection."""
     scheduler = load_scheduler(site.scheduler.name if site.scheduler else "direct")
     words = scheduler.start_argv()
     if not words or not isinstance(host, KnowsPrograms):
         return ""
-    finished = host.run(words, stdin=foretold_script(site).encode("ascii", "replace"))
+    finished = host.run(words, stdin=dry_run_script(site).encode("ascii", "replace"))
     seconds = scheduler.read_start(finished, datetime.now(UTC))
     return "" if seconds is None else f"; a job of one minute would start in about {max(0.0, seconds):.0f} s"
 
 
-def _ask_container(walk: StepList, site: Site, host: RemoteHost) -> None:
+def _check_container(checks: StepList, site: Site, host: RemoteHost) -> None:
     if site.container.name == "bare":
-        walk.ok("container", "none: tools run as you, with consent to each pipeline")
+        checks.ok("container", "none: tools run as you, with consent to each pipeline")
         return
     if not isinstance(host, KnowsPrograms):
-        walk.skip(["container"], "without an agent no program can be asked")
+        checks.skip(["container"], "without an agent no program can be asked")
         return
     program = site.container.name
     try:
         program = (*load_container(site.container.name).programs, program)[0]
-        answer = SiteCommands(host, site).query((program, "--version"))
-        if answer.exit_code == 127:
+        finished = SiteCommands(host, site).query((program, "--version"))
+        if finished.exit_code == 127:
             raise missing_program(site.name, program)
-        if answer.exit_code != 0:
-            said = printable(answer.stderr.strip()[-200:])
+        if finished.exit_code != 0:
+            message = printable(finished.stderr.strip()[-200:])
             hint = f"By hand, after a login there: {program} --version"
-            raise IncompleteError("container-fails", f"{program} fails: {said}", subject=site.name, hint=hint)
+            raise IncompleteError(
+                "container-fails", f"{program} fails: {message}", subject=site.name, hint=hint
+            )
     except HibaliError as problem:
-        walk.fault("container", problem)
+        checks.fault("container", problem)
         return
-    said = printable(answer.stdout.strip().splitlines()[0][:80]) if answer.stdout.strip() else program
-    walk.ok("container", said)
+    message = printable(finished.stdout.strip().splitlines()[0][:80]) if finished.stdout.strip() else program
+    checks.ok("container", message)
 
 
 def _which(host: RemoteHost, programs: tuple[str, ...]) -> Mapping[str, str | None]:

@@ -92,28 +92,28 @@ _SECONDS = 10.0
 _GREETING_BYTES = 255  # RFC 4253, 4.2
 
 
-def ask_ssh(command: Sequence[str], host: str) -> dict[str, str]:
+def query_ssh_config(command: Sequence[str], host: str) -> dict[str, str]:
     """Return ssh's settings for a host (ssh(1), -G), empty if this ssh has none.
 
     Raises `UsageError`, `NotFoundError`.
     """
-    told = subprocesses.run([*command, "-G", "--", host], timeout=15)
-    if told.exit_code == 0:
-        return read_told(told.stdout.decode("utf-8", "replace"))
-    said = printable(told.stderr.strip()[-300:])
-    if b"onfiguration" in told.stderr or b"config" in told.stderr:
+    finished = subprocesses.run([*command, "-G", "--", host], timeout=15)
+    if finished.exit_code == 0:
+        return read_told(finished.stdout.decode("utf-8", "replace"))
+    message = printable(finished.stderr.strip()[-300:])
+    if b"onfiguration" in finished.stderr or b"config" in finished.stderr:
         hint = f"Correct ~/.ssh/config; then: {' '.join(command)} -G {host}"
-        raise UsageError("ssh-configuration", said or "ssh gave no reason", subject=host, hint=hint)
+        raise UsageError("ssh-configuration", message or "ssh gave no reason", subject=host, hint=hint)
     return {}
 
 
-def find_addresses(walk: StepList, host: str, port: int) -> bool:
+def find_addresses(checks: StepList, host: str, port: int) -> bool:
     """Run the step `name`; return whether the host has addresses."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else "it is no name"
-        walk.fault(
+        checks.fault(
             "name",
             TryLaterError(
                 "no-address",
@@ -124,33 +124,35 @@ def find_addresses(walk: StepList, host: str, port: int) -> bool:
         )
         return False
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
-    walk.ok("name", f"{host} is {', '.join(addresses[:4])}")
+    checks.ok("name", f"{host} is {', '.join(addresses[:4])}")
     return True
 
 
-def goes_straight(says: dict[str, str]) -> str:
+def indirect_reason(ssh_config: dict[str, str]) -> str:
     """Return why ssh does not connect directly, so that a check without ssh is impossible; "" if it does."""
-    jump, proxy = says.get("proxyjump", "none"), says.get("proxycommand", "none")
+    jump, proxy = ssh_config.get("proxyjump", "none"), ssh_config.get("proxycommand", "none")
     if jump != "none" or proxy != "none":
         return f"ssh goes through {jump if jump != 'none' else 'a ProxyCommand'}"
-    return "" if says else "this ssh does not tell where it goes"
+    return "" if ssh_config else "this ssh does not tell where it goes"
 
 
-def ssh_address(says: dict[str, str], host: str) -> tuple[str, int]:
+def ssh_address(ssh_config: dict[str, str], host: str) -> tuple[str, int]:
     """Return the host name and port that ssh would connect to."""
-    port = says.get("port", "22")
-    return says.get("hostname", host.rpartition("@")[2]), int(port) if port.isdigit() else 22
+    port = ssh_config.get("port", "22")
+    return ssh_config.get("hostname", host.rpartition("@")[2]), int(port) if port.isdigit() else 22
 
 
-def connect_once(walk: StepList, host: str, port: int, *, greets: str = "", step: str = "connection") -> bool:
-    """Run the step of `greeted`; return whether it succeeded."""
-    found = greeted(walk, host, port, greets=greets, step=step)
+def check_connection(
+    checks: StepList, host: str, port: int, *, greets: str = "", step: str = "connection"
+) -> bool:
+    """Run the step of `probe_greeting`; return whether it succeeded."""
+    found = probe_greeting(checks, host, port, greets=greets, step=step)
     if found:
-        walk.ok(step, found)
+        checks.ok(step, found)
     return bool(found)
 
 
-def greeted(walk: StepList, host: str, port: int, *, greets: str = "", step: str) -> str:
+def probe_greeting(checks: StepList, host: str, port: int, *, greets: str = "", step: str) -> str:
     """Open and close one TCP connection; a server's first line must begin with `greets`.
 
     Returns the finding; empty if `step` failed and its fault was added.
@@ -162,7 +164,7 @@ def greeted(walk: StepList, host: str, port: int, *, greets: str = "", step: str
             took = time.monotonic() - began
             greeting = _read_greeting(line, greets) if greets else ""
     except OSError as problem:
-        walk.fault(
+        checks.fault(
             step,
             TryLaterError(
                 "unreachable",
@@ -173,44 +175,44 @@ def greeted(walk: StepList, host: str, port: int, *, greets: str = "", step: str
         )
         return ""
     if not greeting.startswith(greets):
-        said = printable(greeting) or "nothing"
-        walk.fault(step, _wrong_greeting(greets, said, subject))
+        message = printable(greeting) or "nothing"
+        checks.fault(step, _wrong_greeting(greets, message, subject))
         return ""
     return f"{subject} answers in {took * 1000:.0f} ms{': ' * bool(greeting)}{printable(greeting)}"
 
 
-def _wrong_greeting(greets: str, said: str, subject: str) -> TryLaterError:
+def _wrong_greeting(greets: str, message: str, subject: str) -> TryLaterError:
     if greets == "SSH-":
         hint = "Many failed logins, or a firewall, end connections so; wait, or ask the site."
         return TryLaterError(
-            "no-ssh-server", f"no ssh server greets there, but {said}", subject=subject, hint=hint
+            "no-ssh-server", f"no ssh server greets there, but {message}", subject=subject, hint=hint
         )
     hint = "Is the port in the site's gridftp table right? Ask the site."
     return TryLaterError(
-        "no-gridftp-server", f"no GridFTP server greets there, but {said}", subject=subject, hint=hint
+        "no-gridftp-server", f"no GridFTP server greets there, but {message}", subject=subject, hint=hint
     )
 
 
 def _read_greeting(line: socket.socket, greets: str) -> str:
     """Return the first line with this prefix; others may precede an ssh server's (RFC 4253, 4.2)."""
-    said = bytearray()
+    lines = bytearray()
     with line.makefile("rb") as stream:
-        while len(said) < 20 * _GREETING_BYTES:
+        while len(lines) < 20 * _GREETING_BYTES:
             one = stream.readline(_GREETING_BYTES)
             if one.startswith(greets.encode()) or not one or greets != "SSH-":
                 return one.strip().decode("utf-8", "replace")
-            said += one
-    return bytes(said[:_GREETING_BYTES]).strip().decode("utf-8", "replace")
+            lines += one
+    return bytes(lines[:_GREETING_BYTES]).strip().decode("utf-8", "replace")
 
 
-def knows_key(says: dict[str, str], host: str) -> bool | None:
+def knows_key(ssh_config: dict[str, str], host: str) -> bool | None:
     """Return whether a known_hosts file in ssh's settings has the host's key; None if unknown."""
-    if shutil.which("ssh-keygen") is None or says.get("knownhostscommand", "none") != "none":
+    if shutil.which("ssh-keygen") is None or ssh_config.get("knownhostscommand", "none") != "none":
         return None
-    name, port = says.get("hostname", host), says.get("port", "22")
-    alias = says.get("hostkeyalias")
+    name, port = ssh_config.get("hostname", host), ssh_config.get("port", "22")
+    alias = ssh_config.get("hostkeyalias")
     searched = alias or (name if port == "22" else f"[{name}]:{port}")
-    files = f"{says.get('userknownhostsfile', '')} {says.get('globalknownhostsfile', '')}".split()
+    files = f"{ssh_config.get('userknownhostsfile', '')} {ssh_config.get('globalknownhostsfile', '')}".split()
     for file in files:
         path = Path(os.path.expandvars(file)).expanduser()
         if (
@@ -234,68 +236,68 @@ def missing_program(site: str, program: str) -> NotFoundError:
 _GRIDFTP_PORT = 2811  # IANA: gsiftp
 
 
-def look_beside(walk: StepList, site: Site, on_event: Listener) -> None:
+def check_without_login(checks: StepList, site: Site, on_event: Listener) -> None:
     """Run the site's steps that need no ssh login."""
     if site.ssh is not None and site.ssh.data_host not in {None, site.ssh.host}:
-        _look_at_data_host(walk, site.ssh, str(site.ssh.data_host))
+        _check_data_host(checks, site.ssh, str(site.ssh.data_host))
     if site.ssh is not None and site.gridftp is not None and site.gridftp.wants_proxy:
-        _look_at_gridftp(walk, site.ssh, site.gridftp.url)
+        _check_gridftp(checks, site.ssh, site.gridftp.url)
     if site.globus is not None and site.globus.client is not None:
-        look_at_collection(walk, site, on_event)
+        check_collection(checks, site, on_event)
 
 
-def look_at_proxy(walk: StepList, ssh: SshSettings, subject: str) -> bool:
+def check_proxy(checks: StepList, ssh: SshSettings, subject: str) -> bool:
     """Run the step `proxy` once; return whether it seems valid for a login."""
-    if any(step.name == "proxy" for step in walk.steps):
-        return not walk.has_fault("proxy")
+    if any(step.name == "proxy" for step in checks.steps):
+        return not checks.has_fault("proxy")
     try:
         left = seconds_left(ready_proxy(ssh.proxy, subject=subject).path)
     except HibaliError as problem:
         if isinstance(problem, NotFoundError) and ssh.auth != "gsi" and ssh.proxy.make == "no":
-            walk.skip(
+            checks.skip(
                 ["proxy"], "the tools that look at proxies are missing; the copying program does without"
             )
             return True
-        walk.fault("proxy", problem)
+        checks.fault("proxy", problem)
         return False
-    walk.ok("proxy", f"valid for {format_time_left(left)}")
+    checks.ok("proxy", f"valid for {format_time_left(left)}")
     return True
 
 
-def _look_at_data_host(walk: StepList, ssh: SshSettings, host: str) -> None:
+def _check_data_host(checks: StepList, ssh: SshSettings, host: str) -> None:
     """Check the data host's name, connection and key, without a login."""
     step = "data host"
     try:
-        says = ask_ssh(ssh.command, host)
+        ssh_config = query_ssh_config(ssh.command, host)
     except HibaliError as problem:
-        walk.fault(step, problem)
+        checks.fault(step, problem)
         return
-    way = goes_straight(says)
-    if way:
-        walk.skip([step], way)
+    indirect = indirect_reason(ssh_config)
+    if indirect:
+        checks.skip([step], indirect)
         return
-    address, port = ssh_address(says, host)
-    found = greeted(walk, address, port, greets="SSH-", step=step)
+    address, port = ssh_address(ssh_config, host)
+    found = probe_greeting(checks, address, port, greets="SSH-", step=step)
     if not found:
         return
-    if knows_key(says, host) is False:
+    if knows_key(ssh_config, host) is False:
         hint = "Log in once by hand, and check the key with the site."
-        walk.warn(step, f"{found}; its host key is in none of ssh's files", hint)
+        checks.warn(step, f"{found}; its host key is in none of ssh's files", hint)
     else:
-        walk.ok(step, found)
+        checks.ok(step, found)
 
 
-def _look_at_gridftp(walk: StepList, ssh: SshSettings, url: str) -> None:
+def _check_gridftp(checks: StepList, ssh: SshSettings, url: str) -> None:
     """Check the proxy, and the server's greeting, without a login."""
     parts = urlsplit(url)
-    if look_at_proxy(walk, ssh, url):
+    if check_proxy(checks, ssh, url):
         port = parts.port or _GRIDFTP_PORT
-        connect_once(walk, parts.hostname or "", port, greets="220", step="gridftp")
+        check_connection(checks, parts.hostname or "", port, greets="220", step="gridftp")
     else:
-        walk.skip(["gridftp"], "it needs the proxy")
+        checks.skip(["gridftp"], "it needs the proxy")
 
 
-def look_at_collection(walk: StepList, site: Site, on_event: Listener) -> None:
+def check_collection(checks: StepList, site: Site, on_event: Listener) -> None:
     """Check the login to Globus, and whether the collection can be listed."""
     facts: dict[str, str | int | bool] = {}
     try:
@@ -304,11 +306,11 @@ def look_at_collection(walk: StepList, site: Site, on_event: Listener) -> None:
         if "globus login" not in facts or (
             isinstance(problem, AccessError) and "globus collection" not in facts
         ):
-            walk.fault("globus login", problem)
-            walk.skip(["collection"], "there is no login at Globus")
+            checks.fault("globus login", problem)
+            checks.skip(["collection"], "there is no login at Globus")
             return
-        walk.ok("globus login", str(facts["globus login"]))
-        walk.fault("collection", problem)
+        checks.ok("globus login", str(facts["globus login"]))
+        checks.fault("collection", problem)
         return
-    walk.ok("globus login", str(facts["globus login"]))
-    walk.ok("collection", f"{facts['globus collection']}, shows {facts['globus folder']}")
+    checks.ok("globus login", str(facts["globus login"]))
+    checks.ok("collection", f"{facts['globus collection']}, shows {facts['globus folder']}")

@@ -16,7 +16,13 @@ from hibali.http import Answer
 from runs import rate_limits
 from runs.doctor import machine
 from runs.doctor.machine import reach
-from runs.doctor.network import StepList, connect_once, find_addresses, look_at_collection, look_beside
+from runs.doctor.network import (
+    StepList,
+    check_collection,
+    check_connection,
+    check_without_login,
+    find_addresses,
+)
 from transfers.check import check_store
 from transfers.stores.s3.credentials import CredentialSource, find_endpoint
 from transfers.stores.s3.requests import Requests
@@ -28,75 +34,75 @@ _OF_CREDENTIALS = frozenset({"bad-credentials", "expired", "no-credentials", "no
 _OF_BUCKETS = frozenset({"no-such-bucket", "wrong-endpoint"})
 
 
-def look_at_bucket(walk: StepList, site: Site, on_event: Listener) -> None:
+def check_bucket(checks: StepList, site: Site, on_event: Listener) -> None:
     """Run all steps; remove the small objects that they write."""
     assert site.s3 is not None
     try:
         endpoint = find_endpoint(site.s3, site.name)
     except HibaliError as problem:
-        walk.fault("endpoint", problem)
-        walk.skip([name for name in STEPS if name != "endpoint"], "the endpoint is not usable")
+        checks.fault("endpoint", problem)
+        checks.skip([name for name in STEPS if name != "endpoint"], "the endpoint is not usable")
         return
-    if not _look_from_here(walk, endpoint.url):
+    if not _check_network(checks, endpoint.url):
         return
     source = CredentialSource(site.s3, site.name)
     try:
         keys = source.current()
     except HibaliError as problem:
-        walk.skip(["endpoint"], "nothing can be signed")
-        walk.fault("credentials", problem)
-        walk.skip(STEPS[4:], "there are no credentials")
+        checks.skip(["endpoint"], "nothing can be signed")
+        checks.fault("credentials", problem)
+        checks.skip(STEPS[4:], "there are no credentials")
         return
     bucket = site.s3.bucket or ""
     subject = f"{site.name}:{bucket}" if bucket else site.name
     requests = Requests(endpoint, source, bucket, subject, on_event)
     try:
-        _look_inside(walk, site, requests, "signed" if keys else "anonymous")
+        _check_access(checks, site, requests, "signed" if keys else "anonymous")
     finally:
         requests.close()
 
 
-def _look_from_here(walk: StepList, url: str) -> bool:
+def _check_network(checks: StepList, url: str) -> bool:
     parts = urlsplit(url)
     host = parts.hostname or ""
     proxy = os.environ.get(f"{parts.scheme}_proxy") or os.environ.get(f"{parts.scheme.upper()}_PROXY")
     if proxy:
-        walk.skip(STEPS[:2], "requests go through the proxy of this account")
+        checks.skip(STEPS[:2], "requests go through the proxy of this account")
         return True
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    if not find_addresses(walk, host, port):
-        walk.skip(STEPS[1:], "the name has no address")
+    if not find_addresses(checks, host, port):
+        checks.skip(STEPS[1:], "the name has no address")
         return False
-    if not connect_once(walk, host, port):
-        walk.skip(STEPS[2:], "nobody answers there")
+    if not check_connection(checks, host, port):
+        checks.skip(STEPS[2:], "nobody answers there")
         return False
     return True
 
 
-def _look_inside(walk: StepList, site: Site, requests: Requests, access: str) -> None:
+def _check_access(checks: StepList, site: Site, requests: Requests, access: str) -> None:
     assert site.s3 is not None
     try:
-        answer, listed = _ask(requests)
+        response, listed = _list_one(requests)
     except HibaliError as problem:
-        _judge_failure(walk, problem, requests.endpoint.url, access)
+        _judge_failure(checks, problem, requests.endpoint.url, access)
         return
-    walk.ok("endpoint", f"{requests.endpoint.url}, region {requests.endpoint.region}")
-    walk.ok("credentials", access)
-    _judge_clock(walk, answer)
+    checks.ok("endpoint", f"{requests.endpoint.url}, region {requests.endpoint.region}")
+    checks.ok("credentials", access)
+    _judge_clock(checks, response)
     if not requests.bucket:
-        walk.ok("bucket", "none is named: paths begin with one")
-        walk.skip(STEPS[6:], "no bucket is named")
+        checks.ok("bucket", "none is named: paths begin with one")
+        checks.skip(STEPS[6:], "no bucket is named")
         return
     if listed:
-        walk.ok("bucket", requests.bucket)
+        checks.ok("bucket", requests.bucket)
     else:
-        walk.warn(
+        checks.warn(
             "bucket", f"{requests.bucket} may not be listed", "Ask the bucket's owner for s3:ListBucket."
         )
-    _try_writing(walk, site, requests)
+    _try_writing(checks, site, requests)
 
 
-def _ask(requests: Requests) -> tuple[Answer, bool]:
+def _list_one(requests: Requests) -> tuple[Answer, bool]:
     """List one page of one name; return the answer, and whether it was a success."""
     query = {"list-type": "2", "max-keys": "1"} if requests.bucket else {}
     try:
@@ -107,142 +113,144 @@ def _ask(requests: Requests) -> tuple[Answer, bool]:
         return requests.ask("GET", query=query, accept=(403,)), False
 
 
-def _judge_failure(walk: StepList, problem: HibaliError, url: str, access: str) -> None:
+def _judge_failure(checks: StepList, problem: HibaliError, url: str, access: str) -> None:
     if problem.code in _OF_CREDENTIALS:
-        walk.ok("endpoint", url)
-        walk.fault("credentials", problem)
-        walk.skip(STEPS[4:], "the credentials are not accepted")
+        checks.ok("endpoint", url)
+        checks.fault("credentials", problem)
+        checks.skip(STEPS[4:], "the credentials are not accepted")
     elif problem.code == "clock-skew":
-        walk.ok("endpoint", url)
-        walk.skip(["credentials"], "signatures hold the time")
-        walk.fault("clock", problem)
-        walk.skip(STEPS[5:], "nothing that is signed now is believed")
+        checks.ok("endpoint", url)
+        checks.skip(["credentials"], "signatures hold the time")
+        checks.fault("clock", problem)
+        checks.skip(STEPS[5:], "nothing that is signed now is believed")
     elif problem.code in _OF_BUCKETS:
-        walk.ok("endpoint", url)
-        walk.ok("credentials", access)
-        walk.skip(["clock"], "there was no answer to compare with")
-        walk.fault("bucket", problem)
-        walk.skip(STEPS[6:], "there is no bucket")
+        checks.ok("endpoint", url)
+        checks.ok("credentials", access)
+        checks.skip(["clock"], "there was no answer to compare with")
+        checks.fault("bucket", problem)
+        checks.skip(STEPS[6:], "there is no bucket")
     else:
-        walk.fault("endpoint", problem)
-        walk.skip(STEPS[3:], "the endpoint does not answer")
+        checks.fault("endpoint", problem)
+        checks.skip(STEPS[3:], "the endpoint does not answer")
 
 
-def _judge_clock(walk: StepList, answer: Answer) -> None:
-    told = answer.seconds
-    if told is None:
-        walk.skip(["clock"], "the server tells no time")
+def _judge_clock(checks: StepList, response: Answer) -> None:
+    server_time = response.seconds
+    if server_time is None:
+        checks.skip(["clock"], "the server tells no time")
         return
-    apart = told - time.time()
-    if abs(apart) < _CLOCK_SECONDS:
-        walk.ok("clock", "as here")
+    clock_lead = server_time - time.time()
+    if abs(clock_lead) < _CLOCK_SECONDS:
+        checks.ok("clock", "as here")
     else:
-        words = f"the server is {abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} this machine"
-        walk.warn(
+        words = (
+            f"the server is {abs(clock_lead):.0f} s {'ahead of' if clock_lead > 0 else 'behind'} this machine"
+        )
+        checks.warn(
             "clock",
             words,
             "Set the clock of this machine (timedatectl): from 15 minutes on nothing is accepted.",
         )
 
 
-def _try_writing(walk: StepList, site: Site, requests: Requests) -> None:
+def _try_writing(checks: StepList, site: Site, requests: Requests) -> None:
     assert site.s3 is not None
     store = S3Store(requests, site.name, site.s3.prefix.strip("/").encode())
     try:
         seen = store.probe(again=True)
     except HibaliError as problem:
-        walk.fault("writes", problem)
+        checks.fault("writes", problem)
         return
     if not seen.writable:
-        walk.warn(
+        checks.warn(
             "writes",
             "nothing may be written there",
             "Ask the bucket's owner for s3:PutObject, if it is to be.",
         )
     elif not seen.proves:
         words = "the server compares no sha256: the proof of what is sent is claimed at best"
-        walk.warn(
+        checks.warn(
             "writes", words, f"See docs/verification.md, and what it does: hibali sites check {site.name}"
         )
     elif not seen.locks:
         words = "the server knows no conditional writes: two hibali may write at a time"
-        walk.warn("writes", words, f"See what it does: hibali sites check {site.name}")
+        checks.warn("writes", words, f"See what it does: hibali sites check {site.name}")
     else:
-        walk.ok("writes", "hashed by the server, with locks")
+        checks.ok("writes", "hashed by the server, with locks")
 
 
 _WEB = ("name", "connection", "endpoint")
 _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
 
 
-def visit(walk: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
+def visit(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
     """Run all steps of a site of this kind, with `job` including a test job. Catches all but bugs."""
     try:
         require_built(site)
     except HibaliError as problem:
-        walk.fault("settings", problem)
+        checks.fault("settings", problem)
         return
-    walk.ok("settings", f"{site.name} is of kind {site.kind}")
+    checks.ok("settings", f"{site.name} is of kind {site.kind}")
     rate_limits.start_afresh(site)
     if kind_of(site).has_machine:
-        _look_at_machine(walk, site, on_event, job=job)
-        look_beside(walk, site, on_event)
+        _check_machine(checks, site, on_event, job=job)
+        check_without_login(checks, site, on_event)
     elif site.s3 is not None:
-        look_at_bucket(walk, site, on_event)
+        check_bucket(checks, site, on_event)
     elif site.url is not None:
-        _look_at_web(walk, site, on_event)
+        _check_web(checks, site, on_event)
     elif site.globus is not None:
-        look_at_collection(walk, site, on_event)
+        check_collection(checks, site, on_event)
     else:
-        _look_at_store(walk, site, on_event)
+        _check_store(checks, site, on_event)
 
 
-def _look_at_machine(walk: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
-    found = reach(walk, site, on_event)
+def _check_machine(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
+    found = reach(checks, site, on_event)
     if found is None:
-        walk.skip([*machine.MACHINE_STEPS, *(["job"] if job else [])], "the machine was not reached")
+        checks.skip([*machine.MACHINE_STEPS, *(["job"] if job else [])], "the machine was not reached")
         return
     with contextlib.closing(rate_limits.counted(found, site.name)) as host:
-        machine.look_at_machine(walk, site, host)
+        machine.check_machine(checks, site, host)
         if not job:
             return
-        failed = [name for name in ("writes", "room", "scheduler") if walk.has_fault(name)]
+        failed = [name for name in ("writes", "room", "scheduler") if checks.has_fault(name)]
         if failed:
-            walk.skip(["job"], f"it needs what failed: {', '.join(failed)}")
+            checks.skip(["job"], f"it needs what failed: {', '.join(failed)}")
             return
         try:
             require_built_for_runs(site)
         except HibaliError as problem:
-            walk.fault("job", problem)
+            checks.fault("job", problem)
             return
         from runs.doctor.machine import run_job
 
-        run_job(walk, site, host, lambda: rate_limits.open_limited_host(site, on_event), on_event)
+        run_job(checks, site, host, lambda: rate_limits.open_limited_host(site, on_event), on_event)
 
 
-def _look_at_web(walk: StepList, site: Site, on_event: Listener) -> None:
+def _check_web(checks: StepList, site: Site, on_event: Listener) -> None:
     parts = urlsplit(site.url or "")
     host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
-    if not find_addresses(walk, host, port):
-        walk.skip(_WEB[1:], "the name has no address")
+    if not find_addresses(checks, host, port):
+        checks.skip(_WEB[1:], "the name has no address")
         return
-    if not connect_once(walk, host, port):
-        walk.skip(_WEB[2:], "nobody answers there")
+    if not check_connection(checks, host, port):
+        checks.skip(_WEB[2:], "nobody answers there")
         return
-    _look_at_store(walk, site, on_event)
+    _check_store(checks, site, on_event)
 
 
-def _look_at_store(walk: StepList, site: Site, on_event: Listener) -> None:
+def _check_store(checks: StepList, site: Site, on_event: Listener) -> None:
     """Check that a store responds and accepts files."""
     facts: dict[str, str | int | bool] = {}
     try:
         check_store(site, facts, on_event=on_event)
     except HibaliError as problem:
-        walk.fault("endpoint", problem)
+        checks.fault("endpoint", problem)
         return
     words = [str(facts.get("url", kind_of(site).address(site))), str(facts.get("access", ""))]
-    walk.ok("endpoint", ", ".join(word for word in words if word))
+    checks.ok("endpoint", ", ".join(word for word in words if word))
     if facts.get("writable"):
-        walk.ok("writes", "yes")
+        checks.ok("writes", "yes")
     else:
-        walk.skip(["writes"], "it is only read")
+        checks.skip(["writes"], "it is only read")

@@ -240,10 +240,12 @@ def _moment(text: str) -> str:
 
 def _tables(each: ReportedRun) -> Iterator[_Table]:
     """Show what the run was given, and what was collected with the digests that were verified then."""
-    files = {given["id"] for given in each.run.spec.inputs}
+    files = {run_input["id"] for run_input in each.run.spec.inputs}
     values = [(name, _value(value)) for name, value in each.run.spec.invocation.items() if name not in files]
     yield _Table("Invocation", ("id", "value"), values)
-    inputs = [(given["id"], given["location"], given["identity"]) for given in each.run.spec.inputs]
+    inputs = [
+        (run_input["id"], run_input["location"], run_input["identity"]) for run_input in each.run.spec.inputs
+    ]
     yield _Table("Inputs", ("id", "location", "content"), inputs)
     if each.left is not None:
         outputs = sorted(each.left.files.items())

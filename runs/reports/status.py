@@ -109,8 +109,8 @@ def judge(plan: Plan, firings: Sequence[Trigger], now: float) -> Line:
     trouble = _failing(plan, firings) or _silent(plan, firings, now)
     if trouble is not None:
         return Line(plan, Health.NEEDS_YOU, strip, trouble)
-    told = any(mark_of(each) not in _UNTOLD for each in firings)
-    return Line(plan, Health.WELL if told else Health.NEW, strip)
+    has_result = any(mark_of(each) not in _UNTOLD for each in firings)
+    return Line(plan, Health.WELL if has_result else Health.NEW, strip)
 
 
 def _failing(plan: Plan, firings: Sequence[Trigger]) -> Trouble | None:
@@ -125,10 +125,10 @@ def _failing(plan: Plan, firings: Sequence[Trigger]) -> Trouble | None:
     if not row:
         return None
     last = row[0]
-    return Trouble(plan.name, _what(last), _todo(plan, last), row[-1].began, len(row), last.id)
+    return Trouble(plan.name, _describe_failure(last), _todo(plan, last), row[-1].began, len(row), last.id)
 
 
-def _what(firing: Trigger) -> str:
+def _describe_failure(firing: Trigger) -> str:
     mark = mark_of(firing)
     if mark is Mark.BROKEN:
         return "It began and never ended: it was killed, or the machine went down."
@@ -173,7 +173,7 @@ _UNTOLD = frozenset({Mark.SKIPPED, Mark.RUNNING})
 
 DAYS = 60
 _RECENT = 7 * 86400.0  # seconds: what somebody typed and what failed is not told for longer
-_MOST_BY_HAND = 10
+_MOST_FAILED_COMMANDS = 10
 _BAD_RESULTS = frozenset({Result.INCOMPLETE, Result.FAILED, Result.LATER, Result.REFUSED, Result.UNFINISHED})
 
 
@@ -211,7 +211,7 @@ class Overview:
     now: float
     lines: Sequence[Line] = ()
     days: Sequence[Day] = ()
-    by_hand: Sequence[Trouble] = ()
+    failed_commands: Sequence[Trouble] = ()
     unproven: Sequence[UnverifiedFiles] = ()
     fading: Sequence[Fading] = ()
     usage: Sequence[Mapping[str, Any]] = ()
@@ -226,7 +226,7 @@ class Overview:
     @property
     def troubles(self) -> list[Trouble]:
         """The problems, those of schedules first."""
-        return [*(line.trouble for line in self.in_need if line.trouble is not None), *self.by_hand]
+        return [*(line.trouble for line in self.in_need if line.trouble is not None), *self.failed_commands]
 
 
 def headline(overview: Overview) -> str:
@@ -256,23 +256,23 @@ def headline(overview: Overview) -> str:
 def summary(overview: Overview) -> str:
     """The sentences below it: what moved lately, and how well it is verified."""
     last = overview.days[-1] if overview.days else None
-    words = []
+    sentences = []
     if last is not None:
-        words.append(
+        sentences.append(
             f"Today {counted(last.operations, 'operation')} moved {counted(last.files, 'file')}, {format_size(last.bytes)}."
             if last.operations
             else "Nothing has moved today."
         )
     files = sum(each.files for each in overview.unproven)
     if files:
-        words.append(
+        sentences.append(
             f"{counted(files, 'moved file')} {'is' if files == 1 else 'are'} not verified by content."
         )
     elif overview.operations:
-        words.append("All moved files are verified by content.")
+        sentences.append("All moved files are verified by content.")
     if overview.fading:
-        words.append(f"{counted(len(overview.fading), 'thing')} will expire or be purged soon.")
-    return " ".join(words)
+        sentences.append(f"{counted(len(overview.fading), 'thing')} will expire or be purged soon.")
+    return " ".join(sentences)
 
 
 def by_day(operations: Iterable[Operation], now: float, days: int = DAYS) -> list[Day]:
@@ -292,13 +292,13 @@ def by_day(operations: Iterable[Operation], now: float, days: int = DAYS) -> lis
     return list(found.values())
 
 
-def by_hand(operations: Sequence[Operation], now: float) -> list[Trouble]:
+def failed_commands(operations: Sequence[Operation], now: float) -> list[Trouble]:
     """List what somebody typed within a week that began, what went wrong with it, and was not done since; the latest first."""
     seen: set[tuple[str, str, str]] = set()
     found: list[Trouble] = []
     for each in reversed(operations):
         line = (each.operation, each.source, each.target)
-        if now - each.moment > _RECENT or len(found) == _MOST_BY_HAND:
+        if now - each.moment > _RECENT or len(found) == _MOST_FAILED_COMMANDS:
             break
         if (
             each.schedule is not None

@@ -21,7 +21,7 @@ from hibali.text import counted, path_from_fields
 from runs.model import RUN_ID, State
 from runs.rate_limits import site_usage
 from runs.records import fold_records
-from runs.reports.status import DAYS, Fading, Overview, Plan, by_day, by_hand, judge
+from runs.reports.status import DAYS, Fading, Overview, Plan, by_day, failed_commands, judge
 from runs.schedules.environment import Credential
 from runs.schedules.records import read_triggers
 from runs.schedules.schedule import Schedule, Schedules, load_schedules
@@ -181,7 +181,7 @@ def expiring(credentials: Iterable[Credential], within: timedelta) -> list[Fadin
 _SOON_DAYS = 14
 
 
-def look_over(config: str | None, days: int = DAYS) -> Overview:
+def read_overview(config: str | None, days: int = DAYS) -> Overview:
     """Read the present report. `config` is the config.toml given; raises what reading it raises."""
     now = time.time()
     settings, schedules = load_sites(config), load_schedules(config)
@@ -195,7 +195,7 @@ def look_over(config: str | None, days: int = DAYS) -> Overview:
         now=now,
         lines=sorted(lines, key=lambda line: (line.trouble is None, line.plan.name)),
         days=by_day(operations, now, days),
-        by_hand=by_hand(operations, now),
+        failed_commands=failed_commands(operations, now),
         unproven=find_unverified(operations),
         fading=[*expiring(credentials, soon), *find_purged(sites, operations, settings.sites, now)],
         usage=[site_usage(site, carried_in(operations)) for site in sites],

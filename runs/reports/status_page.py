@@ -91,7 +91,7 @@ def render(overview: Overview) -> bytes:
     )
 
 
-def cron_words(cron: str) -> str:
+def describe_cron(cron: str) -> str:
     """Say when a schedule fires, in words where these are short."""
     found = _SIMPLE_CRON.fullmatch(cron)
     if found is None:
@@ -113,7 +113,7 @@ def _minute(text: str) -> str:
 
 def _schedule(line: Line) -> dict[str, Any]:
     last = line.last
-    told = (
+    state_text = (
         "has not fired yet"
         if last is None
         else f"last {mark_of(last)} {_minute(last.ended or last.began)}{_amount(last)}"
@@ -124,9 +124,9 @@ def _schedule(line: Line) -> dict[str, Any]:
         "kind": _HEALTH_KINDS[line.health],
         "bars": list(_strip_bars(line.strip)),
         "bars_text": _strip_text(line.plan.name, line.strip),
-        "note": f"running now, {told}" if line.running else told,
+        "note": f"running now, {state_text}" if line.running else state_text,
         "command": line.plan.command,
-        "when": cron_words(line.plan.cron),
+        "when": describe_cron(line.plan.cron),
     }
 
 

@@ -32,7 +32,7 @@ class Phase(StrEnum):
     CANCELLED = "cancelled"
     KILLED = "killed"
     BROKEN = "broken"
-    GONE = "gone"
+    UNKNOWN = "gone"
     ELSEWHERE = "elsewhere"
 
     @property
@@ -55,7 +55,7 @@ class Status:
     memory_bytes: int | None = None
 
 
-GONE = Status(Phase.GONE, "")
+UNKNOWN = Status(Phase.UNKNOWN, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Unclear:
     reason: str
 
 
-Answer = Submitted | NotSubmitted | Unclear
+SubmitResult = Submitted | NotSubmitted | Unclear
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -188,7 +188,7 @@ class Scheduler(ABC):
         """Return the command that submits a job; raises `UsageError` for an unsupported request."""
 
     @abstractmethod
-    def read_submit(self, finished: CommandResult) -> Answer:
+    def read_submit(self, finished: CommandResult) -> SubmitResult:
         """Return whether the job was accepted."""
 
     @abstractmethod
@@ -197,7 +197,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """Return a status for each of `jobs`; `GONE` if the scheduler no longer knows it."""
+        """Return a status for each of `jobs`; `UNKNOWN` if the scheduler no longer knows it."""
 
     @abstractmethod
     def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
@@ -274,9 +274,9 @@ class Scheduler(ABC):
         return None
 
 
-def load_scheduler(word: str) -> Scheduler:
+def load_scheduler(name: str) -> Scheduler:
     """Return the scheduler that a site names; raises `UsageError` for an unknown one."""
-    module = load("runs.schedulers", word)
+    module = load("runs.schedulers", name)
     found: Scheduler = getattr(module, "SCHEDULER", module)
     return found
 
@@ -312,20 +312,20 @@ def check_directive(text: str) -> str:
     return text
 
 
-def check_plain(text: str, what: str) -> str:
+def check_plain(text: str, label: str) -> str:
     """Return an account or partition name; raises `UsageError` for other characters (S9)."""
     if not _PLAIN.fullmatch(text) or text.startswith("-"):
         raise UsageError(
             "bad-directive",
-            f"this cannot be the name of a {what}",
+            f"this cannot be the name of a {label}",
             subject=ascii(text),
-            hint=f"Correct --{what}, or `{what}` in the site's [scheduler] table.",
+            hint=f"Correct --{label}, or `{label}` in the site's [scheduler] table.",
         )
     return text
 
 
 # A command that refuses because there is nothing left to do has done what it was asked for.
-_UNLESS = r"""
+_IGNORE_ERROR = r"""
 over=$1; shift
 said=$("$@" 2>&1)
 code=$?
@@ -349,12 +349,12 @@ class Submitting:
     later: re.Pattern[bytes]
     stopped: frozenset[int] = frozenset()
 
-    def read(self, finished: CommandResult, job: str | None) -> Answer:
+    def read(self, finished: CommandResult, job: str | None) -> SubmitResult:
         """Interpret the answer; `job` is the id found in it."""
         if job is not None and finished.exit_code == 0:
             return Submitted(job)
-        told = finished.stderr + b"\n" + finished.stdout
-        said = printable((finished.stderr.strip() or finished.stdout.strip())[-2000:])
+        output = finished.stderr + b"\n" + finished.stdout
+        message = printable((finished.stderr.strip() or finished.stdout.strip())[-2000:])
         if finished.exit_code == 127:
             return NotSubmitted(
                 UsageError(
@@ -364,27 +364,27 @@ class Submitting:
                 )
             )
         stopped = finished.exit_code <= 0 or finished.exit_code in self.stopped
-        if stopped or job is not None or self.unclear.search(told):
-            return Unclear(said or f"{self.program} gave no job id")
-        if self.later.search(told):
+        if stopped or job is not None or self.unclear.search(output):
+            return Unclear(message or f"{self.program} gave no job id")
+        if self.later.search(output):
             return NotSubmitted(
-                TryLaterError("scheduler-busy", f"{self.system} did not take the job: {said}")
+                TryLaterError("scheduler-busy", f"{self.system} did not take the job: {message}")
             )
         return NotSubmitted(
             UsageError(
                 "submission-rejected",
-                f"{self.system} refused the job: {said}",
+                f"{self.system} refused the job: {message}",
                 hint="Correct the site's [scheduler] table (account, partition, time, directives).",
             )
         )
 
 
-def no_answer(program: str, finished: CommandResult) -> TryLaterError:
+def query_failed(program: str, finished: CommandResult) -> TryLaterError:
     """Return the error for a query without an answer."""
-    said = finished.stderr.strip() or finished.stdout.strip()
+    message = finished.stderr.strip() or finished.stdout.strip()
     return TryLaterError(
         "scheduler-silent",
-        f"{program} gave no answer ({finished.exit_code}): {printable(said[-500:])}",
+        f"{program} gave no answer ({finished.exit_code}): {printable(message[-500:])}",
         hint="The run is not affected; ask again later.",
     )
 
@@ -394,16 +394,16 @@ def text_lines(text: bytes) -> list[str]:
     return [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
-def unless(over: str, *words: str) -> tuple[str, ...]:
-    """Return a command that also succeeds if its error matches `over`, an extended regular expression."""
-    return ("/bin/sh", "-c", _UNLESS, "hibali", over, *words)
+def ignore_error(pattern: str, *argv: str) -> tuple[str, ...]:
+    """Return a command that also succeeds if its error matches `pattern`, an extended regular expression."""
+    return ("/bin/sh", "-c", _IGNORE_ERROR, "hibali", pattern, *argv)
 
 
 def as_clock(seconds: int) -> str:
     """Format seconds as `H:MM:SS`, never zero, which would request no limit."""
-    minutes, rest = divmod(max(seconds, 1), 60)
+    minutes, remainder = divmod(max(seconds, 1), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remainder:02}"
 
 
 def cores_of_a_node(resources: Resources) -> int:
@@ -411,7 +411,7 @@ def cores_of_a_node(resources: Resources) -> int:
     return math.ceil((resources.tasks or 1) * (resources.cores or 1) / (resources.nodes or 1))
 
 
-def asks_for_cores(resources: Resources) -> bool:
+def requests_cores(resources: Resources) -> bool:
     """Return whether processes or cores are requested."""
     return resources.tasks is not None or resources.cores is not None
 
@@ -421,8 +421,8 @@ def has_option(resources: Resources, *options: str) -> bool:
     return any(text.startswith(options) for text in resources.directives)
 
 
-def check_number(text: str, what: str) -> str:
+def check_number(text: str, label: str) -> str:
     """Return the digits, for values that must be numbers; raises `UsageError`."""
     if not (text.isascii() and text.isdecimal()):
-        raise UsageError("bad-number", f"{what} is a number here", subject=ascii(text))
+        raise UsageError("bad-number", f"{label} is a number here", subject=ascii(text))
     return text

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
 from runs.schedulers.base import (
-    GONE,
-    Answer,
+    UNKNOWN,
     Job,
     NotSubmitted,
     Phase,
     Resources,
     Scheduler,
     Status,
+    SubmitResult,
     Submitted,
     Unclear,
     check_job_id,
@@ -239,22 +239,22 @@ class Direct(Scheduler):
         del index
         return job
 
-    def read_submit(self, finished: CommandResult) -> Answer:
+    def read_submit(self, finished: CommandResult) -> SubmitResult:
         """Parse the job's id from the launcher's last word."""
-        words = finished.stdout.decode("ascii", "replace").split()
-        job = check_job_id(words[-1]) if words else None
+        fields = finished.stdout.decode("ascii", "replace").split()
+        job = check_job_id(fields[-1]) if fields else None
         if finished.exit_code == 0 and job is not None and job.count(":") == 3:
             return Submitted(job)
-        said = printable((finished.stdout + finished.stderr).strip()[-500:])
+        message = printable((finished.stdout + finished.stderr).strip()[-500:])
         if finished.exit_code in {65, 66, 67, 127}:
             return NotSubmitted(
                 UsageError(
                     "no-start",
-                    f"the process could not be started at the site: {said}",
+                    f"the process could not be started at the site: {message}",
                     hint="`direct` needs a Linux site with /bin/sh, setsid and /proc.",
                 )
             )
-        return Unclear(said or f"the launcher ended with {finished.exit_code}")
+        return Unclear(message or f"the launcher ended with {finished.exit_code}")
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
         """Query all jobs with one shell."""
@@ -262,20 +262,20 @@ class Direct(Scheduler):
 
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Return GONE for a missing process, whose exit record says how it ended."""
-        found = dict.fromkeys(jobs, GONE)
-        for job, word, rest in _told(finished):
+        found = dict.fromkeys(jobs, UNKNOWN)
+        for job, native, details in _status_lines(finished):
             if job in found:
-                found[job] = _status(word, rest)
+                found[job] = _status(native, details)
         return found
 
     def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Return tasks while their leader exists; later only exit records remain."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
-        for job, word, rest in _told(finished):
-            of, _, marked = rest.partition(" ")
+        for job, native, details in _status_lines(finished):
+            of, _, marked = details.partition(" ")
             total, _, marked = marked.partition(" ")
             count = task_number(total)
-            if job in found and (word, of) == ("running", "of") and count is not None:
+            if job in found and (native, of) == ("running", "of") and count is not None:
                 tasks = found[job]
                 tasks.update(dict.fromkeys(range(1, count + 1), Status(Phase.WAITING, "waiting")))
                 for mark in marked.split():
@@ -309,7 +309,7 @@ class Direct(Scheduler):
         return ("/bin/sh", "-c", RELEASE, "hibali", job)
 
 
-def _told(finished: CommandResult) -> list[tuple[str, str, str]]:
+def _status_lines(finished: CommandResult) -> list[tuple[str, str, str]]:
     """Return the id, the state and the rest of each line."""
     if finished.exit_code != 0:
         raise TryLaterError(
@@ -320,14 +320,14 @@ def _told(finished: CommandResult) -> list[tuple[str, str, str]]:
     return [(parts[0], parts[1], parts[2] if len(parts) > 2 else "") for parts in lines if len(parts) > 1]
 
 
-def _status(word: str, rest: str) -> Status:
-    if word == "running":
+def _status(native: str, details: str) -> Status:
+    if native == "running":
         return Status(Phase.RUNNING, "running")
-    if word == "queued":
-        return Status(Phase.WAITING, "queued", printable(rest))
-    if word == "elsewhere":
+    if native == "queued":
+        return Status(Phase.WAITING, "queued", printable(details))
+    if native == "elsewhere":
         return Status(Phase.ELSEWHERE, "elsewhere", "the run was started on another host of the site")
-    return GONE
+    return UNKNOWN
 
 
 SCHEDULER = Direct()

@@ -11,25 +11,25 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hibali.text import printable
 from runs.schedulers.base import (
-    GONE,
-    Answer,
+    UNKNOWN,
     Job,
     JobVariables,
     Phase,
     Resources,
     Scheduler,
     Status,
+    SubmitResult,
     Submitting,
-    asks_for_cores,
     check_directive,
     check_number,
     check_plain,
     cores_of_a_node,
     has_option,
-    no_answer,
+    ignore_error,
+    query_failed,
+    requests_cores,
     task_number,
     text_lines,
-    unless,
 )
 from transfers.remote.host import CommandResult
 
@@ -44,7 +44,7 @@ _SUBMITTING = Submitting(
         re.IGNORECASE,
     ),
 )
-_TAKEN = re.compile(r"Job <([0-9]{1,18})> is submitted to (?:default )?queue <[^>]*>\.?")
+_ACCEPTED = re.compile(r"Job <([0-9]{1,18})> is submitted to (?:default )?queue <[^>]*>\.?")
 _FIELDS = "jobid jobindex stat user exit_code exit_reason delimiter='|'"
 _LINE = re.compile(r"([0-9]{1,18})(?:\[[0-9]{1,18}\])?\|([0-9-]+)\|([A-Z]+)\|([^|]*)\|([^|]*)\|(.*)")
 _NONE = re.compile(rb"is not found|No (?:unfinished |matching )?job found", re.IGNORECASE)
@@ -113,13 +113,13 @@ class Lsf(Scheduler):  # what bacct writes is for people
             done = " && ".join(f"done({check_number(each, 'a job')})" for each in job.after)
             options += ["-w", done, "-ti"]
         output = "/dev/null" if job.tasks else "scheduler.log"
-        words = ["-J", name, "-cwd", folder, "-o", output, "-rn", *options]
-        return ("/bin/sh", "-c", _SUBMIT, "hibali", job.script, *words)
+        beginning = ["-J", name, "-cwd", folder, "-o", output, "-rn", *options]
+        return ("/bin/sh", "-c", _SUBMIT, "hibali", job.script, *beginning)
 
-    def read_submit(self, finished: CommandResult) -> Answer:
+    def read_submit(self, finished: CommandResult) -> SubmitResult:
         """Parse one sentence, among output of the site's esub."""
         lines = text_lines(finished.stdout) + text_lines(finished.stderr)
-        found = [match[1] for line in lines if (match := _TAKEN.fullmatch(line))]
+        found = [match[1] for line in lines if (match := _ACCEPTED.fullmatch(line))]
         return _SUBMITTING.read(finished, found[-1] if found else None)
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class Lsf(Scheduler):  # what bacct writes is for people
 
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Parse the lines; LSF names forgotten jobs on standard error."""
-        found = dict.fromkeys(jobs, GONE)
+        found = dict.fromkeys(jobs, UNKNOWN)
         for job, _, status, _ in _listed(finished):
             if job in found:
                 found[job] = status
@@ -149,20 +149,20 @@ class Lsf(Scheduler):  # what bacct writes is for people
 
     def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """Return the user's first job."""
-        mine = [int(job) for job, _, _, owner in _listed(finished) if owner == user]
-        return str(min(mine)) if mine else None
+        own = [int(job) for job, _, _, owner in _listed(finished) if owner == user]
+        return str(min(own)) if own else None
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
         """End a job; LSF rejects one that has ended."""
-        return unless("already finished|is not found|No matching job found", "bkill", job)
+        return ignore_error("already finished|is not found|No matching job found", "bkill", job)
 
     def release_argv(self, job: str) -> tuple[str, ...]:
         """One that is not suspended is refused."""
-        return unless("not in (a )?suspended|already finished|[Nn]ot suspended", "bresume", job)
+        return ignore_error("not in (a )?suspended|already finished|[Nn]ot suspended", "bresume", job)
 
 
 def _slots(resources: Resources) -> list[str]:
-    if resources.nodes is None and not asks_for_cores(resources):
+    if resources.nodes is None and not requests_cores(resources):
         return []
     of_a_node = cores_of_a_node(resources)
     found = [f"-n {of_a_node * (resources.nodes or 1):d}"]
@@ -180,22 +180,26 @@ def _listed(finished: CommandResult) -> Iterator[tuple[str, str, Status, str]]:
     lines = text_lines(finished.stdout)
     found = [match for line in lines if (match := _LINE.fullmatch(line))]
     if not found and not _NONE.search(finished.stderr + finished.stdout):
-        raise no_answer("bjobs", finished)
+        raise query_failed("bjobs", finished)
     for match in found:
-        job, index, word, owner, code, reason = match.groups()
-        yield job, index, _status(word, code.strip(), reason.strip()), owner.strip()
+        job, index, native, owner, code, reason = match.groups()
+        yield job, index, _status(native, code.strip(), reason.strip()), owner.strip()
 
 
-def _status(word: str, code: str, reason: str) -> Status:
+def _status(native: str, code: str, reason: str) -> Status:
     """Return the status; an unknown state is WAITING, and the reason explains an EXIT."""
-    phase = _PHASES.get(word, Phase.WAITING)
-    told = "" if reason in {"", "-"} else printable(reason)
-    if word == "EXIT":
-        for words, means in ((_KILLED, Phase.KILLED), (_CANCELLED, Phase.CANCELLED), (_BROKEN, Phase.BROKEN)):
-            if told.startswith(words):
-                return Status(means, told.partition(":")[0], told)
-        told = told or ("" if code in {"", "-", "0"} else f"exit code {printable(code)}")
-    return Status(phase, word, told)
+    phase = _PHASES.get(native, Phase.WAITING)
+    detail = "" if reason in {"", "-"} else printable(reason)
+    if native == "EXIT":
+        for beginning, means in (
+            (_KILLED, Phase.KILLED),
+            (_CANCELLED, Phase.CANCELLED),
+            (_BROKEN, Phase.BROKEN),
+        ):
+            if detail.startswith(beginning):
+                return Status(means, detail.partition(":")[0], detail)
+        detail = detail or ("" if code in {"", "-", "0"} else f"exit code {printable(code)}")
+    return Status(phase, native, detail)
 
 
 SCHEDULER = Lsf()

@@ -15,25 +15,25 @@ from typing import Any
 from hibali.errors import UsageError
 from hibali.text import printable
 from runs.schedulers.base import (
-    GONE,
-    Answer,
+    UNKNOWN,
     Job,
     JobVariables,
     Phase,
     Resources,
     Scheduler,
     Status,
+    SubmitResult,
     Submitting,
     as_clock,
-    asks_for_cores,
     check_directive,
     check_number,
     check_plain,
     cores_of_a_node,
     has_option,
-    no_answer,
+    ignore_error,
+    query_failed,
+    requests_cores,
     task_number,
-    unless,
 )
 from transfers.remote.host import CommandResult
 
@@ -133,7 +133,7 @@ class Oar(Scheduler):
             command,
         )
 
-    def read_submit(self, finished: CommandResult) -> Answer:
+    def read_submit(self, finished: CommandResult) -> SubmitResult:
         """Parse the array's id, the last one printed; admission rules may print other lines."""
         found = dict(_IDENTIFIER.findall(finished.stdout))
         job = found.get(b"ARRAY", found.get(b"JOB"))
@@ -145,19 +145,19 @@ class Oar(Scheduler):
         A job that could not be started goes on under another number.
         """
         numbers = ",".join(job for job in jobs if job.isdecimal()) or "0"
-        asked = f"array_id IN ({numbers}) OR resubmit_job_id IN ({numbers})"
-        return ("oarstat", "--full", "--json", "--sql", asked)
+        condition = f"array_id IN ({numbers}) OR resubmit_job_id IN ({numbers})"
+        return ("oarstat", "--full", "--json", "--sql", condition)
 
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Parse the jobs; OAR remembers ended ones as long as its database exists."""
-        found = dict.fromkeys(jobs, GONE)
-        again: dict[str, Status] = {}
+        found = dict.fromkeys(jobs, UNKNOWN)
+        resubmitted: dict[str, Status] = {}
         for record in _records(finished):
             if record["job"] in found:
                 found[record["job"]] = _status(record)
             if str(record.get("resubmit_job_id")) in found:
-                again[str(record["resubmit_job_id"])] = _status(record)
-        return {**found, **again}
+                resubmitted[str(record["resubmit_job_id"])] = _status(record)
+        return {**found, **resubmitted}
 
     def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Parse the tasks: each is a job of its own, with its index in the array."""
@@ -176,16 +176,16 @@ class Oar(Scheduler):
 
     def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """Return only a job of the user, because other users' jobs may have the same name."""
-        mine = [record for record in _records(finished) if record.get("owner") == user]
-        return str(min(mine, key=lambda record: int(record["job"]))["array"]) if mine else None
+        own = [record for record in _records(finished) if record.get("owner") == user]
+        return str(min(own, key=lambda record: int(record["job"]))["array"]) if own else None
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
         """End a job; OAR rejects one that is being ended, but not one that has ended."""
-        return unless("already killed", "oardel", "--array", job)
+        return ignore_error("already killed", "oardel", "--array", job)
 
     def release_argv(self, job: str) -> tuple[str, ...]:
         """Release a job; there is no effect if it is not held."""
-        return unless("not in the Hold", "oarresume", "--array", job)
+        return ignore_error("not in the Hold", "oarresume", "--array", job)
 
 
 def _wanted(resources: Resources) -> str:
@@ -199,7 +199,7 @@ def _wanted(resources: Resources) -> str:
 def _layout(resources: Resources) -> str:
     nodes, gpus = resources.nodes, resources.gpus
     if nodes is None and gpus is None:
-        if not asks_for_cores(resources):
+        if not requests_cores(resources):
             return ""
         if resources.tasks is not None and (resources.cores or 1) == 1:
             return f"/core={resources.tasks:d}"
@@ -214,7 +214,7 @@ def _layout(resources: Resources) -> str:
     if gpus is not None:
         found += f"/gpu={gpus:d}"
         cores = math.ceil(cores / max(gpus, 1))
-    return f"{found}/core={cores:d}" if asks_for_cores(resources) else found
+    return f"{found}/core={cores:d}" if requests_cores(resources) else found
 
 
 def _records(finished: CommandResult) -> Iterator[dict[str, Any]]:
@@ -224,7 +224,7 @@ def _records(finished: CommandResult) -> Iterator[dict[str, Any]]:
     print around it.
     """
     if finished.exit_code != 0:
-        raise no_answer("oarstat", finished)
+        raise query_failed("oarstat", finished)
     if not finished.stdout.strip():
         return
     text = finished.stdout.decode("utf-8", "replace")
@@ -234,7 +234,7 @@ def _records(finished: CommandResult) -> Iterator[dict[str, Any]]:
             raise ValueError("nothing of JSON")
         found, _ = json.JSONDecoder().raw_decode(text, start.start())
     except (ValueError, RecursionError):
-        raise no_answer("oarstat", finished) from None
+        raise query_failed("oarstat", finished) from None
     pairs = found.items() if isinstance(found, dict) else ((None, each) for each in found or ())
     for key, record in pairs:
         if isinstance(record, dict):
@@ -248,13 +248,13 @@ def _status(record: Mapping[str, Any]) -> Status:
 
     The job's events show what ended it; `exit_code` is a wait status (768 is exit 3).
     """
-    word = printable(str(record.get("state")))
-    phase = _PHASES.get(word, Phase.WAITING)
+    native = printable(str(record.get("state")))
+    phase = _PHASES.get(native, Phase.WAITING)
     reason = printable(str(record.get("message") or ""))
     if reason.startswith("R="):
         reason = ""  # what was asked for, and the user's standing
     if phase not in {Phase.BROKEN, Phase.ENDED}:
-        return Status(phase, word, reason)
+        return Status(phase, native, reason)
     events = {
         str(event.get("type")): printable(str(event.get("description")))
         for event in record.get("events") or ()
@@ -266,7 +266,7 @@ def _status(record: Mapping[str, Any]) -> Status:
     code = record.get("exit_code")
     if isinstance(code, int) and code:
         reason = f"signal {code & 127}" if code & 127 else f"exit code {code >> 8}"
-    return Status(phase, word, reason if phase is Phase.ENDED else next(iter(events.values()), reason))
+    return Status(phase, native, reason if phase is Phase.ENDED else next(iter(events.values()), reason))
 
 
 SCHEDULER = Oar()

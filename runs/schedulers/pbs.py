@@ -15,25 +15,25 @@ from hibali import documents
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
 from runs.schedulers.base import (
-    GONE,
-    Answer,
+    UNKNOWN,
     Job,
     JobVariables,
     Phase,
     Resources,
     Scheduler,
     Status,
+    SubmitResult,
     Submitting,
     as_clock,
-    asks_for_cores,
     check_directive,
     check_plain,
     cores_of_a_node,
     has_option,
-    no_answer,
+    ignore_error,
+    query_failed,
+    requests_cores,
     task_number,
     text_lines,
-    unless,
 )
 from transfers.remote.host import CommandResult
 
@@ -164,7 +164,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
             *("-N", job_name(job.name), *output, "-r", "n", *options),
         )
 
-    def read_submit(self, finished: CommandResult) -> Answer:
+    def read_submit(self, finished: CommandResult) -> SubmitResult:
         """Parse the number, with a pair of brackets for an array, and the server's name."""
         found = [line for line in text_lines(finished.stdout) if _JOB.fullmatch(line)]
         return _SUBMITTING.read(finished, found[-1] if found else None)
@@ -175,22 +175,22 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
 
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Match jobs by number, because servers have a short and a long name."""
-        found = dict.fromkeys(jobs, GONE)
-        asked = {_number(job): job for job in jobs}
+        found = dict.fromkeys(jobs, UNKNOWN)
+        by_number = {_number(job): job for job in jobs}
         for number, status in _listed(finished):
-            if number in asked:
-                found[asked[number]] = status
+            if number in by_number:
+                found[by_number[number]] = status
         return found
 
     def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Parse the tasks, whose number is between the brackets of the job's id."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
-        asked = {_number(job).partition("[")[0]: job for job in jobs}
+        by_number = {_number(job).partition("[")[0]: job for job in jobs}
         for number, status in _listed(finished):
             job, _, task = number.partition("[")
             index = task_number(task.rstrip("]"))
-            if job in asked and index is not None:
-                found[asked[job]][index] = status
+            if job in by_number and index is not None:
+                found[by_number[job]][index] = status
         return found
 
     def lookup_argv(self, name: str) -> tuple[str, ...]:
@@ -203,12 +203,12 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         lines = text_lines(finished.stdout)
         found = [line for line in lines if _JOB.fullmatch(line)]
         if finished.exit_code != 0 or (lines and not found):
-            raise no_answer("qselect", finished)
+            raise query_failed("qselect", finished)
         return min(found, key=lambda job: int(re.split(r"[.\[]", job)[0])) if found else None
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
         """End a job; an ended one is unknown, or has an invalid state."""
-        return unless("Unknown Job|has finished|invalid state|[Ii]nvalid job id specified", "qdel", job)
+        return ignore_error("Unknown Job|has finished|invalid state|[Ii]nvalid job id specified", "qdel", job)
 
     def release_argv(self, job: str) -> tuple[str, ...]:
         """Release the user's hold."""
@@ -220,9 +220,9 @@ def job_name(run: str) -> str:
     random part, in base 36. Raises `UsageError` for what is no run's id.
     """
     try:
-        day, time, rest = run.split("-")
+        day, time, remainder = run.split("-")
         second = int(datetime.strptime(f"{day}{time}", "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp())
-        return f"h{_base36(second, 7)}{_base36(int(rest, 16), 7)}"
+        return f"h{_base36(second, 7)}{_base36(int(remainder, 16), 7)}"
     except ValueError:
         raise UsageError("bad-run-id", "this is not the identifier of a run", subject=ascii(run)) from None
 
@@ -230,8 +230,8 @@ def job_name(run: str) -> str:
 def _base36(number: int, digits: int) -> str:
     found = ""
     for _ in range(digits):
-        number, rest = divmod(number, 36)
-        found = "0123456789abcdefghijklmnopqrstuvwxyz"[rest] + found
+        number, remainder = divmod(number, 36)
+        found = "0123456789abcdefghijklmnopqrstuvwxyz"[remainder] + found
     return found
 
 
@@ -243,7 +243,7 @@ def _places(resources: Resources) -> list[str]:
             chunk += f":mpiprocs={-(-resources.tasks // nodes):d}"
         return [chunk if memory is None else f"{chunk}:mem={memory:d}mb"]
     found = []
-    if resources.nodes is not None or asks_for_cores(resources):
+    if resources.nodes is not None or requests_cores(resources):
         found.append(f"-l nodes={nodes:d}:ppn={cores:d}")
     if memory is not None:  # of the whole job
         found.append(f"-l mem={memory * nodes:d}mb")
@@ -258,7 +258,7 @@ def _number(job: str) -> str:
 def _listed(finished: CommandResult) -> Iterator[tuple[str, Status]]:
     """Yield number and status of each known job; unknown ids make qstat fail, but it lists the others."""
     if finished.exit_code != 0 and finished.exit_code not in _UNKNOWN:
-        raise no_answer("qstat", finished)
+        raise query_failed("qstat", finished)
     content = finished.stdout.strip()
     start = content.find(b"<Data>")
     if start >= 0:
@@ -274,14 +274,14 @@ def _listed(finished: CommandResult) -> Iterator[tuple[str, Status]]:
         elif (match := _FIELD.fullmatch(line)) and match[1] in _NAMED:
             fields.setdefault(match[1], match[2].strip())  # what comes later may be a variable of the job's
     if not some and (content or finished.exit_code == 0):
-        raise no_answer("qstat", finished)
+        raise query_failed("qstat", finished)
 
 
 def _read_xml(content: bytes, finished: CommandResult) -> Iterator[tuple[str, Status]]:
     try:
         root = documents.parse(content, "qstat")
     except TryLaterError:
-        raise no_answer("qstat", finished) from None
+        raise query_failed("qstat", finished) from None
     for element in root.iter("Job"):
         fields = {child.tag: (child.text or "").strip() for child in element}
         if _JOB.fullmatch(fields.get("Job_Id", "")):
@@ -290,19 +290,19 @@ def _read_xml(content: bytes, finished: CommandResult) -> Iterator[tuple[str, St
 
 def _status(fields: Mapping[str, str], dialect: str) -> Status:
     """Return the status; an unknown state is WAITING."""
-    word = fields.get("job_state", "")
-    phase = _PHASES.get(word, Phase.WAITING)
+    native = fields.get("job_state", "")
+    phase = _PHASES.get(native, Phase.WAITING)
     reason = printable(fields.get("comment", ""))
     if phase is not Phase.ENDED:
-        return Status(phase, printable(word), reason)
+        return Status(phase, printable(native), reason)
     code = fields.get("Exit_status", fields.get("exit_status", ""))
     if code in _KILLED[dialect]:
-        return Status(Phase.KILLED, printable(word), f"over its limit of {_KILLED[dialect][code]}")
+        return Status(Phase.KILLED, printable(native), f"over its limit of {_KILLED[dialect][code]}")
     if fields.get("substate") == _DELETED and dialect == "PBS":
-        return Status(Phase.CANCELLED, printable(word), reason)
+        return Status(Phase.CANCELLED, printable(native), reason)
     if code.startswith("-"):
-        return Status(Phase.BROKEN, printable(word), reason or f"exit status {printable(code)}")
-    return Status(phase, printable(word), "" if code in {"", "0"} else f"exit code {printable(code)}")
+        return Status(Phase.BROKEN, printable(native), reason or f"exit status {printable(code)}")
+    return Status(phase, printable(native), "" if code in {"", "0"} else f"exit code {printable(code)}")
 
 
 SCHEDULER = Pbs()

@@ -14,23 +14,23 @@ from hibali import documents
 from hibali.errors import TryLaterError, UsageError
 from hibali.text import printable
 from runs.schedulers.base import (
-    GONE,
-    Answer,
+    UNKNOWN,
     Job,
     JobVariables,
     Phase,
     Resources,
     Scheduler,
     Status,
+    SubmitResult,
     Submitting,
     check_directive,
     check_number,
     check_plain,
     cores_of_a_node,
     has_option,
-    no_answer,
+    ignore_error,
+    query_failed,
     text_lines,
-    unless,
 )
 from transfers.remote.host import CommandResult
 
@@ -97,10 +97,10 @@ class Sge(Scheduler):
         if job.hold:
             options.append("-h")
         output = ["-o", "scheduler.log" if not job.tasks else "/dev/null", "-j", "y"]
-        words = ["-terse", "-N", job_name(job.name), "-wd", folder, *output, "-S", "/bin/sh", "-r", "n"]
-        return ("qsub", *words, "-notify", *options, job.script)
+        leading = ["-terse", "-N", job_name(job.name), "-wd", folder, *output, "-S", "/bin/sh", "-r", "n"]
+        return ("qsub", *leading, "-notify", *options, job.script)
 
-    def read_submit(self, finished: CommandResult) -> Answer:
+    def read_submit(self, finished: CommandResult) -> SubmitResult:
         """Parse the number from -terse, which adds an array's range, as in `12.1-10:1`."""
         found = [match[1] for line in text_lines(finished.stdout) if (match := _ID_LINE.fullmatch(line))]
         return _SUBMITTING.read(finished, found[-1] if found else None)
@@ -112,7 +112,7 @@ class Sge(Scheduler):
 
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Parse the jobs; one that is not listed has ended, or never existed."""
-        found = dict.fromkeys(jobs, GONE)
+        found = dict.fromkeys(jobs, UNKNOWN)
         for record in _listed(finished):
             if record.get("JB_job_number") in found:
                 found[record["JB_job_number"]] = _status(record.get("state", ""))
@@ -134,8 +134,8 @@ class Sge(Scheduler):
 
     def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """Return only a job of the user, because other users' jobs may have the same name."""
-        told = finished.stderr + finished.stdout
-        if b"jobs do not exist" in told:
+        messages = finished.stderr + finished.stdout
+        if b"jobs do not exist" in messages:
             return None
         fields = [line.partition(":") for line in text_lines(finished.stdout)]
         number = ""
@@ -145,7 +145,7 @@ class Sge(Scheduler):
             if name == "owner" and value.strip() == user and number.isdecimal():
                 return number
         if not number:
-            raise no_answer("qstat", finished)
+            raise query_failed("qstat", finished)
         return None
 
     def accounting_argv(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ class Sge(Scheduler):
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
         """End a job; an ended one no longer exists."""
-        return unless("does not exist|already in deletion", "qdel", job)
+        return ignore_error("does not exist|already in deletion", "qdel", job)
 
     def release_argv(self, job: str) -> tuple[str, ...]:
         """Release the user's hold of all tasks; no effect on a job that is not held."""
@@ -210,14 +210,14 @@ def _environment(resources: Resources) -> tuple[list[str], list[str]]:
 def _listed(finished: CommandResult) -> Iterator[dict[str, str]]:
     """Yield the fields of each job from `qstat -xml`."""
     if finished.exit_code != 0:
-        raise no_answer("qstat", finished)
+        raise query_failed("qstat", finished)
     start = finished.stdout.find(b"<?xml")
     if start < 0:
-        raise no_answer("qstat", finished)
+        raise query_failed("qstat", finished)
     try:
         root = documents.parse(finished.stdout[start:], "qstat")
     except TryLaterError:
-        raise no_answer("qstat", finished) from None
+        raise query_failed("qstat", finished) from None
     for element in root.iter("job_list"):
         yield {child.tag: (child.text or "").strip() for child in element}
 
@@ -232,16 +232,16 @@ def _numbers(text: str) -> Iterator[int]:
             yield from range(first, last + 1, max(step, 1))
 
 
-def _status(word: str) -> Status:
+def _status(native: str) -> Status:
     """Parse combined letters: `hqw` waits on hold, `dr` runs and is being deleted, `Eqw` failed to start."""
-    shown = printable(word)
-    if "E" in word:
+    shown = printable(native)
+    if "E" in native:
         return Status(Phase.BROKEN, shown, "Grid Engine could not start the job (qstat -j says why)")
-    if "q" in word or "w" in word:
-        return Status(Phase.WAITING, shown, "on hold" if "h" in word else "")
-    if "z" in word:
+    if "q" in native or "w" in native:
+        return Status(Phase.WAITING, shown, "on hold" if "h" in native else "")
+    if "z" in native:
         return Status(Phase.ENDED, shown)
-    return Status(Phase.RUNNING if set(word) & set("rtRsSTd") else Phase.WAITING, shown)
+    return Status(Phase.RUNNING if set(native) & set("rtRsSTd") else Phase.WAITING, shown)
 
 
 def _accounted(fields: Mapping[str, str]) -> Status:

@@ -13,8 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from hibali.text import printable
 from runs.schedulers.base import (
-    GONE,
-    Answer,
+    UNKNOWN,
     Job,
     JobVariables,
     NotSubmitted,
@@ -22,10 +21,11 @@ from runs.schedulers.base import (
     Resources,
     Scheduler,
     Status,
+    SubmitResult,
     Submitting,
     check_directive,
     check_plain,
-    no_answer,
+    query_failed,
     task_number,
     text_lines,
 )
@@ -81,7 +81,7 @@ _SUBMITTING = Submitting(
 )
 _ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE)
 _JOB = re.compile(r"[0-9][0-9_.+-]*")
-_ANSWER = re.compile(r"([0-9][^:\s]*):(.*)")
+_RECORD = re.compile(r"([0-9][^:\s]*):(.*)")
 _STARTS = re.compile(rb"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b")
 _CPU = re.compile(r"(?:(?:([0-9]{1,6})-)?([0-9]{1,2}):)?([0-9]{1,9}):([0-9]{2}(?:\.[0-9]{1,6})?)")
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([KMGTP]?)")
@@ -164,7 +164,7 @@ class Slurm(Scheduler):
             job.script,
         )
 
-    def read_submit(self, finished: CommandResult) -> Answer:
+    def read_submit(self, finished: CommandResult) -> SubmitResult:
         """Parse the last line that is an id, because sites print greetings around it."""
         return _SUBMITTING.read(finished, _last_id(finished.stdout))
 
@@ -185,15 +185,15 @@ class Slurm(Scheduler):
 
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """Parse the jobs; squeue reports an unknown id as an error only if it is the only one."""
-        found = dict.fromkeys(jobs, GONE)
+        found = dict.fromkeys(jobs, UNKNOWN)
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
                 return found
-            raise no_answer("squeue", finished)
-        for job, rest in _answers("squeue", finished):
-            word, _, reason = rest.partition(":")
+            raise query_failed("squeue", finished)
+        for job, details in _records("squeue", finished):
+            native, _, reason = details.partition(":")
             if job in found:
-                found[job] = _status(word, reason, queued=True)
+                found[job] = _status(native, reason, queued=True)
         return found
 
     def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
@@ -202,13 +202,13 @@ class Slurm(Scheduler):
         if finished.exit_code != 0:
             if b"Invalid job id specified" in finished.stderr:
                 return found
-            raise no_answer("squeue", finished)
-        for identifier, rest in _answers("squeue", finished):
+            raise query_failed("squeue", finished)
+        for identifier, details in _records("squeue", finished):
             job, _, number = identifier.partition("_")
             index = task_number(number)
             if job in found and index is not None:
-                word, _, reason = rest.partition(":")
-                found[job][index] = _status(word, reason, queued=True)
+                native, _, reason = details.partition(":")
+                found[job][index] = _status(native, reason, queued=True)
         return found
 
     def warning_directives(self, seconds: int) -> tuple[str, ...]:
@@ -228,9 +228,9 @@ class Slurm(Scheduler):
             except ValueError:
                 return None
             return max(0.0, (start - now).total_seconds())
-        answer = _SUBMITTING.read(finished, None)
-        if isinstance(answer, NotSubmitted):
-            raise answer.error
+        result = _SUBMITTING.read(finished, None)
+        if isinstance(result, NotSubmitted):
+            raise result.error
         return None
 
     def lookup_argv(self, name: str) -> tuple[str, ...]:
@@ -240,8 +240,8 @@ class Slurm(Scheduler):
     def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """Return only a job of the user, because other users' jobs may have the same name."""
         if finished.exit_code != 0:
-            raise no_answer("squeue", finished)
-        for job, owner in _answers("squeue", finished):
+            raise query_failed("squeue", finished)
+        for job, owner in _records("squeue", finished):
             if owner == user:
                 return job.partition("_")[0]
         return None
@@ -274,9 +274,9 @@ class Slurm(Scheduler):
                 peak = max(found[job].memory_bytes or 0, _bytes_of(memory) or 0)
                 found[job] = replace(found[job], memory_bytes=peak or None)
             elif not step and _JOB.fullmatch(job):
-                word = state.split(" ", 1)[0]  # "CANCELLED by 1000"
-                said = _status(word, "" if code in {"", "0:0"} else f"exit code {code}", queued=False)
-                found[job] = replace(said, cpu_seconds=_seconds_of(cpu))
+                native = state.split(" ", 1)[0]  # "CANCELLED by 1000"
+                status = _status(native, "" if code in {"", "0:0"} else f"exit code {code}", queued=False)
+                found[job] = replace(status, cpu_seconds=_seconds_of(cpu))
         return found if found or not lines else None
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
@@ -301,11 +301,11 @@ class Slurm(Scheduler):
         return ("scontrol", "release", job)
 
 
-def _status(word: str, reason: str, *, queued: bool) -> Status:
+def _status(native: str, reason: str, *, queued: bool) -> Status:
     """Return the status; an unknown state is WAITING if squeue lists the job, GONE in accounting."""
-    phase = _PHASES.get(word, Phase.WAITING if queued else Phase.GONE)
+    phase = _PHASES.get(native, Phase.WAITING if queued else Phase.UNKNOWN)
     plain = reason.strip()
-    return Status(phase, printable(word), "" if plain in {"None", "(null)"} else printable(plain))
+    return Status(phase, printable(native), "" if plain in {"None", "(null)"} else printable(plain))
 
 
 def _seconds_of(text: str) -> float | None:
@@ -323,16 +323,16 @@ def _bytes_of(text: str) -> int | None:
     return int(float(found[1]) * 1024 ** "_KMGTP".index(found[2] or "_")) or None if found else None
 
 
-def _answers(program: str, finished: CommandResult) -> list[tuple[str, str]]:
+def _records(program: str, finished: CommandResult) -> list[tuple[str, str]]:
     """The id and the rest of each line.
 
     Words in place of an answer are none: a forced-command wrapper refuses on standard output and exits 0, and
     silence would mean that there is no such job.
     """
     lines = text_lines(finished.stdout)
-    found = [(match[1], match[2]) for line in lines if (match := _ANSWER.fullmatch(line))]
+    found = [(match[1], match[2]) for line in lines if (match := _RECORD.fullmatch(line))]
     if lines and not found:
-        raise no_answer(program, CommandResult(finished.exit_code, b"", finished.stdout))
+        raise query_failed(program, CommandResult(finished.exit_code, b"", finished.stdout))
     return found
 
 
@@ -346,10 +346,10 @@ def _last_id(text: bytes) -> str | None:
 
 def _as_time(seconds: int) -> str:
     """Format seconds as `D-HH:MM:SS`, never zero, which would request no limit."""
-    minutes, rest = divmod(max(seconds, 60), 60)
+    minutes, details = divmod(max(seconds, 60), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
+    return f"{days}-{hours:02}:{minutes:02}:{details:02}"
 
 
 def _day_before(day: str) -> str:

@@ -137,7 +137,7 @@ def mounts_of(container: Container, words: list[str]) -> list[tuple[str, str, bo
     return [each for each in found if container.form == "" or each[0] != "0" * 64]
 
 
-def test_every_word_reaches_the_runtime_as_it_is(container: Container, tmp_path: Path) -> None:
+def test_every_argument_reaches_the_runtime_unchanged(container: Container, tmp_path: Path) -> None:
     hostile = "".join(letter for letter in HOSTILE if letter not in REFUSES.get(container.name, ""))
     folder = f"/w/{hostile}"
     inside = f"{container.place}/1/0/{hostile}" if container.place else f"{folder}/inputs/0/{hostile}"
@@ -156,7 +156,7 @@ def test_every_word_reaches_the_runtime_as_it_is(container: Container, tmp_path:
 
 
 @pytest.mark.parametrize("word", isolating())
-def test_a_path_that_cannot_be_written_is_refused(word: str) -> None:
+def test_a_path_that_a_mount_option_cannot_express_is_refused(word: str) -> None:
     container = load_container(word)
     for letter in REFUSES.get(word, ""):
         with pytest.raises(RefusedError) as refused:
@@ -168,7 +168,7 @@ def test_a_path_that_cannot_be_written_is_refused(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", isolating())
-def test_the_environment_is_the_tool_s_own(word: str, tmp_path: Path) -> None:
+def test_the_tool_gets_only_its_own_environment(word: str, tmp_path: Path) -> None:
     """S10: variables of the site, a launcher or a scheduler reach the tool only where needed."""
     container = load_container(word)
     seen = seen_environment(word, words_of(container.start(task("/w")), tmp_path, word))
@@ -180,7 +180,9 @@ def test_the_environment_is_the_tool_s_own(word: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", isolating())
-def test_tasks_of_one_job_share_a_network_and_memory_but_no_name(word: str, tmp_path: Path) -> None:
+def test_tasks_of_one_job_share_network_and_memory_with_unique_container_names(
+    word: str, tmp_path: Path
+) -> None:
     container = load_container(word)
     words = words_of(container.start(task("/w", tasks=2)), tmp_path, word)
     granted = " ".join(words[: words.index("=env=")])
@@ -219,7 +221,7 @@ SHOWN = {
 }
 
 
-def test_gpus_are_shown_where_they_were_asked_for(container: Container, tmp_path: Path) -> None:
+def test_gpus_are_visible_only_when_requested(container: Container, tmp_path: Path) -> None:
     assert container.gpus == {kind for word, kind in SHOWN if word == container.name}
     everything = {word for words in SHOWN.values() for word in words}
     plain = words_of(container.start(task("/w")), tmp_path, container.name)
@@ -230,7 +232,7 @@ def test_gpus_are_shown_where_they_were_asked_for(container: Container, tmp_path
         assert seen_environment(container.name, words).items() >= DEVICES.items()
 
 
-def test_shifter_is_told_its_image_and_finds_nothing_of_the_site_s(tmp_path: Path) -> None:
+def test_shifter_gets_its_image_and_no_environment_of_the_site(tmp_path: Path) -> None:
     """shifter.c of 18.03: options, then `--`, then the command; all of the environment is handed on."""
     shifter = load_container("shifter")
     given = task("/w", environment={"NAME": "x", "PATH": "."})
@@ -249,7 +251,7 @@ def test_shifter_is_told_its_image_and_finds_nothing_of_the_site_s(tmp_path: Pat
         shifter.start(task("/w", sees_work="/data"))
 
 
-def test_shifter_s_gateway_knows_images_by_name_and_by_id() -> None:
+def test_shifter_images_are_found_by_name_and_by_id() -> None:
     """`shifterimg lookup` prints the id, and nothing where there is none."""
     shifter = load_container("shifter")
     assert shifter.image_argv("lab/tool:1") == ("shifterimg", "lookup", "docker:lab/tool:1")
@@ -263,14 +265,14 @@ def test_shifter_s_gateway_knows_images_by_name_and_by_id() -> None:
         shifter.read_image(CommandResult(127, b"", b""), "lab/tool:1")
 
 
-def test_what_does_not_confine_a_tool_says_so(container: Container) -> None:
+def test_runtimes_that_do_not_confine_tools_need_consent(container: Container) -> None:
     """S11: those need one consent per pipeline. Sarus and Shifter show it folders of the site's, to be written."""
     leaks = {"bare", "sarus", "shifter"}
     assert container.confines == (container.name not in leaks)
 
 
 @pytest.mark.parametrize("word", binding())
-def test_one_that_isolates_grants_nothing(word: str, tmp_path: Path) -> None:
+def test_isolating_runtimes_grant_no_privileges(word: str, tmp_path: Path) -> None:
     container = load_container(word)
     inside = f"{container.place}/1/0/x" if container.place else "/w/inputs/0/x"
     start = container.start(task("/w", binds=(Bind("/cache/x", inside),)))
@@ -312,9 +314,9 @@ HARDENING = {
 
 
 @pytest.mark.parametrize("word", isolating())
-def test_an_entry_point_gets_plain_words(word: str, tmp_path: Path) -> None:
+def test_an_entry_point_gets_its_arguments_unquoted(word: str, tmp_path: Path) -> None:
     container = load_container(word)
-    given = task("/w", words=("--threshold", "a b"), entrypoint=("/tool",))
+    given = task("/w", argv=("--threshold", "a b"), entrypoint=("/tool",))
     words = words_of(container.start(given), tmp_path, word)
     at = words.index("--threshold")
     assert words[at + 1] == "a b"
@@ -323,7 +325,7 @@ def test_an_entry_point_gets_plain_words(word: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", isolating())
-def test_what_is_taken_from_an_archive_becomes_a_file_or_is_in_the_runtime_s_store(word: str) -> None:
+def test_archives_are_converted_to_a_file_or_loaded_into_the_runtime(word: str) -> None:
     container = load_container(word)
     for kind in container.formats:
         lines = container.convert_argv("/c/a", "/i/p/result", kind, "f" * 64)
@@ -362,7 +364,7 @@ def test_what_is_taken_from_an_archive_becomes_a_file_or_is_in_the_runtime_s_sto
         "Ä",
     ],
 )
-def test_variables_that_reach_beyond_the_tool_are_refused(name: str) -> None:
+def test_variables_that_affect_more_than_the_tool_are_refused(name: str) -> None:
     with pytest.raises(RefusedError):
         check_environment({name: "x"})
 
@@ -385,12 +387,12 @@ def test_variables_that_reach_beyond_the_tool_are_refused(name: str) -> None:
         ("'",),
     ],
 )
-def test_container_options_are_a_short_list(options: tuple[str, ...]) -> None:
+def test_other_container_options_are_refused(options: tuple[str, ...]) -> None:
     with pytest.raises(RefusedError):
         read_options(Wanted("docker", "a/b", options=options), "/w/work")
 
 
-def test_the_harmless_options_are_understood() -> None:
+def test_harmless_container_options_are_accepted() -> None:
     wanted = Wanted("docker", "a/b", options=("-e", "HOME=$PWD", "--rm", "--env=A=1 2", "--shm-size=64m"))
     with pytest.raises(RefusedError):
         read_options(wanted, "/w/work")  # `--env=A=1 2` is two words
@@ -409,7 +411,7 @@ def test_the_harmless_options_are_understood() -> None:
         (Wanted("singularity", "a/b", index="docker://"), "a/b"),
     ],
 )
-def test_podman_names_images_as_descriptors_do(wanted: Wanted, name: str) -> None:
+def test_podman_image_names_match_descriptors(wanted: Wanted, name: str) -> None:
     assert load_container("podman").image_name(wanted) == name
 
 
@@ -422,7 +424,7 @@ def test_podman_names_images_as_descriptors_do(wanted: Wanted, name: str) -> Non
         Wanted("docker", "a b"),
     ],
 )
-def test_podman_refuses_what_it_cannot_start(wanted: Wanted) -> None:
+def test_podman_refuses_images_it_cannot_start(wanted: Wanted) -> None:
     with pytest.raises(UsageError):
         load_container("podman").image_name(wanted)
 
@@ -435,7 +437,7 @@ def test_podman_refuses_what_it_cannot_start(wanted: Wanted) -> None:
         ("docker", b"Error response from daemon: No such image: a/b:latest\n"),  # 28.2.2
     ],
 )
-def test_an_absent_image_is_told_from_an_absent_runtime(word: str, said: bytes) -> None:
+def test_a_missing_image_differs_from_a_missing_runtime(word: str, said: bytes) -> None:
     podman = load_container(word)
     missing = CommandResult(125, b"[]\n", said)
     assert podman.read_image(missing, "a/b") is None
@@ -451,7 +453,7 @@ def test_an_absent_image_is_told_from_an_absent_runtime(word: str, said: bytes) 
     assert (found.id, found.digests) == ("a" * 64, (f"sha256:{'b' * 64}", f"sha256:{'c' * 64}"))
 
 
-def test_sarus_knows_an_image_by_the_name_it_was_loaded_under() -> None:
+def test_sarus_images_are_found_by_their_loaded_name() -> None:
     """`sarus images`, as its user guide (1.6.4) shows it."""
     sarus = load_container("sarus")
     listed = (

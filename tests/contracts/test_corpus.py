@@ -171,12 +171,17 @@ def test_whatever_the_reference_refuses_is_refused(item: Item) -> None:
 
 def spoil(values: dict[str, Any], pipeline: Pipeline, chance: random.Random) -> dict[str, Any]:
     for _ in range(chance.randint(0, 6) if pipeline.inputs else 0):
-        question = chance.choice(pipeline.inputs)
-        sound = [*(question.choices or ()), {"Flag": True, "Number": 1}.get(question.kind, "text"), False, -1]
+        tool_input = chance.choice(pipeline.inputs)
+        sound = [
+            *(tool_input.choices or ()),
+            {"Flag": True, "Number": 1}.get(tool_input.kind, "text"),
+            False,
+            -1,
+        ]
         odd = [None, 2.5, 10**20, "", [], ["a"], [1], {}, [True], [None]]
         value = chance.choice(sound if chance.random() < 0.7 else odd)
-        values[question.id] = (
-            [value] * chance.randint(0, 3) if question.is_list and chance.random() < 0.8 else value
+        values[tool_input.id] = (
+            [value] * chance.randint(0, 3) if tool_input.is_list and chance.random() < 0.8 else value
         )
         if chance.random() < 0.2:
             values.pop(chance.choice(list(values)))

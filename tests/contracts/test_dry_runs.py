@@ -30,7 +30,7 @@ from runs.prepare import prepare_dry_run
 from runs.request import compute_site
 from tests.contracts import reference_line
 from tests.contracts.corpus import CORPUS, read_corpus
-from tests.properties.descriptors import make_document, question
+from tests.properties.descriptors import make_document, make_input
 
 RUN = "20260102-030405-0a1b2c3d"
 
@@ -67,12 +67,12 @@ def when(answers: dict[str, str], default: str) -> dict[str, Any]:
     }
 
 
-FILE, MANY = question("f", "File"), question("f", "File", list=True, list_separator=",")
-FLAG = question("x", "Flag", optional=True, command_line_flag="-x")
+FILE, MANY = make_input("f", "File"), make_input("f", "File", list=True, list_separator=",")
+FLAG = make_input("x", "Flag", optional=True, command_line_flag="-x")
 IMAGE = {"type": "docker", "image": "a/b"}
 NIFTI = "sub/t1.nii.gz"
 ENDINGS = {"path_template_stripped_extensions": [".nii.gz"]}
-SWITCH = question("s", optional=True, default_value="no", value_choices=["yes", "no"])
+SWITCH = make_input("s", optional=True, default_value="no", value_choices=["yes", "no"])
 CRAFTED = [
     Case("file", tool("t [F]", FILE), {"f": NIFTI}),
     Case("folder", tool("t [F]/x [F]", FILE), {"f": "sub/"}),
@@ -82,7 +82,7 @@ CRAFTED = [
     Case(
         "flags",
         tool("t [F] [N] [X]", {**FILE, "command-line-flag": "-i", "command-line-flag-separator": "="},
-             question("n", "Number", command_line_flag="-n"), FLAG),
+             make_input("n", "Number", command_line_flag="-n"), FLAG),
         {"f": NIFTI, "n": 1e-05, "x": True},
     ),
     Case("false flag", tool("t [X] [F]", FLAG, FILE), {"x": False, "f": NIFTI}),
@@ -97,17 +97,17 @@ CRAFTED = [
     ),
     Case(
         "condition",
-        tool("t [N] [O]", question("n", "Number"), outputs=[when({"n > 1": "large"}, "small")]),
+        tool("t [N] [O]", make_input("n", "Number"), outputs=[when({"n > 1": "large"}, "small")]),
         {"n": 2},
     ),
     Case(
         "file of the image",
-        tool("t [A] [F]", question("a", "File", optional=True, default_value="/opt/a.nii"), FILE,
+        tool("t [A] [F]", make_input("a", "File", optional=True, default_value="/opt/a.nii"), FILE,
              container_image=IMAGE),
         {"f": NIFTI},
     ),
-    Case("empty value", tool("t $(u [S]) [S]", question("s")), {"s": ""}),
-    Case("absent input", tool("t [F] [S] end", FILE, question("s", optional=True)), {"f": NIFTI}),
+    Case("empty value", tool("t $(u [S]) [S]", make_input("s")), {"s": ""}),
+    Case("absent input", tool("t [F] [S] end", FILE, make_input("s", optional=True)), {"f": NIFTI}),
     # each of the following differs
     Case(
         "a path that begins with a file",
@@ -132,7 +132,7 @@ CRAFTED = [
     ),
     Case(
         "a path in another path that needs quotes",
-        tool("t [S] [O] [P]", question("s"), outputs=[out("[S].d"), out("[O]/x", "p")]),
+        tool("t [S] [O] [P]", make_input("s"), outputs=[out("[S].d"), out("[O]/x", "p")]),
         {"s": "a b"},
         "the reference puts shell quotes into the name of the second file",
         ("t", "a b", "a b.d", "a b.d/x"),
@@ -146,14 +146,14 @@ CRAFTED = [
     ),
     Case(
         "a separator that would end the command",
-        tool("t [S]", question("s", list=True, list_separator=";")),
+        tool("t [S]", make_input("s", list=True, list_separator=";")),
         {"s": ["a", "touch"]},
         "the reference starts a second command",
         ("t", "a;touch"),
     ),
     Case(
         "a value that holds a key",
-        tool("t [S] [F]", question("s"), FILE),
+        tool("t [S] [F]", make_input("s"), FILE),
         {"s": "[F]", "f": NIFTI},
         "the reference looks for keys in values",
         ("t", "[F]", NIFTI),
@@ -168,14 +168,14 @@ CRAFTED = [
     Case(
         "a default that another default disables",
         tool("t [S] [N]", {**SWITCH, "value-disables": {"yes": [], "no": ["n"]}},
-             question("n", "Number", optional=True, default_value=3)),
+             make_input("n", "Number", optional=True, default_value=3)),
         {"s": "no"},
         "the reference does not look at value-disables and passes both",
         ("t", "no"),
     ),
     Case(
         "a default that null withdraws",
-        tool("t [F] [N]", FILE, question("n", "Number", optional=True, default_value=3)),
+        tool("t [F] [N]", FILE, make_input("n", "Number", optional=True, default_value=3)),
         {"f": NIFTI, "n": None},
         "the reference takes null for no answer and the default for one",
         ("t", NIFTI),

@@ -358,7 +358,7 @@ class Counted:
         return self._files.create(contents)
 
 
-def test_one_new_version_moves_only_that_one(
+def test_publishing_transfers_only_new_versions(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if ground.subject is None:

@@ -55,7 +55,7 @@ def directives_or_none(scheduler: Scheduler, resources: Resources) -> tuple[str,
         return None
 
 
-def test_it_is_named_by_the_word_the_user_writes(scheduler: Scheduler) -> None:
+def test_scheduler_has_its_configured_name(scheduler: Scheduler) -> None:
     assert scheduler.name in built_in_words("runs.schedulers")
     assert load_scheduler(scheduler.name) is scheduler
 
@@ -93,7 +93,7 @@ def test_submission_names_the_run_and_its_script(scheduler: Scheduler) -> None:
     assert all("\0" not in word for word in words)
 
 
-def test_an_array_one_job_after_others_and_one_on_hold_are_asked_for(scheduler: Scheduler) -> None:
+def test_arrays_dependencies_and_holds_are_requested(scheduler: Scheduler) -> None:
     before = "17:4:0a0a0a0a:login1" if scheduler.name == "direct" else "17"
     plain = scheduler.submit_argv(Job(RUN, f"/w/{RUN}/job.sh"))
     held = scheduler.submit_argv(Job(RUN, f"/w/{RUN}/job.sh", hold=True))
@@ -106,13 +106,13 @@ def test_an_array_one_job_after_others_and_one_on_hold_are_asked_for(scheduler: 
 
 
 @pytest.mark.parametrize("hostile", ["-x", "1;id", "$(id)", "1 2", "1\n2", ""])
-def test_what_is_no_job_of_this_scheduler_cannot_be_waited_for(hostile: str) -> None:
+def test_dependencies_on_invalid_job_ids_are_refused(hostile: str) -> None:
     for name in ("oar", "sge", "pbs", "lsf", "direct"):
         with pytest.raises(UsageError):
             load_scheduler(name).submit_argv(Job(RUN, f"/w/{RUN}/job.sh", after=(hostile,)))
 
 
-def test_slurm_tells_the_tasks_of_each_array() -> None:
+def test_slurm_reports_the_tasks_of_each_array() -> None:
     said = b"12_1:COMPLETED:None\n12_2:RUNNING:None\n12_10:PENDING:Resources\n13:RUNNING:None\n"
     found = load_scheduler("slurm").read_tasks(CommandResult(0, said, b""), ["12", "14"])
     assert {number: status.phase for number, status in found["12"].items()} == {
@@ -123,7 +123,7 @@ def test_slurm_tells_the_tasks_of_each_array() -> None:
     assert found["14"] == {}
 
 
-def test_an_answer_that_says_nothing_is_never_a_refusal(scheduler: Scheduler) -> None:
+def test_an_empty_reply_never_means_not_submitted(scheduler: Scheduler) -> None:
     """A command that was killed before answering may have submitted."""
     for silent in (
         CommandResult(0, b"", b""),
@@ -133,24 +133,24 @@ def test_an_answer_that_says_nothing_is_never_a_refusal(scheduler: Scheduler) ->
         assert isinstance(scheduler.read_submit(silent), Unclear)
 
 
-def test_a_missing_program_is_a_refusal_that_says_what_to_correct(scheduler: Scheduler) -> None:
+def test_a_missing_program_is_reported_with_a_hint(scheduler: Scheduler) -> None:
     answer = scheduler.read_submit(CommandResult(127, b"", b"No such file"))
     assert isinstance(answer, NotSubmitted)
     assert isinstance(answer.error, UsageError)
     assert answer.error.hint
 
 
-def test_unknown_jobs_are_gone_and_silence_is_an_error(scheduler: Scheduler) -> None:
+def test_unknown_jobs_have_a_status_and_a_failed_query_raises(scheduler: Scheduler) -> None:
     jobs = ["1:2:3:4", "77"]
     found = scheduler.read_status(KNOWS_NONE[scheduler.name], jobs)
-    assert {found[job].phase for job in jobs} == {Phase.GONE}
+    assert {found[job].phase for job in jobs} == {Phase.UNKNOWN}
     assert scheduler.read_tasks(KNOWS_NONE[scheduler.name], jobs) == {"1:2:3:4": {}, "77": {}}
     for read in (scheduler.read_status, scheduler.read_tasks):
         with pytest.raises(TryLaterError):
             read(CommandResult(1, b"", b"cannot reach it"), jobs)
 
 
-def test_words_that_are_no_answer_are_silence(scheduler: Scheduler) -> None:
+def test_unexpected_output_is_a_failed_query(scheduler: Scheduler) -> None:
     """Otherwise it would mean that there is no such job, and allow a second submission."""
     if scheduler.name == "direct":
         return  # its output is hibali's own
@@ -161,7 +161,7 @@ def test_words_that_are_no_answer_are_silence(scheduler: Scheduler) -> None:
             scheduler.read_lookup(CommandResult(0, said, b""), "me")
 
 
-def test_one_question_asks_for_all_jobs(scheduler: Scheduler) -> None:
+def test_one_command_queries_all_jobs(scheduler: Scheduler) -> None:
     words = scheduler.status_argv(["11", "22"])
     asks_for_all = words == scheduler.status_argv([])
     assert asks_for_all or any("11" in word for word in words)
@@ -175,7 +175,7 @@ def test_a_job_id_cannot_be_an_option(scheduler: Scheduler) -> None:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_what_real_schedulers_said_is_understood(path: Path) -> None:
+def test_recorded_output_of_real_schedulers_is_parsed(path: Path) -> None:
     recorded = json.loads(path.read_text())
     spoken = load_scheduler(path.parent.name)
     finished = CommandResult(recorded["exit_code"], recorded["stdout"].encode(), recorded["stderr"].encode())
@@ -211,15 +211,15 @@ def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: CommandRe
     return None if accounts is None else {job: status.phase for job, status in accounts.items()}
 
 
-def test_slurm_states_nobody_has_heard_of_wait_while_queued_and_prove_nothing_later() -> None:
+def test_unknown_slurm_states_are_waiting_in_squeue_and_unknown_in_sacct() -> None:
     slurm = load_scheduler("slurm")
     assert slurm.read_status(CommandResult(0, b"7:NEW_WORD:why\n", b""), ["7"])["7"].phase is Phase.WAITING
     known = slurm.read_accounting(CommandResult(0, b"7|NEW_WORD|0:0\n", b""))
     assert known is not None
-    assert known["7"].phase is Phase.GONE
+    assert known["7"].phase is Phase.UNKNOWN
 
 
-def test_slurm_tells_what_jobs_used_from_their_steps() -> None:
+def test_slurm_usage_is_summed_over_job_steps() -> None:
     said = (
         b"7|COMPLETED|0:0|1-02:03:04|\n7.batch|COMPLETED|0:0|1-02:03:04|1536K\n7.0|COMPLETED|0:0|00:01.500|2.50M\n"
         b"8|FAILED|3:0|00:00:00|\n8.batch|FAILED|3:0|00:00:00|0\n9_4|COMPLETED|0:0|00:01.250|\n9_4.batch|COMPLETED|0:0||12G\n"
@@ -233,20 +233,20 @@ def test_slurm_tells_what_jobs_used_from_their_steps() -> None:
     }
 
 
-def test_slurm_accounting_is_asked_from_the_day_before_in_whatever_time_zone_the_cluster_is() -> None:
+def test_slurm_accounting_query_starts_one_day_early_for_any_time_zone() -> None:
     for since, start in (("2026-03-01", "2026-02-28"), ("2026-01-01", "2025-12-31"), ("no date", "no date")):
         words = load_scheduler("slurm").accounting_argv(["7"], "", since)
         assert f"--starttime={start}" in words
 
 
-def test_slurm_answers_are_found_among_greetings_and_others_jobs_are_not_ours() -> None:
+def test_slurm_output_is_parsed_among_login_messages_and_jobs_of_other_users() -> None:
     slurm = load_scheduler("slurm")
     for said in (b"Welcome!\n12;cluster\n", b"Submitted batch job 12\n", b"12\n\nmotd: 3 nodes\n"):
         assert slurm.read_submit(CommandResult(0, said, b"")) == Submitted("12")
     assert slurm.read_lookup(CommandResult(0, b"12:mallory\n13:me\n", b""), "me") == "13"
 
 
-def test_slurm_words_pass_a_gate_and_a_gates_words_are_no_answer() -> None:
+def test_slurm_commands_pass_a_forced_command_whose_refusal_is_a_failed_query() -> None:
     """Silence would mean that there is no such job, and allow a second submission."""
     slurm = load_scheduler("slurm")
     asked = [
@@ -266,7 +266,7 @@ def test_slurm_words_pass_a_gate_and_a_gates_words_are_no_answer() -> None:
         assert isinstance(slurm.read_submit(refusal), Unclear)
 
 
-def test_slurm_answers_that_may_have_arrived_are_looked_up() -> None:
+def test_unclear_slurm_submissions_are_looked_up() -> None:
     slurm = load_scheduler("slurm")
     lost = b"sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
     assert isinstance(slurm.read_submit(CommandResult(1, b"", lost)), Unclear)
@@ -293,7 +293,7 @@ def test_processes_of_several_cores_are_spread_over_nodes(name: str, expected: l
     assert asked_of(name, nodes=2, tasks=4, cores=4, memory_megabytes=1000, seconds=3600) == expected
 
 
-def test_what_a_system_has_no_word_for_is_refused_and_says_what_to_do() -> None:
+def test_unsupported_resources_are_refused_with_a_hint() -> None:
     refused: list[tuple[str, dict[str, Any]]] = [
         ("oar", {"tasks": 4, "cores": 2}),
         ("oar", {"reservation": "course"}),
@@ -305,7 +305,7 @@ def test_what_a_system_has_no_word_for_is_refused_and_says_what_to_do() -> None:
             asked_of(name, **wanted)
 
 
-def test_a_sites_own_words_for_resources_stand_instead_of_ours() -> None:
+def test_directives_of_the_site_replace_generated_ones() -> None:
     assert asked_of("oar", cores=4, directives=("-l /nodes=1/gpu=1",)) == ["-l /nodes=1/gpu=1"]
     assert asked_of("pbs", cores=4, directives=("-l select=1:ncpus=4",)) == ["-l select=1:ncpus=4"]
     assert asked_of("sge", cores=4, directives=("-pe threads 8",)) == ["-pe threads 8"]
@@ -313,13 +313,13 @@ def test_a_sites_own_words_for_resources_stand_instead_of_ours() -> None:
     assert asked_of("lsf", cores=4, directives=("-n 2",)) == ["-n 2"]
 
 
-def test_jobs_are_told_before_they_are_killed_without_a_word() -> None:
+def test_jobs_get_a_warning_signal_before_their_time_limit() -> None:
     assert asked_of("sge", seconds=600) == ["-l h_rt=600", "-l s_rt=570"]
     assert asked_of("sge", seconds=5) == ["-l h_rt=5"]
     assert asked_of("direct", seconds=600, tasks=2, cores=2) == ["--cores=4", "--time=600"]
 
 
-def test_names_of_jobs_are_told_apart_where_they_must_be_short() -> None:
+def test_shortened_job_names_stay_unique() -> None:
     from runs.schedulers import pbs, sge
 
     assert sge.job_name(RUN) == f"hibali-{RUN}"
@@ -371,7 +371,7 @@ def spoiled(content: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_what_a_hostile_scheduler_says_is_an_answer_or_one_of_our_errors(path: Path) -> None:
+def test_damaged_output_is_parsed_or_raises_a_hibali_error(path: Path) -> None:
     """Any output is parsed without a crash, and yields no job id that could be an option or end a line."""
     recorded = json.loads(path.read_text())
     spoken = load_scheduler(path.parent.name)

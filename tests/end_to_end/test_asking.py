@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from registry.catalogue import Catalogue
-from tests.properties.descriptors import make_document, question
+from tests.properties.descriptors import make_document, make_input
 from tests.support.terminal import Terminal
 
 LINE = "tool [INFILE] [FRACTION] [MODE] [ROBUST] [SEEDS]"
 INPUTS = (
-    question("infile", "File", description="The image."),
-    question("fraction", "Number", minimum=0, maximum=1, default_value=0.5),
-    question("mode", value_choices=["fast", "thorough"], optional=True),
-    question("robust", "Flag", optional=True, command_line_flag="-R", requires_inputs=["seeds"]),
-    question("seeds", "Number", list=True, integer=True, optional=True),
+    make_input("infile", "File", description="The image."),
+    make_input("fraction", "Number", minimum=0, maximum=1, default_value=0.5),
+    make_input("mode", value_choices=["fast", "thorough"], optional=True),
+    make_input("robust", "Flag", optional=True, command_line_flag="-R", requires_inputs=["seeds"]),
+    make_input("seeds", "Number", list=True, integer=True, optional=True),
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from registry.images.archive import read_archive
-from tests.properties.descriptors import make_document, question
+from tests.properties.descriptors import make_document, make_input
 from tests.schemas import check_line
 from tests.services.image import write_image
 from tests.support.annex import annex_environment
@@ -63,7 +63,7 @@ class Labs:
         self.archive = tmp_path / "image.tar"
         self.descriptor = tmp_path / "tool.json"
         image = {"type": "docker", "image": "lab/tool:1"}
-        document = make_document("tool [A]", question("a"), name="tool")
+        document = make_document("tool [A]", make_input("a"), name="tool")
         self.descriptor.write_text(json.dumps({**document, "container-image": image}))
 
     def add(self, size: int) -> str:

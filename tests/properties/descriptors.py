@@ -26,7 +26,7 @@ def make_tool(command_line: str, *inputs: dict[str, Any], **more: Any) -> Pipeli
     return make_pipeline(document, json.dumps(document).encode())
 
 
-def question(identifier: str, kind: str = "String", **more: Any) -> dict[str, Any]:
+def make_input(identifier: str, kind: str = "String", **more: Any) -> dict[str, Any]:
     given = {key.replace("_", "-"): value for key, value in more.items()}
     return {
         "id": identifier,

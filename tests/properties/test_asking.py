@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hibali.errors import UsageError
 from hibali_cli.handlers.pipeline_example import ExampleDialogue
 from registry.descriptor import read_descriptor
-from registry.example import Ask, Choose, Offer, find_answer, make_example, next_step
+from registry.example import AskInput, ChooseInput, OfferInputs, make_example, next_step, satisfy_input
 from registry.invocation import find_invocation_problems, read_typed, write_typed
 from registry.pipeline import Input, Pipeline
 from tests.contracts.corpus import Item, read_corpus
-from tests.properties.descriptors import make_tool, question
+from tests.properties.descriptors import make_input, make_tool
 
 IDS = "abcdef"
 MOST_LINES = 150
@@ -44,7 +44,7 @@ def tools(draw: Any) -> Pipeline:
             more["value-disables"] = {"u": [], "v": draw(some_ids)}
         if more["optional"]:
             more |= {"requires-inputs": draw(some_ids), "disables-inputs": draw(some_ids)}
-        inputs.append(question(identifier, kind, **more))
+        inputs.append(make_input(identifier, kind, **more))
     known = {each["id"] for each in inputs}
     for each in inputs:
         for key in ("requires-inputs", "disables-inputs"):
@@ -89,8 +89,8 @@ def test_what_the_dialogue_makes_is_valid(pipeline: Pipeline, data: st.DataObjec
     def reply(asking: ExampleDialogue) -> str:
         step = next_step(asking._dialogue)
         sense = sensible(asking)
-        if isinstance(step, Offer):
-            return data.draw(st.sampled_from(["", "", *(each.id for each in step.questions), *JUNK]))
+        if isinstance(step, OfferInputs):
+            return data.draw(st.sampled_from(["", "", *(each.id for each in step.inputs), *JUNK]))
         return data.draw(st.sampled_from([sense, sense, sense, *JUNK]))
 
     values = converse(pipeline, reply)
@@ -102,13 +102,13 @@ def test_what_the_dialogue_makes_is_valid(pipeline: Pipeline, data: st.DataObjec
 def sensible(asking: ExampleDialogue) -> str:
     """What somebody who knows the tool types now, one line at a time."""
     dialogue, step = asking._dialogue, next_step(asking._dialogue)
-    if isinstance(step, Choose):
+    if isinstance(step, ChooseInput):
         return step.members[0].id
-    if not isinstance(step, Ask):
+    if not isinstance(step, AskInput):
         return ""
-    others = {key: value for key, value in dialogue.answers.items() if key != step.question.id}
-    found = (find_answer(dialogue.pipeline, others, step.question.id) or {}).get(step.question.id)
-    if found is not None and step.question.is_list:
+    others = {key: value for key, value in dialogue.values.items() if key != step.tool_input.id}
+    found = (satisfy_input(dialogue.pipeline, others, step.tool_input.id) or {}).get(step.tool_input.id)
+    if found is not None and step.tool_input.is_list:
         return typed_entry(asking, found if isinstance(found, list) else [found])
     return "" if found is None else write_typed(found)
 
@@ -139,9 +139,9 @@ def test_over_the_corpus_whoever_answers_sensibly_comes_to_the_end(item: Item) -
 
     def reply(asking: ExampleDialogue) -> str:
         step = next_step(asking._dialogue)
-        if isinstance(step, Offer):
+        if isinstance(step, OfferInputs):
             offered.append(1)
-            return "" if len(offered) > 1 else " ".join(each.id for each in step.questions)
+            return "" if len(offered) > 1 else " ".join(each.id for each in step.inputs)
         return sensible(asking)
 
     values = converse(pipeline, reply)

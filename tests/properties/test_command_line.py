@@ -15,7 +15,7 @@ from hibali.errors import UsageError
 from registry.command_line import build_command_line
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
-from tests.properties.descriptors import make_tool, question
+from tests.properties.descriptors import make_input, make_tool
 
 SHELLS = ("sh", "bash")
 HOSTILE = (
@@ -127,9 +127,9 @@ def _run(script: str, shell: str, folder: str) -> subprocess.CompletedProcess[by
 def test_a_value_arrives_as_it_is(first: str, second: str, several: list[str], shell: str) -> None:
     tool = make_tool(
         "printf '%s\\0' [A] --second=[B] [LIST] end",
-        question("a"),
-        question("b", command_line_flag="-b", command_line_flag_separator="="),
-        question("list", list=True, optional=True),
+        make_input("a"),
+        make_input("b", command_line_flag="-b", command_line_flag_separator="="),
+        make_input("list", list=True, optional=True),
     )
     expected = [first, f"--second=-b={second}", *several, "end"]
     assert run_line(tool, {"a": first, "b": second, "list": several}, shell) == expected
@@ -143,7 +143,7 @@ def test_a_value_arrives_as_it_is(first: str, second: str, several: list[str], s
     st.sampled_from(SHELLS),
 )
 def test_a_separator_never_ends_the_command(first: str, second: str, separator: str, shell: str) -> None:
-    tool = make_tool("printf '%s\\0' [LIST]", question("list", list=True, list_separator=separator))
+    tool = make_tool("printf '%s\\0' [LIST]", make_input("list", list=True, list_separator=separator))
     [arrived] = run_line(tool, {"list": [first, second]}, shell)
     meant = {"\\;": ";", "' '": " "}.get(separator, separator)
     assert arrived == first + meant + second
@@ -154,7 +154,7 @@ def test_a_separator_never_ends_the_command(first: str, second: str, separator: 
 def test_inside_the_authors_quotes_a_value_arrives_or_is_refused(
     template: str, value: str, shell: str
 ) -> None:
-    tool = make_tool(template, question("a"))
+    tool = make_tool(template, make_input("a"))
     refusal = None
     arrived = [value]
     try:
@@ -171,7 +171,7 @@ def test_inside_the_authors_quotes_a_value_arrives_or_is_refused(
 @example("cat <<E\n", "\ntouch pwned\nE\n", "E", "sh")
 def test_however_odd_the_template_no_value_is_run(before: str, after: str, value: str, shell: str) -> None:
     """Templates that are no sensible shell at all: the value may be refused, the shell may complain, no more."""
-    tool = make_tool(f"{before}[A]{after}", question("a"))
+    tool = make_tool(f"{before}[A]{after}", make_input("a"))
     try:
         script = build_command_line(tool, check_invocation(tool, {"a": value})).script
     except UsageError:
@@ -209,11 +209,11 @@ def test_an_empty_value_stays_a_word_wherever_a_shell_splits_words(
 ) -> None:
     tool = make_tool(
         f"printf '%s\\0' {template}",
-        question("a"),
-        question("flag", command_line_flag="--flag"),
-        question("joined", command_line_flag="--joined", command_line_flag_separator="="),
-        question("list", list=True),
-        question("commas", list=True, list_separator=","),
+        make_input("a"),
+        make_input("flag", command_line_flag="--flag"),
+        make_input("joined", command_line_flag="--joined", command_line_flag_separator="="),
+        make_input("list", list=True),
+        make_input("commas", list=True, list_separator=","),
     )
     empty = ["", "b", ""]
     values = {"a": "", "flag": "", "joined": "", "list": empty, "commas": empty}
@@ -222,14 +222,14 @@ def test_an_empty_value_stays_a_word_wherever_a_shell_splits_words(
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_value_that_is_another_key_is_not_looked_at_again(shell: str) -> None:
-    tool = make_tool("printf '%s\\0' [A] [B]", question("a"), question("b"))
+    tool = make_tool("printf '%s\\0' [A] [B]", make_input("a"), make_input("b"))
     assert run_line(tool, {"a": "[B]", "b": "[A]"}, shell) == ["[B]", "[A]"]
 
 
 @pytest.mark.parametrize("value", ["A=1", "if", "then", "~root"])
 def test_a_value_in_the_place_of_a_command_is_a_word(value: str) -> None:
     """Neither an assignment nor a reserved word: a command that is not found, and the next words its arguments."""
-    tool = make_tool("[A] true", question("a"))
+    tool = make_tool("[A] true", make_input("a"))
     with tempfile.TemporaryDirectory() as folder:
         done = _run(build_command_line(tool, check_invocation(tool, {"a": value})).script, "sh", folder)
     assert done.returncode == 127
@@ -240,7 +240,7 @@ def test_a_value_in_the_place_of_a_command_is_a_word(value: str) -> None:
 def test_a_value_in_an_output_path_cannot_leave_the_work_folder(value: str) -> None:
     tool = make_tool(
         "touch [OUT]",
-        question("a"),
+        make_input("a"),
         output_files=[{"id": "out", "name": "Out", "value-key": "[OUT]", "path-template": "[A]/x.txt"}],
     )
     for hostile in (f"../{value}", f"/{value}", f"a/../../{value}"):

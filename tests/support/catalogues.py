@@ -12,11 +12,11 @@ from registry.catalogue import Catalogue
 from registry.exchange import Exchanged, fetch, publish
 from registry.remotes.base import KnownDigests, Remote, RemoteSpec
 from registry.signature import Policy
-from tests.properties.descriptors import make_document, question
+from tests.properties.descriptors import make_document, make_input
 
 
 def raw(name: str = "tool", version: str = "1.0", **more: object) -> bytes:
-    document = make_document("tool [A]", question("a"), name=name)
+    document = make_document("tool [A]", make_input("a"), name=name)
     return json.dumps({**document, "tool-version": version, **more}).encode()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali.config.settings import load_sites
-from runs.schedulers.base import GONE, Job, Phase, Resources, Scheduler, Status, Submitted, load_scheduler
+from runs.schedulers.base import UNKNOWN, Job, Phase, Resources, Scheduler, Status, Submitted, load_scheduler
 from runs.script import job_script, start_script
 from runs.submit import SubmitRequest, submit_once
 from tests.end_to_end.run_tools import Bench
@@ -104,7 +104,7 @@ class Cluster:
     def is_over(self, host: RemoteHost, job: str) -> bool:
         """Return whether the job has left the queue."""
         status = self.status(host, job)
-        return status == GONE or not status.phase.queued
+        return status == UNKNOWN or not status.phase.queued
 
 
 def make_cluster(kind: str, hibali: Any, server: Any, descriptor: dict[str, Any] | None = None) -> Cluster:

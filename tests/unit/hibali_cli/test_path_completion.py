@@ -43,8 +43,8 @@ def test_hostile_names_move_no_cursor_and_come_back_as_they_are(tmp_path: Path) 
     (tmp_path / "new\nline/in side").touch()
     offered = complete_path("", tmp_path)
     assert all(each.isprintable() for each in offered)
-    question = Input("f", "f", "File")
-    assert {read_typed(question, each) for each in offered} == {*names, '"new\\nline/'}
+    tool_input = Input("f", "f", "File")
+    assert {read_typed(tool_input, each) for each in offered} == {*names, '"new\\nline/'}
     assert complete_path('"new\\nline/', tmp_path) == ['"new\\nline/in side"']
     assert complete_path('"new\\nli', tmp_path) == ['"new\\nline/']
     assert complete_path('"a', tmp_path) == ['"a\\nb"']

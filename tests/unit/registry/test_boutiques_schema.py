@@ -11,14 +11,14 @@ import pytest
 from hibali.errors import UsageError
 from registry.boutiques_schema import upgrade_document
 from registry.descriptor import find_problems
-from tests.properties.descriptors import make_document, question
+from tests.properties.descriptors import make_document, make_input
 
 SINGULARITY = {"type": "singularity", "url": "shub://lab/tool:master"}
 DOCKER = {"type": "docker", "image": "lab/tool", "index": "http://index.docker.io"}
 
 
 def old(**more: Any) -> dict[str, Any]:
-    return make_document("x [A]", question("a"), **{**more, "schema-version": "0.4"})
+    return make_document("x [A]", make_input("a"), **{**more, "schema-version": "0.4"})
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def old(**more: Any) -> dict[str, Any]:
         old(container_image={"type": "docker", "image": "lab/tool"}),
     ],
 )
-def test_it_is_what_the_reference_makes_of_it(document: dict[str, Any], tmp_path: Path) -> None:
+def test_upgrades_match_the_reference(document: dict[str, Any], tmp_path: Path) -> None:
     from boutiques.importer import Importer
 
     before = json.dumps(document)
@@ -44,7 +44,7 @@ def test_it_is_what_the_reference_makes_of_it(document: dict[str, Any], tmp_path
     assert json.dumps(document) == before
 
 
-@pytest.mark.parametrize("document", [None, [], {}, make_document("x [A]", question("a"))])
+@pytest.mark.parametrize("document", [None, [], {}, make_document("x [A]", make_input("a"))])
 def test_only_schema_04_is_upgraded(document: Any) -> None:
     with pytest.raises(UsageError, match="can be upgraded"):
         upgrade_document(document, "x")

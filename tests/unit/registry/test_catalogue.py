@@ -15,11 +15,13 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from registry.catalogue import Catalogue
 from registry.catalogue_folder import Deprecation
 from registry.search import Damaged, Summary, search_pipelines
-from tests.properties.descriptors import make_document, question
+from tests.properties.descriptors import make_document, make_input
 
 
 def raw(version: str = "1.0", **more: object) -> bytes:
-    return json.dumps({**make_document("tool [A]", question("a")), "tool-version": version, **more}).encode()
+    return json.dumps(
+        {**make_document("tool [A]", make_input("a")), "tool-version": version, **more}
+    ).encode()
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def refusal(catalogue: Catalogue, reference: str) -> str:
     return refused.value.code
 
 
-def test_what_was_added_is_found_byte_for_byte(catalogue: Catalogue, tmp_path: Path) -> None:
+def test_an_added_descriptor_is_stored_byte_for_byte(catalogue: Catalogue, tmp_path: Path) -> None:
     content = b" \n" + raw()
     (tmp_path / "tool.json").write_bytes(content)
     added = catalogue.add(tmp_path / "tool.json")
@@ -81,7 +83,7 @@ def test_removing(catalogue: Catalogue) -> None:
     assert catalogue.add(raw(description="Another.")).description == "Another."
 
 
-def test_what_was_changed_behind_our_back_is_refused(catalogue: Catalogue, tmp_path: Path) -> None:
+def test_a_modified_descriptor_is_refused(catalogue: Catalogue, tmp_path: Path) -> None:
     catalogue.add(raw())
     stored = tmp_path / "state" / "catalogue" / "tool" / "1.0" / "descriptor.json"
     for content in (raw(description="Another."), b"no json"):
@@ -95,7 +97,7 @@ def test_what_was_changed_behind_our_back_is_refused(catalogue: Catalogue, tmp_p
     assert catalogue.add(raw()).reference == "tool@1.0"
 
 
-def test_what_was_laid_there_without_adding_is_refused(catalogue: Catalogue, tmp_path: Path) -> None:
+def test_a_descriptor_that_was_not_added_is_refused(catalogue: Catalogue, tmp_path: Path) -> None:
     folder = tmp_path / "state" / "catalogue" / "tool" / "1.0"
     folder.mkdir(parents=True)
     (folder / "descriptor.json").write_bytes(raw())
@@ -103,7 +105,7 @@ def test_what_was_laid_there_without_adding_is_refused(catalogue: Catalogue, tmp
     assert catalogue.add(raw()) == catalogue.find("tool@1.0")
 
 
-def test_a_pin_without_its_folder_still_holds(catalogue: Catalogue, tmp_path: Path) -> None:
+def test_a_pin_without_its_folder_still_applies(catalogue: Catalogue, tmp_path: Path) -> None:
     catalogue.add(raw())
     folder = tmp_path / "state" / "catalogue" / "tool" / "1.0"
     (folder / "descriptor.json").unlink()
@@ -115,7 +117,7 @@ def test_a_pin_without_its_folder_still_holds(catalogue: Catalogue, tmp_path: Pa
     assert catalogue.add(raw()) == catalogue.find("tool")
 
 
-def test_pins_others_could_write_are_refused(catalogue: Catalogue, tmp_path: Path) -> None:
+def test_pins_writable_by_others_are_refused(catalogue: Catalogue, tmp_path: Path) -> None:
     catalogue.add(raw())
     (tmp_path / "state" / "pins.jsonl").chmod(0o666)
     assert refusal(catalogue, "tool") == "not-private"
@@ -128,7 +130,7 @@ def test_an_invalid_descriptor_leaves_nothing(catalogue: Catalogue, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/../..", "/etc"])
-def test_a_name_cannot_climb(catalogue: Catalogue, tmp_path: Path, name: str) -> None:
+def test_names_cannot_leave_the_catalogue(catalogue: Catalogue, tmp_path: Path, name: str) -> None:
     try:
         catalogue.add(raw(), name)
     except UsageError as refused:
@@ -149,7 +151,7 @@ def test_trust_is_for_the_content(catalogue: Catalogue) -> None:
     assert not catalogue.is_trusted(catalogue.add(raw(description="Another.")).digest)
 
 
-def test_of_two_that_add_at_once_one_wins(tmp_path: Path) -> None:
+def test_concurrent_adds_of_one_version_have_one_winner(tmp_path: Path) -> None:
     contents = [raw(description=f"Number {number}.") for number in range(4)]
 
     def add(number: int) -> str:
@@ -187,7 +189,7 @@ catalogue.Catalogue(Path(sys.argv[1])).add(Path(sys.argv[3]))
 
 
 @pytest.mark.heavy
-def test_killed_at_any_change_the_same_line_again_mends_it(tmp_path: Path) -> None:
+def test_after_a_kill_at_any_change_the_same_command_repairs_the_catalogue(tmp_path: Path) -> None:
     (tmp_path / "tool.json").write_bytes(raw())
     for step in range(1, 40):
         state = tmp_path / f"state-{step}"
@@ -213,7 +215,7 @@ def test_searching(catalogue: Catalogue) -> None:
     assert search_pipelines(entries, ["absent", "brain"]) == []
 
 
-def test_a_mistyped_word_finds_what_was_meant(catalogue: Catalogue) -> None:
+def test_a_mistyped_search_word_still_matches(catalogue: Catalogue) -> None:
     catalogue.add(raw(name="brain", description="Segments a hippocampus."))
     catalogue.add(raw(name="other", description="Nothing."))
     entries = [each for each in catalogue.entries() if isinstance(each, Summary)]
@@ -222,7 +224,7 @@ def test_a_mistyped_word_finds_what_was_meant(catalogue: Catalogue) -> None:
     assert search_pipelines(entries, ["hipp", "zzzzzz"]) == []
 
 
-def test_what_is_listed_is_read_once(
+def test_listing_reads_each_descriptor_once(
     catalogue: Catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
@@ -236,7 +238,7 @@ def test_what_is_listed_is_read_once(
     assert [type(each) for each in Catalogue(tmp_path / "state").entries()].count(Damaged) == 1
 
 
-def test_a_damaged_overview_costs_nothing_but_time(catalogue: Catalogue, tmp_path: Path) -> None:
+def test_a_damaged_overview_is_rebuilt(catalogue: Catalogue, tmp_path: Path) -> None:
     catalogue.add(raw())
     first = list(catalogue.entries())
     index = tmp_path / "state" / "catalogue.index"
@@ -248,7 +250,7 @@ def test_a_damaged_overview_costs_nothing_but_time(catalogue: Catalogue, tmp_pat
         list(Catalogue(tmp_path / "state").entries())
 
 
-def test_the_overview_does_not_grow_for_ever(catalogue: Catalogue, tmp_path: Path) -> None:
+def test_the_overview_is_compacted(catalogue: Catalogue, tmp_path: Path) -> None:
     catalogue.add(raw())
     stored = tmp_path / "state" / "catalogue" / "tool" / "1.0" / "descriptor.json"
     for _ in range(150):
@@ -257,7 +259,7 @@ def test_the_overview_does_not_grow_for_ever(catalogue: Catalogue, tmp_path: Pat
     assert len((tmp_path / "state" / "catalogue.index").read_text().splitlines()) < 120
 
 
-def test_a_version_is_deprecated_and_that_is_taken_back(catalogue: Catalogue) -> None:
+def test_a_deprecation_can_be_withdrawn(catalogue: Catalogue) -> None:
     old, new = catalogue.add(raw("1")), catalogue.add(raw("2"))
     catalogue.deprecate("tool@1", Deprecation("tool@2", "wrong units"))
     said = catalogue.deprecation(catalogue.find("tool@1"))

@@ -13,11 +13,13 @@ import pytest
 
 from registry.catalogue import Catalogue
 from registry.catalogue_folder import Deprecation
-from tests.properties.descriptors import make_document, question
+from tests.properties.descriptors import make_document, make_input
 
 
 def raw(version: str = "1.0", **more: object) -> bytes:
-    return json.dumps({**make_document("tool [A]", question("a")), "tool-version": version, **more}).encode()
+    return json.dumps(
+        {**make_document("tool [A]", make_input("a")), "tool-version": version, **more}
+    ).encode()
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def git(state: Path, *words: str) -> str:
     return subprocess.run(line, check=True, capture_output=True, text=True, env=environment).stdout
 
 
-def test_changes_are_commits_that_tell(state: Path) -> None:
+def test_changes_are_commits_with_messages(state: Path) -> None:
     catalogue = Catalogue(state, history=True)
     added = catalogue.add(raw())
     catalogue.add(raw())
@@ -47,7 +49,7 @@ def test_changes_are_commits_that_tell(state: Path) -> None:
     assert "tool/2.0/descriptor.json" in git(state, "ls-files").splitlines()
 
 
-def test_it_is_a_dataset(state: Path) -> None:
+def test_the_catalogue_is_a_datalad_dataset(state: Path) -> None:
     Catalogue(state, history=True).add(raw())
     from datalad.distribution.dataset import Dataset
 
@@ -56,7 +58,7 @@ def test_it_is_a_dataset(state: Path) -> None:
     assert dataset.id
 
 
-def test_a_catalogue_without_history_gets_one_with_all_that_is_there(state: Path) -> None:
+def test_a_catalogue_without_history_gets_one_with_all_entries(state: Path) -> None:
     Catalogue(state).add(raw("1"))
     assert not (state / "catalogue" / ".git").exists()
     Catalogue(state, history=True).add(raw("2"))
@@ -87,7 +89,7 @@ def test_hooks_and_settings_of_the_account_run_nothing(
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_those_who_add_at_once_are_all_recorded(state: Path) -> None:
+def test_concurrent_adds_are_all_recorded(state: Path) -> None:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda number: Catalogue(state, history=True).add(raw(str(number))), range(12)))
     assert len(git(state, "ls-tree", "-r", "--name-only", "main").splitlines()) == 12 + 2
@@ -112,7 +114,7 @@ Catalogue(Path(sys.argv[1]), history=True).add(Path(sys.argv[3]))
 """
 
 
-def test_killed_before_any_git_the_next_call_records_it(tmp_path: Path) -> None:
+def test_after_a_kill_before_any_git_call_the_next_one_records_the_change(tmp_path: Path) -> None:
     (tmp_path / "tool.json").write_bytes(raw())
     for step in range(1, 20):
         here = tmp_path / f"state-{step}"

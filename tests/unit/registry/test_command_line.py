@@ -11,7 +11,7 @@ from hibali.errors import RefusedError, UsageError
 from registry.command_line import CommandLine, ConfigurationFile, ExpectedOutput, build_command_line
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
-from tests.properties.descriptors import make_tool, question
+from tests.properties.descriptors import make_input, make_tool
 
 
 def build(tool: Pipeline, values: dict[str, Any], **more: Any) -> CommandLine:
@@ -27,16 +27,16 @@ def output(path: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_flags_separators_lists_and_what_is_absent() -> None:
+def test_flags_separators_lists_and_absent_inputs() -> None:
     tool = make_tool(
         "tool [A] [B] [F] [G] [N] [L] [M] end",
-        question("a", command_line_flag="-a"),
-        question("b", optional=True, command_line_flag="--b", command_line_flag_separator="="),
-        question("f", "Flag", optional=True, command_line_flag="-f"),
-        question("g", "Flag", optional=True, command_line_flag="-g"),
-        question("n", "Number", command_line_flag="-n", command_line_flag_separator=""),
-        question("l", "Number", list=True, list_separator=","),
-        question("m", list=True, optional=True),
+        make_input("a", command_line_flag="-a"),
+        make_input("b", optional=True, command_line_flag="--b", command_line_flag_separator="="),
+        make_input("f", "Flag", optional=True, command_line_flag="-f"),
+        make_input("g", "Flag", optional=True, command_line_flag="-g"),
+        make_input("n", "Number", command_line_flag="-n", command_line_flag_separator=""),
+        make_input("l", "Number", list=True, list_separator=","),
+        make_input("m", list=True, optional=True),
     )
     made = build(tool, {"a": "x y", "f": True, "g": False, "n": -0.5, "l": [1, 2.5], "m": []})
     assert made.script == "tool -a 'x y' -f -n-0.5 1,2.5 end"
@@ -45,11 +45,11 @@ def test_flags_separators_lists_and_what_is_absent() -> None:
     ]  # fmt: skip
 
 
-def test_files_stand_where_the_tool_will_find_them() -> None:
+def test_files_have_the_paths_that_the_tool_sees() -> None:
     tool = make_tool(
         "tool [F] [L] [OUT]",
-        question("f", "File"),
-        question("l", "File", list=True),
+        make_input("f", "File"),
+        make_input("l", "File", list=True),
         output_files=[
             output("[F]_out.txt", value_key="[OUT]", path_template_stripped_extensions=[".nii.gz"])
         ],
@@ -62,10 +62,10 @@ def test_files_stand_where_the_tool_will_find_them() -> None:
     assert build(tool, {"f": "here/t1.nii.gz", "l": []}).outputs[0].path == "here/t1_out.txt"
 
 
-def test_a_default_inside_the_image_is_passed_on_and_names_outputs_by_its_last_component() -> None:
+def test_a_default_inside_the_image_names_outputs_by_its_last_component() -> None:
     tool = make_tool(
         "tool [F] [OUT]",
-        question("f", "File", optional=True, default_value="/opt/atlas.nii"),
+        make_input("f", "File", optional=True, default_value="/opt/atlas.nii"),
         output_files=[output("[F]_out.txt", value_key="[OUT]", path_template_stripped_extensions=[".nii"])],
         container_image={"type": "docker", "image": "a/b"},
     )
@@ -74,25 +74,27 @@ def test_a_default_inside_the_image_is_passed_on_and_names_outputs_by_its_last_c
 
 
 def test_only_the_authors_wildcards_are_wildcards() -> None:
-    tool = make_tool("tool [A]", question("a"), output_files=[output("[A]/*.txt", list=True, optional=True)])
+    tool = make_tool(
+        "tool [A]", make_input("a"), output_files=[output("[A]/*.txt", list=True, optional=True)]
+    )
     [found] = build(tool, {"a": "x[1]*"}).outputs
     assert found == ExpectedOutput("out", "x[[]1][*]/*.txt", True, True, True)
-    plain = make_tool("tool [A]", question("a"), output_files=[output("./[A]//y")])
+    plain = make_tool("tool [A]", make_input("a"), output_files=[output("./[A]//y")])
     assert build(plain, {"a": "x[1]*"}).outputs[0].path == "x[1]*/y"
 
 
 @pytest.mark.parametrize("value", ["/abs", "../up", "a/../..", "a\n/../../b"])
 def test_outputs_outside_the_work_folder_are_refused(value: str) -> None:
-    tool = make_tool("tool [A]", question("a"), output_files=[output("[A]/x")])
+    tool = make_tool("tool [A]", make_input("a"), output_files=[output("[A]/x")])
     with pytest.raises(UsageError) as refused:
         build(tool, {"a": value})
     assert refused.value.code == "output-outside-work-folder"
 
 
-def test_absolute_outputs_inside_the_work_folder_are_fine() -> None:
+def test_absolute_outputs_inside_the_work_folder_are_accepted() -> None:
     tool = make_tool(
         "tool [A] [OUT]",
-        question("a"),
+        make_input("a"),
         output_files=[output("[A]/x", value_key="[OUT]", uses_absolute_path=True)],
     )
     made = build(tool, {"a": "sub"}, work_folder="/scratch/run")
@@ -122,8 +124,8 @@ def test_the_key_of_another_output_in_a_path_and_one_of_an_absent_input() -> Non
     first = {"id": "dir", "name": "Dir", "path-template": "res-[A]", "value-key": "[DIR]"}
     tool = make_tool(
         "tool [A] [DIR] [OUT]",
-        question("a"),
-        question("b", optional=True),
+        make_input("a"),
+        make_input("b", optional=True),
         output_files=[first, output("[DIR]/[B].txt", value_key="[OUT]")],
     )
     made = build(tool, {"a": "x y"})
@@ -132,7 +134,7 @@ def test_the_key_of_another_output_in_a_path_and_one_of_an_absent_input() -> Non
 
 
 def test_two_inputs_with_one_key() -> None:
-    pair = [question(each, optional=True, value_key="[K]", command_line_flag=f"-{each}") for each in "ab"]
+    pair = [make_input(each, optional=True, value_key="[K]", command_line_flag=f"-{each}") for each in "ab"]
     group = {"id": "g", "name": "G", "members": ["a", "b"], "mutually-exclusive": True}
     tool = make_tool("tool [K] end", *pair, groups=[group])
     assert build(tool, {"b": "x"}).script == "tool -b x end"
@@ -143,10 +145,10 @@ def test_configuration_files_hold_values_as_data() -> None:
     template = ["# [A]", 'a = "[A]"', "gone = [B]", "flag = [F]", "l = [L]", "end"]
     tool = make_tool(
         "tool [OUT]",
-        question("a"),
-        question("b", optional=True),
-        question("f", "Flag", optional=True, command_line_flag="-f"),
-        question("l", "Number", list=True, list_separator=", "),
+        make_input("a"),
+        make_input("b", optional=True),
+        make_input("f", "Flag", optional=True, command_line_flag="-f"),
+        make_input("l", "Number", list=True, list_separator=", "),
         output_files=[
             output("conf/x.toml", value_key="[OUT]", command_line_flag="-c", file_template=template)
         ],
@@ -161,10 +163,10 @@ def test_configuration_files_hold_values_as_data() -> None:
 
 
 @pytest.mark.parametrize(("path", "first"), [("x.sh", "echo"), ("x.PY", "print"), ("x", "#!/bin/sh")])
-def test_a_configuration_file_that_is_a_script_takes_only_quiet_values(path: str, first: str) -> None:
+def test_configuration_files_that_are_scripts_accept_only_safe_values(path: str, first: str) -> None:
     tool = make_tool(
         "sh [OUT]",
-        question("a"),
+        make_input("a"),
         output_files=[output(path, value_key="[OUT]", file_template=[first, "[A]"])],
     )
     assert build(tool, {"a": "a/b.c"}).configuration_files[0].content == f"{first}\na/b.c"
@@ -180,7 +182,7 @@ def test_environment() -> None:
         {"name": "PART", "value": "x-[A]-[B]"},
         {"name": "ABSENT", "value": "[B]"},
     ]
-    tool = make_tool("tool", question("a"), question("b", optional=True), environment_variables=variables)
+    tool = make_tool("tool", make_input("a"), make_input("b", optional=True), environment_variables=variables)
     expected = {"PLAIN": "a b", "WHOLE": "$(x) [B]", "PART": "x-$(x) [B]-"}
     assert build(tool, {"a": "$(x) [B]"}).environment == expected
 
@@ -266,32 +268,32 @@ def conditional(*conditions: tuple[str, str], **more: Any) -> dict[str, Any]:
 )
 def test_the_first_condition_that_holds_names_the_output(answers: dict[str, Any], path: str) -> None:
     output = conditional(("s and (n>2)", "[S]-large"), ("s", "[S]"), ("default", "plain"))
-    inputs = [question("n", "Number", optional=True), question("s", optional=True)]
+    inputs = [make_input("n", "Number", optional=True), make_input("s", optional=True)]
     made = build(make_tool("tool [O]", *inputs, output_files=[output]), answers)
     assert (made.script, made.outputs[0].path) == (f"tool {path}", path)
 
 
-def test_an_output_none_of_whose_conditions_holds_is_not_there() -> None:
+def test_an_output_whose_conditions_all_fail_is_not_expected() -> None:
     output = conditional(("n > 2", "large"), command_line_flag="-o")
-    made = build(make_tool("tool [O] end", question("n", "Number"), output_files=[output]), {"n": 1})
+    made = build(make_tool("tool [O] end", make_input("n", "Number"), output_files=[output]), {"n": 1})
     assert (made.script, made.outputs) == ("tool end", ())
 
 
-def test_a_condition_may_ask_about_another_output() -> None:
+def test_a_condition_can_depend_on_another_output() -> None:
     first = {"id": "first", "name": "F", "path-template": "[S].txt"}
     output = conditional(("first == 'a.txt'", "for-a"), ("default", "for-others"))
-    tool = make_tool("tool [S] [O]", question("s"), output_files=[first, output])
+    tool = make_tool("tool [S] [O]", make_input("s"), output_files=[first, output])
     assert build(tool, {"s": "a"}).script == "tool a for-a"
     assert build(tool, {"s": "b"}).script == "tool b for-others"
 
 
-def test_outputs_that_ask_about_each_other_come_to_an_end() -> None:
+def test_outputs_that_depend_on_each_other_do_not_recurse_forever() -> None:
     one = {**conditional(("two == 'x'", "y"), ("default", "x")), "id": "one", "value-key": "[ONE]"}
     two = {**conditional(("one == 'x'", "y"), ("default", "x")), "id": "two", "value-key": "[TWO]"}
     assert build(make_tool("tool [ONE]", output_files=[one, two]), {}).outputs
 
 
-def test_a_condition_that_would_run_something_is_refused_whatever_is_answered() -> None:
+def test_a_condition_with_code_is_refused_for_all_values() -> None:
     output = conditional(("__import__('os').system('true')", "x"), ("default", "y"))
     with pytest.raises(UsageError) as refused:
         build(make_tool("tool", output_files=[output]), {})
@@ -316,14 +318,14 @@ def test_a_condition_that_would_run_something_is_refused_whatever_is_answered() 
     ],
 )
 def test_inside_quotes_hostile_values_are_refused(template: str) -> None:
-    tool = make_tool(f"echo {template}", question("a"))
+    tool = make_tool(f"echo {template}", make_input("a"))
     with pytest.raises(UsageError) as refused:
         build(tool, {"a": "$(touch pwned)"})
     assert (refused.value.code, refused.value.subject) == ("unquotable-value", "a")
 
 
-def test_after_the_authors_quotes_all_values_are_fine() -> None:
-    tool = make_tool("x=`pwd`; y=\"$x\" 'it' # it's\necho [A]", question("a"))
+def test_after_the_authors_quotes_all_values_are_accepted() -> None:
+    tool = make_tool("x=`pwd`; y=\"$x\" 'it' # it's\necho [A]", make_input("a"))
     assert build(tool, {"a": "$(x)"}).script.endswith("echo '$(x)'")
 
 
@@ -347,6 +349,6 @@ def test_after_the_authors_quotes_all_values_are_fine() -> None:
         'echo "it\'s \\" so" [A]',
     ],
 )
-def test_ordinary_shell_leaves_values_free(template: str) -> None:
-    tool = make_tool(template, question("a"))
+def test_ordinary_shell_syntax_accepts_all_values(template: str) -> None:
+    tool = make_tool(template, make_input("a"))
     assert build(tool, {"a": "a b"}).script == template.replace("[A]", "'a b'")

@@ -38,20 +38,20 @@ def holds(condition: str, **values: object) -> bool:
         ("'x' in items", True),
     ],
 )
-def test_what_holds(condition: str, *, expected: bool) -> None:
+def test_conditions_that_hold(condition: str, *, expected: bool) -> None:
     assert holds(condition, num=3, text="abc", flag=False, items=["x", "y"]) is expected
 
 
-def test_ids_need_not_be_words_of_a_language() -> None:
+def test_ids_need_not_be_python_identifiers() -> None:
     assert read_condition("with-dash > and.so.on", KNOWN).holds({"with-dash": 2, "and.so.on": 1})
 
 
-def test_without_an_answer_to_all_it_asks_about_it_does_not_hold() -> None:
+def test_a_condition_about_an_absent_input_does_not_hold() -> None:
     assert not holds("num > 2 or text == 'abc'", text="abc")
     assert not holds("not text")
 
 
-def test_a_text_that_is_a_number_is_compared_as_one() -> None:
+def test_numeric_text_is_compared_as_a_number() -> None:
     assert holds("text > 9", text="10")
 
 
@@ -87,12 +87,12 @@ def test_a_text_that_is_a_number_is_compared_as_one() -> None:
         "num" + " or num" * 900,
     ],
 )
-def test_what_is_not_understood_is_refused(condition: str) -> None:
+def test_unsupported_conditions_are_refused(condition: str) -> None:
     with pytest.raises(UsageError) as refused:
         holds(condition, num=3, text="abc", items=["x"])
     assert refused.value.code == "bad-condition"
 
 
-def test_things_without_an_order_are_told() -> None:
+def test_values_without_an_order_are_reported() -> None:
     with pytest.raises(UsageError, match="cannot be compared"):
         holds("text > 3", text="abc")

@@ -15,31 +15,33 @@ from registry.boutiques_schema import find_refusals, upgrade_document
 from registry.descriptor import find_advice, find_problems, read_descriptor
 from registry.pipeline import catalogue_name, catalogue_version, split_reference
 from registry.problems import DescriptorError
-from tests.properties.descriptors import make_document, question
+from tests.properties.descriptors import make_document, make_input
 
 
 def read(document: Any, name: str | None = None) -> Any:
     return read_descriptor(json.dumps(document).encode(), "file.json", name)
 
 
-def test_problems_carry_their_place() -> None:
-    document = make_document("x", question("a"), question("a", minimum=3))
+def test_problems_have_their_line() -> None:
+    document = make_document("x", make_input("a"), make_input("a", minimum=3))
     document["inputs"][1]["type"] = "Text"
     document["extra"] = 1
     places = [each.path for each in find_problems(document)]
     assert {"extra", "inputs[1].type", "inputs[1].id"} <= set(places)
 
 
-def test_rules_beyond_the_schema_carry_their_place() -> None:
-    document = make_document("x [A] [B]", question("a", requires_inputs=["c"], optional=True), question("b"))
-    document["inputs"].append({**question("b", value_key="[C]"), "type": "Flag"})
+def test_rule_problems_have_their_line() -> None:
+    document = make_document(
+        "x [A] [B]", make_input("a", requires_inputs=["c"], optional=True), make_input("b")
+    )
+    document["inputs"].append({**make_input("b", value_key="[C]"), "type": "Flag"})
     found = {(each.path, each.message) for each in find_problems(document)}
     assert ("inputs[0].requires-inputs", '"a" required id "c" not found') in found
     assert ("inputs[2].id", '"b" is non-unique') in found
     assert any(path == "inputs[2].value-key" for path, _ in found)
 
 
-def test_the_reference_is_contained(
+def test_the_reference_validator_has_no_side_effects(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The reference changes no argument, prints nothing, uses no network, and its crashes become messages."""
@@ -56,7 +58,7 @@ def test_the_reference_is_contained(
         ],
     )
     before = json.dumps(crashing)
-    [problem] = find_refusals({**crashing, "inputs": [question("a", value_key="[O]")]})
+    [problem] = find_refusals({**crashing, "inputs": [make_input("a", value_key="[O]")]})
     assert "reference validator failed" in problem.message
     assert json.dumps(crashing) == before
     assert capfd.readouterr() == ("", "")
@@ -65,10 +67,10 @@ def test_the_reference_is_contained(
 
 def test_a_rootfs_image_is_valid() -> None:
     image = {"type": "rootfs", "url": "https://example.org/image.tgz"}
-    pipeline = read(make_document("x [A]", question("a"), container_image=image))
+    pipeline = read(make_document("x [A]", make_input("a"), container_image=image))
     assert (pipeline.container.kind, pipeline.container.url) == ("rootfs", image["url"])
     with pytest.raises(DescriptorError) as refused:
-        read(make_document("x", question("a"), container_image=image))
+        read(make_document("x", make_input("a"), container_image=image))
     assert refused.value.problems[0]["path"] == "inputs[0].value-key"
 
 
@@ -86,14 +88,14 @@ def test_a_rootfs_image_is_valid() -> None:
         b" " * (4 * 1024 * 1024 + 1),
     ],
 )
-def test_what_is_no_descriptor_is_refused(raw: bytes) -> None:
+def test_invalid_json_and_other_documents_are_refused(raw: bytes) -> None:
     with pytest.raises(UsageError) as refused:
         read_descriptor(raw, "file.json")
     assert refused.value.exit == 2
 
 
-def test_the_digest_is_of_the_content_not_of_its_writing() -> None:
-    document = make_document("x [A]", question("a"))
+def test_the_digest_ignores_formatting() -> None:
+    document = make_document("x [A]", make_input("a"))
     other = json.dumps(dict(reversed(document.items())), indent=3).encode()
     assert read(document).digest == read_descriptor(other, "x").digest
     assert read_descriptor(other, "x").raw == other
@@ -101,9 +103,10 @@ def test_the_digest_is_of_the_content_not_of_its_writing() -> None:
 
 
 def test_large_numbers_are_digested_as_doubles() -> None:
-    document = make_document("x [A]", question("a", "Number", maximum=2**63))
+    document = make_document("x [A]", make_input("a", "Number", maximum=2**63))
     assert (
-        read(document).digest == read(make_document("x [A]", question("a", "Number", maximum=2.0**63))).digest
+        read(document).digest
+        == read(make_document("x [A]", make_input("a", "Number", maximum=2.0**63))).digest
     )
 
 
@@ -117,21 +120,21 @@ def test_large_numbers_are_digested_as_doubles() -> None:
         ("a..b", "a..b"),
     ],
 )
-def test_the_catalogues_name(title: str, name: str) -> None:
+def test_catalogue_name_from_the_title(title: str, name: str) -> None:
     assert catalogue_name(title) == name
-    assert read(make_document("x [A]", question("a"), name=title)).title == title
+    assert read(make_document("x [A]", make_input("a"), name=title)).title == title
 
 
 @pytest.mark.parametrize("title", ["脑", "мозг", "脑-心", "٣", "ß", "-", "***", "--_.--", "🧠"])
-def test_a_name_that_ascii_cannot_hold_asks_for_another(title: str) -> None:
+def test_a_title_without_ascii_letters_needs_a_name(title: str) -> None:
     with pytest.raises(UsageError) as refused:
-        read(make_document("x [A]", question("a"), name=title))
+        read(make_document("x [A]", make_input("a"), name=title))
     assert (refused.value.exit, refused.value.code) == (2, "unusable-pipeline-name")
     assert (refused.value.subject, "--name" in refused.value.hint) == ("file.json: name", True)
-    assert read(make_document("x [A]", question("a"), name=title), "brain").name == "brain"
+    assert read(make_document("x [A]", make_input("a"), name=title), "brain").name == "brain"
 
 
-def test_a_pipeline_that_was_kept_as_dashes_can_still_be_named() -> None:
+def test_older_catalogue_names_of_dashes_are_still_found() -> None:
     assert split_reference("-@1.0") == ("-", "1.0")
 
 
@@ -155,8 +158,8 @@ def test_a_key_with_two_values_is_refused_with_its_line_and_both(
     assert [each for each in words if each not in refused.value.message] == []
 
 
-def test_a_key_that_is_repeated_with_its_value_is_advice() -> None:
-    raw = json.dumps(make_document("x [A]", question("a")), indent=1)
+def test_a_repeated_key_with_equal_values_is_advice() -> None:
+    raw = json.dumps(make_document("x [A]", make_input("a")), indent=1)
     raw = raw.replace('"tool-version"', '"shell": "/bin/sh",\n "shell": "/bin/sh",\n "tool-version"')
     assert read_descriptor(raw.encode(), "tool.json").shell == "/bin/sh"
     [advice] = find_advice(raw.encode(), "tool.json")
@@ -164,8 +167,8 @@ def test_a_key_that_is_repeated_with_its_value_is_advice() -> None:
 
 
 @pytest.mark.parametrize("value", ['"\\ud800"', "1e999", "-1e999", "1" + "0" * 400, '{"\\udfff": 1}'])
-def test_what_cannot_be_written_again_is_named_with_file_and_line(value: str) -> None:
-    raw = json.dumps(make_document("x [A]", question("a"), custom={"x": "VALUE"}), indent=1)
+def test_values_that_json_cannot_express_are_reported_with_file_and_line(value: str) -> None:
+    raw = json.dumps(make_document("x [A]", make_input("a"), custom={"x": "VALUE"}), indent=1)
     with pytest.raises(DescriptorError) as refused:
         read_descriptor(raw.replace('"VALUE"', value).encode(), "tool.json")
     [problem] = refused.value.problems
@@ -186,8 +189,8 @@ def test_what_cannot_be_written_again_is_named_with_file_and_line(value: str) ->
         (None, '"0.5", in quotes'),
     ],
 )
-def test_the_hint_for_another_schema_version_names_what_works(version: Any, instead: str) -> None:
-    document = {**make_document("x [A]", question("a")), "schema-version": version}
+def test_the_hint_for_another_schema_version_names_supported_ones(version: Any, instead: str) -> None:
+    document = {**make_document("x [A]", make_input("a")), "schema-version": version}
     hints = [each.instead for each in find_problems(document) if each.path == "schema-version"]
     assert hints
     assert [each for each in hints if instead not in each] == []
@@ -213,12 +216,12 @@ FLAG = {
     [
         ({"inputs": [{**FLAG, "list": True}]}, "inputs[0]", "an input of type Flag cannot be a list"),
         (
-            {"inputs": [question("a", value_choices=["x", True])]},
+            {"inputs": [make_input("a", value_choices=["x", True])]},
             "inputs[0].value-choices[1]",
             "a text or a number",
         ),
         (
-            {"inputs": [question("a", value_choices=[None])]},
+            {"inputs": [make_input("a", value_choices=[None])]},
             "inputs[0].value-choices[0]",
             "a text or a number",
         ),
@@ -238,21 +241,23 @@ FLAG = {
         ),
     ],
 )
-def test_each_choice_of_the_schema_has_its_own_words(change: dict[str, Any], path: str, message: str) -> None:
-    document = {**make_document("x [A]", question("a")), **change}
+def test_each_alternative_of_the_schema_has_its_own_message(
+    change: dict[str, Any], path: str, message: str
+) -> None:
+    document = {**make_document("x [A]", make_input("a")), **change}
     found = [each.message for each in find_problems(document) if each.path == path]
     assert [each for each in found if message in each]
     assert not [each for each in found if "valid under" in each]
 
 
 @pytest.mark.parametrize("more", [{"list": "yes"}, {"type": "flag"}])
-def test_what_is_named_by_itself_is_not_said_to_be_a_list(more: dict[str, Any]) -> None:
+def test_a_problem_of_a_flag_is_reported_only_once(more: dict[str, Any]) -> None:
     found = find_problems(make_document("x [A]", {**FLAG, **more}))
     assert not [each for each in found if "cannot be a list" in each.message]
 
 
 @pytest.mark.parametrize("title", ["", ".", "..", "...", "a" * 129])
-def test_a_name_that_is_none_is_refused(title: str) -> None:
+def test_unusable_names_are_refused(title: str) -> None:
     with pytest.raises(UsageError):
         catalogue_name(title)
     with pytest.raises(UsageError):

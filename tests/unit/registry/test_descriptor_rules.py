@@ -15,7 +15,7 @@ from registry.boutiques_schema import find_refusals, find_shape_problems
 from registry.descriptor import find_advice, find_problems
 from registry.descriptor_rules import find_rule_problems
 from registry.problems import place_problems
-from tests.properties.descriptors import make_document, question
+from tests.properties.descriptors import make_document, make_input
 
 FLAG = {
     "id": "f",
@@ -31,8 +31,10 @@ def messages(document: dict[str, Any]) -> dict[str, str]:
     return {each.message: each.path for each in find_problems(document)}
 
 
-def test_what_the_schema_says_hides_nothing_else() -> None:
-    document = make_document("x [A]", question("a"), {**question("a", value_key="[B]"), "name": "b"}, extra=1)
+def test_schema_problems_do_not_hide_rule_problems() -> None:
+    document = make_document(
+        "x [A]", make_input("a"), {**make_input("a", value_key="[B]"), "name": "b"}, extra=1
+    )
     raw = json.dumps(document, indent=1).encode()
     found = place_problems(find_problems(document), raw)
     assert [(each.path, each.message) for each in found] == [
@@ -47,8 +49,8 @@ def test_what_the_schema_says_hides_nothing_else() -> None:
     assert ['"id"' in lines[found[0].line - 1], '"extra"' in lines[found[2].line - 1]] == [True, True]
 
 
-def test_a_key_that_is_nearly_right_is_guessed() -> None:
-    wrong = {**question("a"), "comand-line-flag": "-a"}
+def test_a_mistyped_key_gets_a_suggestion() -> None:
+    wrong = {**make_input("a"), "comand-line-flag": "-a"}
     [problem] = find_problems(make_document("x [A]", wrong))
     assert (problem.path, problem.instead) == ("inputs[0].comand-line-flag", "is it command-line-flag?")
 
@@ -56,14 +58,14 @@ def test_a_key_that_is_nearly_right_is_guessed() -> None:
 @pytest.mark.parametrize(
     ("document", "message", "path"),
     [
-        (make_document("x", question("a")), '"[A]" not in command-line', "inputs[0].value-key"),
+        (make_document("x", make_input("a")), '"[A]" not in command-line', "inputs[0].value-key"),
         (
-            make_document("x [A]b [A]", question("a"), question("b", value_key="[A]b")),
+            make_document("x [A]b [A]", make_input("a"), make_input("b", value_key="[A]b")),
             '"[A]b" contains "[A]"',
             "inputs[1].value-key",
         ),
         (
-            make_document("x [A]", question("a"), question("b", value_key="[A]")),
+            make_document("x [A]", make_input("a"), make_input("b", value_key="[A]")),
             '"[A]" belongs to 2+ non exclusive IDs',
             "inputs[1].value-key",
         ),
@@ -88,29 +90,29 @@ def test_a_key_that_is_nearly_right_is_guessed() -> None:
         ),
         (make_document("x [F]", {**FLAG, "optional": False}), "it has to be optional", "inputs[0].optional"),
         (
-            make_document("x [A]", question("a", "Number", minimum=3, maximum=1)),
+            make_document("x [A]", make_input("a", "Number", minimum=3, maximum=1)),
             '"a" cannot have greater min (3) than max (1)',
             "inputs[0].minimum",
         ),
         (
-            make_document("x [A]", question("a", value_choices=["b"], default_value="c")),
+            make_document("x [A]", make_input("a", value_choices=["b"], default_value="c")),
             "cannot have default value outside its choices",
             "inputs[0].default-value",
         ),
         (
-            make_document("x [A]", question("a", optional=True, requires_inputs=["b"])),
+            make_document("x [A]", make_input("a", optional=True, requires_inputs=["b"])),
             '"a" required id "b" not found',
             "inputs[0].requires-inputs",
         ),
         (
-            make_document("x [A]", question("a"), groups=[{"id": "g", "name": "g", "members": ["b"]}]),
+            make_document("x [A]", make_input("a"), groups=[{"id": "g", "name": "g", "members": ["b"]}]),
             '"g" member "b" does not exist',
             "groups[0].members",
         ),
         (
             make_document(
                 "x [A]",
-                question("a"),
+                make_input("a"),
                 groups=[{"id": "g", "name": "g", "members": ["a"], "one-is-required": True}],
             ),
             'contains a required member, "a"',
@@ -118,7 +120,7 @@ def test_a_key_that_is_nearly_right_is_guessed() -> None:
         ),
     ],
 )
-def test_a_rule_and_its_place(document: dict[str, Any], message: str, path: str) -> None:
+def test_each_rule_reports_its_path(document: dict[str, Any], message: str, path: str) -> None:
     found = messages(document)
     assert [each for each, place in found.items() if message in each and place == path], found
 
@@ -133,20 +135,20 @@ def advice_on(document: dict[str, Any]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("document", "path", "message"),
     [
-        (make_document("x [A]", question("a", default_value=["b"])), "inputs[0].default-value", "a list"),
+        (make_document("x [A]", make_input("a", default_value=["b"])), "inputs[0].default-value", "a list"),
         (
-            make_document("x [A]", question("a", "Number", default_value="3")),
+            make_document("x [A]", make_input("a", "Number", default_value="3")),
             "inputs[0].default-value",
             "is no Number",
         ),
         (
-            make_document("x [A]", question("a", "Number", default_value=9, maximum=3)),
+            make_document("x [A]", make_input("a", "Number", default_value=9, maximum=3)),
             "inputs[0].default-value",
             "outside",
         ),
         (
             make_document(
-                "x [A]", question("a"), container_image={"type": "docker", "image": "lab/tool:1.0"}
+                "x [A]", make_input("a"), container_image={"type": "docker", "image": "lab/tool:1.0"}
             ),
             "container-image.image",
             "not pinned",
@@ -154,7 +156,7 @@ def advice_on(document: dict[str, Any]) -> list[tuple[str, str]]:
         (
             make_document(
                 "x [A]",
-                question("a"),
+                make_input("a"),
                 output_files=[
                     {
                         "id": "o",
@@ -169,19 +171,19 @@ def advice_on(document: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             make_document(
-                "x [A]", question("a"), environment_variables=[{"name": "LD_PRELOAD", "value": "y"}]
+                "x [A]", make_input("a"), environment_variables=[{"name": "LD_PRELOAD", "value": "y"}]
             ),
             "environment-variables[0].name",
             "refuses to run",
         ),
-        ({**make_document("x [A]", question("a")), "shell": "/bin/zsh"}, "shell", "refuses to run"),
-        ({**make_document("x [A]", question("a")), "shell": "/tmp/evil/bash"}, "shell", "refuses to run"),
-        ({**make_document("x [A]", question("a")), "shell": "/bin/bash "}, "shell", "white space"),
+        ({**make_document("x [A]", make_input("a")), "shell": "/bin/zsh"}, "shell", "refuses to run"),
+        ({**make_document("x [A]", make_input("a")), "shell": "/tmp/evil/bash"}, "shell", "refuses to run"),
+        ({**make_document("x [A]", make_input("a")), "shell": "/bin/bash "}, "shell", "white space"),
         (
             make_document(
                 "x [A] [B]",
-                question("a", optional=True, default_value="off", disables_inputs=["b"]),
-                question("b", optional=True, default_value="1"),
+                make_input("a", optional=True, default_value="off", disables_inputs=["b"]),
+                make_input("b", optional=True, default_value="1"),
             ),
             "inputs[1].default-value",
             "does not apply: with its own default, a disables it",
@@ -189,8 +191,8 @@ def advice_on(document: dict[str, Any]) -> list[tuple[str, str]]:
         (
             make_document(
                 "x [A] [B]",
-                question("a", optional=True, default_value="1"),
-                question(
+                make_input("a", optional=True, default_value="1"),
+                make_input(
                     "b",
                     optional=True,
                     default_value="off",
@@ -204,25 +206,25 @@ def advice_on(document: dict[str, Any]) -> list[tuple[str, str]]:
         (
             make_document(
                 "x [A] [B]",
-                *(question(each, optional=True, default_value="1") for each in "ab"),
+                *(make_input(each, optional=True, default_value="1") for each in "ab"),
                 groups=[{"id": "g", "name": "G", "members": ["a", "b"], "mutually-exclusive": True}],
             ),
             "inputs[1].default-value",
             "the group g excludes it together with a",
         ),
         (
-            make_document("x [A]", question("a"), custom={"hibali": {"tasks": "4"}}),
+            make_document("x [A]", make_input("a"), custom={"hibali": {"tasks": "4"}}),
             "custom.hibali.tasks",
             "is ignored",
         ),
         (
-            make_document("x [A]", question("a"), custom={"hibali": {"task": 4}}),
+            make_document("x [A]", make_input("a"), custom={"hibali": {"task": 4}}),
             "custom.hibali.task",
             "has no meaning",
         ),
     ],
 )
-def test_advice_has_its_place(document: dict[str, Any], path: str, message: str) -> None:
+def test_each_advice_reports_its_path(document: dict[str, Any], path: str, message: str) -> None:
     assert [words for place, words in advice_on(document) if place == path and message in words]
 
 
@@ -236,10 +238,10 @@ def test_advice_has_its_place(document: dict[str, Any], path: str, message: str)
         ({}, None, None),
     ],
 )
-def test_tasks_and_gpus_stand_below_custom(
+def test_tasks_and_gpus_are_read_from_custom(
     custom: dict[str, Any], tasks: int | None, gpus: int | None
 ) -> None:
-    found = read_suggested(make_document("x [A]", question("a"), custom=custom))
+    found = read_suggested(make_document("x [A]", make_input("a"), custom=custom))
     assert (found.tasks, found.gpus) == (tasks, gpus)
 
 
@@ -247,18 +249,18 @@ def test_a_pinned_image_needs_no_advice() -> None:
     digest = "sha256:" + "a" * 64
     for image in ({"image": f"lab/tool@{digest}"}, {"image": "lab/tool:1", "container-hash": digest}):
         assert (
-            advice_on(make_document("x [A]", question("a"), container_image={"type": "docker", **image}))
+            advice_on(make_document("x [A]", make_input("a"), container_image={"type": "docker", **image}))
             == []
         )
 
 
 RICH = make_document(
     "x [A] [B] [N] [F] [O]",
-    question("a", optional=True, requires_inputs=["b"]),
-    question("b", optional=True, value_choices=["p", "q"], default_value="p"),
-    question("n", "Number", optional=True, minimum=1, maximum=5, integer=True),
+    make_input("a", optional=True, requires_inputs=["b"]),
+    make_input("b", optional=True, value_choices=["p", "q"], default_value="p"),
+    make_input("n", "Number", optional=True, minimum=1, maximum=5, integer=True),
     FLAG,
-    question("l", "File", value_key="[O]", list=True, min_list_entries=1, max_list_entries=3, optional=True),
+    make_input("l", "File", value_key="[O]", list=True, min_list_entries=1, max_list_entries=3, optional=True),
     output_files=[
         {"id": "o1", "name": "o", "path-template": "[A].out", "optional": False},
         {"id": "o2", "name": "o", "conditional-path-template": [{"n > 2": "big"}, {"default": "small"}], "optional": False},
@@ -283,7 +285,7 @@ _VALUES: list[Any] = [True, False, 0, 7, -1, "a", "b", "[A]", "Number", "Flag", 
         st.tuples(st.sampled_from(_PLACES), st.sampled_from(_KEYS), st.sampled_from(_VALUES)), max_size=3
     )
 )
-def test_nothing_is_refused_that_the_reference_accepts(
+def test_everything_that_the_reference_accepts_is_accepted(
     edits: list[tuple[tuple[str, int], str, Any]],
 ) -> None:
     document = copy.deepcopy(RICH)
@@ -298,5 +300,5 @@ def test_nothing_is_refused_that_the_reference_accepts(
     assert not (accepted and rules), rules
 
 
-def test_the_rich_one_is_valid() -> None:
+def test_the_full_example_is_valid() -> None:
     assert find_problems(RICH) == []

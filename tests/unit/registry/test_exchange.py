@@ -42,7 +42,7 @@ def key(tmp_path: Path) -> Path:
     return path
 
 
-def test_under_the_policy_only_what_is_signed_comes(
+def test_the_policy_admits_only_signed_versions(
     over_git: tuple[Site, Site], key: Path, tmp_path: Path
 ) -> None:
     a, b = over_git
@@ -82,7 +82,7 @@ def test_under_the_policy_only_what_is_signed_comes(
         ({"tool/1.0/published.json": b'{"digest": 3}'}, "tampered", 8),
     ],
 )
-def test_what_was_tampered_with_is_refused_and_nothing_is_fetched(
+def test_tampered_versions_are_refused_and_nothing_is_fetched(
     over_git: tuple[Site, Site], repository: Path, forged: dict[str, bytes], code: str, ends: int
 ) -> None:
     a, b = over_git
@@ -97,7 +97,7 @@ def test_what_was_tampered_with_is_refused_and_nothing_is_fetched(
     assert b.fetch("other") == {"other@1.0": "fetched"}
 
 
-def test_what_was_fetched_once_cannot_be_changed_there(over_git: tuple[Site, Site], repository: Path) -> None:
+def test_a_fetched_version_cannot_change_at_the_remote(over_git: tuple[Site, Site], repository: Path) -> None:
     a, b = over_git
     a.catalogue.add(raw())
     a.publish()
@@ -108,7 +108,7 @@ def test_what_was_fetched_once_cannot_be_changed_there(over_git: tuple[Site, Sit
             site.fetch()
 
 
-def test_a_rewritten_history_is_told(over_git: tuple[Site, Site], repository: Path) -> None:
+def test_a_rewritten_history_is_reported(over_git: tuple[Site, Site], repository: Path) -> None:
     a, b = over_git
     a.catalogue.add(raw())
     a.publish()
@@ -126,7 +126,7 @@ def test_a_rewritten_history_is_told(over_git: tuple[Site, Site], repository: Pa
 HOSTILE_NAMES = ["../../x/1/descriptor.json", ".git/1/descriptor.json", "UPPER/1/descriptor.json", "a b/1/descriptor.json", "tool/descriptor.json", "tool/.x/descriptor.json"]  # fmt: skip
 
 
-def test_strange_names_and_links_are_passed_over(over_git: tuple[Site, Site], repository: Path) -> None:
+def test_invalid_names_and_links_are_ignored(over_git: tuple[Site, Site], repository: Path) -> None:
     _, b = over_git
     for name in HOSTILE_NAMES[2:]:
         forge(repository, {name: raw()})
@@ -351,7 +351,7 @@ def test_hooks_that_newer_gits_find_in_settings_are_refused(tmp_path: Path, repo
     assert refused.value.code == "repository-runs-programs"
 
 
-def test_nothing_is_written_outside_of_the_catalogue(over_git: tuple[Site, Site], repository: Path) -> None:
+def test_fetching_writes_nothing_outside_the_catalogue(over_git: tuple[Site, Site], repository: Path) -> None:
     """git lets names such as `..` in a tree pass with a warning, and what lies beside a descriptor is written here."""
     _, b = over_git
 
@@ -393,7 +393,7 @@ def test_the_catalogue_itself_writes_nothing_outside_of_a_version(over_git: tupl
 @pytest.mark.parametrize(
     "path", ["tool/1.0/signatures/../../x", "tool/1.0//x", "tool/../1.0/x", "./tool/1.0/x", "../1.0/x"]
 )
-def test_paths_that_climb_are_no_offers(path: str) -> None:
+def test_paths_with_dot_dot_are_ignored(path: str) -> None:
     found = gather([("tool/1.0/descriptor.json", "1"), (path, "2")], "lab")
     assert {key: dict(offer.files) for key, offer in found.items()} == {
         ("tool", "1.0"): {"descriptor.json": "1"}
@@ -415,7 +415,7 @@ def test_objects_that_git_finds_dangerous_are_refused(over_git: tuple[Site, Site
 
 
 @pytest.mark.heavy
-def test_one_new_version_moves_only_that_one(over_git: tuple[Site, Site], repository: Path) -> None:
+def test_publishing_transfers_only_new_versions(over_git: tuple[Site, Site], repository: Path) -> None:
     a, b = over_git
     for number in range(50):
         a.catalogue.add(raw(f"tool-{number}", description=os.urandom(2000).hex()))

@@ -88,7 +88,7 @@ def over_git(tmp_path: Path, repository: Path) -> tuple[Lab, Lab]:
     )
 
 
-def test_what_is_known_comes_by_itself_and_the_content_when_wanted(
+def test_records_are_fetched_automatically_and_contents_on_request(
     two_labs: tuple[Lab, Lab], archive: Path
 ) -> None:
     a, b = two_labs
@@ -103,7 +103,7 @@ def test_what_is_known_comes_by_itself_and_the_content_when_wanted(
     assert b.fetch() == {"tool@1.0": "same"}
 
 
-def test_a_content_that_is_there_is_not_moved(
+def test_existing_contents_are_not_transferred(
     two_labs: tuple[Lab, Lab], archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = two_labs
@@ -117,7 +117,7 @@ def test_a_content_that_is_there_is_not_moved(
     assert a.leave()["tool@2.0"] == ("published", "there")
 
 
-def test_an_image_that_comes_later_follows(two_labs: tuple[Lab, Lab], archive: Path) -> None:
+def test_an_image_added_later_is_fetched(two_labs: tuple[Lab, Lab], archive: Path) -> None:
     a, b = two_labs
     a.catalogue.add(DESCRIPTOR)
     assert a.leave() == {"tool@1.0": ("published", "")}
@@ -128,7 +128,7 @@ def test_an_image_that_comes_later_follows(two_labs: tuple[Lab, Lab], archive: P
     assert b.catalogue.image(pipeline) == record
 
 
-def test_without_a_place_for_images_the_record_is_published(
+def test_without_an_image_store_only_the_record_is_published(
     tmp_path: Path, repository: Path, archive: Path
 ) -> None:
     a, b = (Lab(tmp_path / name, GitRemote, str(repository), None) for name in "ab")
@@ -140,7 +140,7 @@ def test_without_a_place_for_images_the_record_is_published(
     assert b.leave() == {"tool@1.0": ("same", "missing")}
 
 
-def test_another_image_of_a_published_version_is_refused_where_it_is_published(
+def test_publishing_another_image_of_a_version_is_refused(
     two_labs: tuple[Lab, Lab], archive: Path, tmp_path: Path
 ) -> None:
     a, b = two_labs
@@ -169,7 +169,7 @@ def altered(record: ImageRecord, **changes: object) -> bytes:
         ({"names": ["x\n\x1b[2J"]}, "bad-image-record"),
     ],
 )
-def test_a_record_that_is_none_or_of_another_image_is_refused(
+def test_invalid_records_and_records_of_other_images_are_refused(
     over_git: tuple[Lab, Lab], repository: Path, archive: Path, changes: dict[str, object], code: str
 ) -> None:
     a, b = over_git
@@ -182,7 +182,7 @@ def test_a_record_that_is_none_or_of_another_image_is_refused(
     assert b.references() == []
 
 
-def test_an_image_that_is_known_cannot_be_changed_there(
+def test_a_known_image_cannot_change_at_the_remote(
     over_git: tuple[Lab, Lab], repository: Path, archive: Path, tmp_path: Path
 ) -> None:
     a, b = over_git
@@ -231,7 +231,7 @@ class _DyingLook:
         raise Interrupted
 
 
-def test_killed_between_content_and_pointer_nothing_dangles(
+def test_after_a_kill_between_content_and_pointer_no_pointer_is_broken(
     two_labs: tuple[Lab, Lab], archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = two_labs
@@ -248,7 +248,7 @@ def test_killed_between_content_and_pointer_nothing_dangles(
     assert b.fetch() == {"tool@1.0": "fetched"}
 
 
-def test_a_content_that_cannot_be_left_keeps_the_version_from_being_published(
+def test_a_failed_image_upload_prevents_publishing(
     two_labs: tuple[Lab, Lab], archive: Path, tmp_path: Path
 ) -> None:
     a, b = two_labs
@@ -301,7 +301,7 @@ def test_under_the_policy_a_signature_covers_the_image(
     assert (refused.value.code, e.references()) == ("unsigned", [])
 
 
-def test_the_place_of_a_content_is_that_of_a_special_remote_of_ours() -> None:
+def test_contents_have_the_path_of_the_special_remote() -> None:
     record = ImageRecord(f"sha256:{'ab' * 32}", 3_000_000, "sif", f"sha256:{'ab' * 32}")
     first, second, key = image_path(record).split("/")
     assert key == f"SHA256E-s3000000--{'ab' * 32}.sif"

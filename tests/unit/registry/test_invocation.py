@@ -9,7 +9,7 @@ import pytest
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 from registry.problems import InvocationError
-from tests.properties.descriptors import make_tool, question
+from tests.properties.descriptors import make_input, make_tool
 
 
 def problems_of(tool: Pipeline, values: Any) -> dict[str, str]:
@@ -20,18 +20,18 @@ def problems_of(tool: Pipeline, values: Any) -> dict[str, str]:
 
 
 def one(**more: Any) -> Pipeline:
-    return make_tool("x [A]", question("a", **more))
+    return make_tool("x [A]", make_input("a", **more))
 
 
-def test_everything_wrong_is_named_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     tool = make_tool(
         "x",
-        question("a"),
-        question("n", "Number", integer=True, minimum=1),
-        question("flag", "Flag", optional=True, command_line_flag="-f"),
-        question("b", value_choices=["x", "y"]),
-        question("l", list=True, min_list_entries=2),
-        question("z"),
+        make_input("a"),
+        make_input("n", "Number", integer=True, minimum=1),
+        make_input("flag", "Flag", optional=True, command_line_flag="-f"),
+        make_input("b", value_choices=["x", "y"]),
+        make_input("l", list=True, min_list_entries=2),
+        make_input("z"),
     )
     found = problems_of(tool, {"a": 1, "n": 0, "flag": "yes", "b": "q", "l": ["one"], "aa": 1})
     assert set(found) == {"a", "n", "flag", "b", "l", "z", "aa"}
@@ -74,7 +74,7 @@ def test_everything_wrong_is_named_at_once() -> None:
         ({"list": True, "max_list_entries": 1}, ["a", "b"], False),
     ],
 )
-def test_one_answer(given: dict[str, Any], value: Any, fits: bool) -> None:
+def test_rules_of_a_single_value(given: dict[str, Any], value: Any, fits: bool) -> None:
     tool = one(**given)
     if fits:
         assert check_invocation(tool, {"a": value}).values == {"a": value}
@@ -87,11 +87,11 @@ def test_an_invocation_is_an_object(values: Any) -> None:
     assert "JSON object" in problems_of(one(), values)[""]
 
 
-def test_defaults_are_answers() -> None:
+def test_defaults_count_as_values() -> None:
     tool = make_tool(
         "x",
-        question("a", default_value="d"),
-        question("b", optional=True, default_value=[1], list=True, kind="Number"),
+        make_input("a", default_value="d"),
+        make_input("b", optional=True, default_value=[1], list=True, kind="Number"),
     )
     checked = check_invocation(tool, {"a": None})
     assert checked.values == {"a": "d", "b": [1]}
@@ -101,19 +101,19 @@ def test_defaults_are_answers() -> None:
 # As in published tools: a switch is off by default, which disables its options, which have defaults too.
 SWITCHED = make_tool(
     "x [MODE] [SIZE] [LEVEL] [FLAG] [NAME] [P] [Q]",
-    question("size", "Number", optional=True, default_value=3),
-    question(
+    make_input("size", "Number", optional=True, default_value=3),
+    make_input(
         "mode",
         optional=True,
         default_value="off",
         value_choices=["on", "off"],
         value_disables={"on": [], "off": ["size", "level"]},
     ),
-    question("level", optional=True),
-    question("name", optional=True, default_value="n", disables_inputs=["flag"]),
-    question("flag", "Flag", optional=True, default_value=True, command_line_flag="-f"),
-    question("p", optional=True, default_value="1"),
-    question("q", optional=True, default_value="2"),
+    make_input("level", optional=True),
+    make_input("name", optional=True, default_value="n", disables_inputs=["flag"]),
+    make_input("flag", "Flag", optional=True, default_value=True, command_line_flag="-f"),
+    make_input("p", optional=True, default_value="1"),
+    make_input("q", optional=True, default_value="2"),
     groups=[{"id": "g", "name": "G", "members": ["p", "q"], "mutually-exclusive": True}],
 )
 
@@ -134,18 +134,18 @@ SWITCHED = make_tool(
         ({"p": None}, {"q": "2", "mode": "off", "name": "n"}),
     ],
 )
-def test_an_answer_outranks_a_default_and_null_withdraws_one(given: Any, values: Any) -> None:
+def test_a_value_outranks_a_default_and_null_withdraws_one(given: Any, values: Any) -> None:
     checked = check_invocation(SWITCHED, given)
     assert checked.values == values
     assert checked.given == given
 
 
-def test_which_defaults_do_not_apply_is_known() -> None:
+def test_withdrawn_defaults_are_reported() -> None:
     assert check_invocation(SWITCHED, {}).withdrawn == {"size": "mode", "flag": "name", "q": "p"}
     assert check_invocation(SWITCHED, {"size": 4}).withdrawn == {"mode": "size", "flag": "name", "q": "p"}
 
 
-def test_answers_that_exclude_each_other_are_refused_as_before() -> None:
+def test_values_that_exclude_each_other_are_refused() -> None:
     assert problems_of(SWITCHED, {"mode": "off", "size": 4}) == {
         "mode": "the value off cannot be given together with size"
     }
@@ -155,9 +155,11 @@ def test_answers_that_exclude_each_other_are_refused_as_before() -> None:
 def test_the_default_of_a_required_input_applies_whatever_it_excludes() -> None:
     tool = make_tool(
         "x [A] [B] [C]",
-        question("a", default_value="1", value_choices=["1", "2"], value_disables={"1": ["b", "c"], "2": []}),
-        question("b", optional=True),
-        question("c", optional=True, default_value="x"),
+        make_input(
+            "a", default_value="1", value_choices=["1", "2"], value_disables={"1": ["b", "c"], "2": []}
+        ),
+        make_input("b", optional=True),
+        make_input("c", optional=True, default_value="x"),
     )
     assert check_invocation(tool, {}).values == {"a": "1"}
     assert set(problems_of(tool, {"b": "x"})) == {"a"}
@@ -167,8 +169,8 @@ def test_the_default_of_a_required_input_applies_whatever_it_excludes() -> None:
 def test_a_default_that_lacks_what_it_requires_can_be_withdrawn() -> None:
     tool = make_tool(
         "x [A] [B]",
-        question("a", optional=True, default_value="1", requires_inputs=["b"]),
-        question("b", optional=True),
+        make_input("a", optional=True, default_value="1", requires_inputs=["b"]),
+        make_input("b", optional=True),
     )
     with pytest.raises(InvocationError) as refused:
         check_invocation(tool, {})
@@ -178,10 +180,10 @@ def test_a_default_that_lacks_what_it_requires_can_be_withdrawn() -> None:
 
 def test_a_default_inside_the_image_is_not_a_file_of_the_user() -> None:
     inputs = [
-        question("atlas", "File", optional=True, default_value="/opt/atlas.nii"),
-        question("more", "File", list=True, default_value=["/opt/a", "/opt/b"]),
-        question("here", "File", optional=True, default_value="beside.nii"),
-        question("given", "File", default_value="/opt/given"),
+        make_input("atlas", "File", optional=True, default_value="/opt/atlas.nii"),
+        make_input("more", "File", list=True, default_value=["/opt/a", "/opt/b"]),
+        make_input("here", "File", optional=True, default_value="beside.nii"),
+        make_input("given", "File", default_value="/opt/given"),
     ]
     tool = make_tool("x", *inputs, container_image={"type": "docker", "image": "a/b"})
     checked = check_invocation(tool, {"given": "mine"})
@@ -193,9 +195,12 @@ def test_a_default_inside_the_image_is_not_a_file_of_the_user() -> None:
     assert without.file_ids == ("atlas", "more", "here", "given")
 
 
-def test_files_are_told_as_written() -> None:
+def test_file_inputs_are_returned_as_written() -> None:
     tool = make_tool(
-        "x", question("f", "File"), question("g", "File", list=True), question("h", "File", optional=True)
+        "x",
+        make_input("f", "File"),
+        make_input("g", "File", list=True),
+        make_input("h", "File", optional=True),
     )
     checked = check_invocation(tool, {"f": "juwels:@data/x", "g": ["a", "b"]})
     assert checked.file_inputs() == [("f", "juwels:@data/x"), ("g", ["a", "b"])]
@@ -203,20 +208,20 @@ def test_files_are_told_as_written() -> None:
 
 RELATED = make_tool(
     "x",
-    question("needs", optional=True, requires_inputs=["flag", "other"]),
-    question("flag", "Flag", optional=True, command_line_flag="-f", disables_inputs=["never"]),
-    question("other", optional=True),
-    question("never", optional=True),
-    question("any", optional=True, requires_inputs=["pair"]),
-    question(
+    make_input("needs", optional=True, requires_inputs=["flag", "other"]),
+    make_input("flag", "Flag", optional=True, command_line_flag="-f", disables_inputs=["never"]),
+    make_input("other", optional=True),
+    make_input("never", optional=True),
+    make_input("any", optional=True, requires_inputs=["pair"]),
+    make_input(
         "mode",
         optional=True,
         value_choices=["fast", "slow"],
         value_requires={"fast": ["other"], "slow": []},
         value_disables={"fast": [], "slow": ["never"]},
     ),
-    question("p1", optional=True),
-    question("p2", optional=True),
+    make_input("p1", optional=True),
+    make_input("p2", optional=True),
     groups=[{"id": "pair", "name": "Pair", "members": ["p1", "p2"], "all-or-none": True}],
 )
 
@@ -247,7 +252,7 @@ def test_relations_between_inputs(values: dict[str, Any], wrong: set[str]) -> No
 
 
 def test_groups() -> None:
-    flags = [question(each, "Flag", optional=True, command_line_flag=f"-{each}") for each in "abc"]
+    flags = [make_input(each, "Flag", optional=True, command_line_flag=f"-{each}") for each in "abc"]
     group = {
         "id": "g",
         "name": "G",
@@ -261,12 +266,12 @@ def test_groups() -> None:
     check_invocation(tool, {"a": True, "b": False})
 
 
-def test_an_authors_own_schema_stands_in_for_single_values_and_is_never_fetched() -> None:
+def test_an_authors_own_schema_replaces_value_rules_and_is_never_fetched() -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["one"]}}}
-    tool = make_tool("x", question("a", list=True), invocation_schema=schema)
+    tool = make_tool("x", make_input("a", list=True), invocation_schema=schema)
     check_invocation(tool, {"a": "one"})
     assert set(problems_of(tool, {"a": ["one"]})) == {"a"}
-    elsewhere = make_tool("x", question("a"), invocation_schema={"$ref": "http://127.0.0.1:1/schema.json"})
+    elsewhere = make_tool("x", make_input("a"), invocation_schema={"$ref": "http://127.0.0.1:1/schema.json"})
     assert "cannot be followed" in problems_of(elsewhere, {"a": "x"})["invocation-schema"]
-    broken = make_tool("x", question("a"), invocation_schema={"type": 3})
+    broken = make_tool("x", make_input("a"), invocation_schema={"type": 3})
     assert "not a valid JSON schema" in problems_of(broken, {"a": "x"})["invocation-schema"]

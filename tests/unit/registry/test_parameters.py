@@ -42,7 +42,7 @@ def values(rows: list[Row]) -> list[dict[str, Any]]:
     return [dict(row.values) for row in rows]
 
 
-def test_cells_are_typed_by_the_questions_and_an_empty_one_answers_nothing(tmp_path: Path) -> None:
+def test_cells_are_typed_by_their_inputs_and_empty_cells_are_ignored(tmp_path: Path) -> None:
     path = table(
         tmp_path,
         'in,sleep,code,say,more,loud\r\na.txt,0.5,3,07,b.txt;c d.txt,yes\r\n"with, comma",,0,"""0 """,,no\r\n',
@@ -53,7 +53,7 @@ def test_cells_are_typed_by_the_questions_and_an_empty_one_answers_nothing(tmp_p
     ]
 
 
-def test_rows_are_combined_with_parameters_the_last_fastest(tmp_path: Path) -> None:
+def test_rows_are_combined_with_parameters_in_order(tmp_path: Path) -> None:
     path = table(tmp_path, '{"in": "a"}\n\n{"in": "b", "more": ["c"]}\n', "table.jsonl")
     rows = make_rows(PIPELINE, path, ["code=1,2"])
     assert values(rows) == [
@@ -70,7 +70,7 @@ def test_a_byte_order_mark_tabs_and_quoted_line_breaks_are_read(tmp_path: Path) 
     assert values(make_rows(PIPELINE, path, [])) == [{"in": "a", "say": "two\nlines"}]
 
 
-def test_every_problem_of_every_row_is_named_at_once_and_a_common_one_once(tmp_path: Path) -> None:
+def test_all_problems_of_all_rows_are_reported_and_common_ones_once(tmp_path: Path) -> None:
     path = table(tmp_path, "code,sleep\n1,1\nx,2\n3,y\n4.5,4\n")
     rows = make_rows(PIPELINE, path, [])
     with pytest.raises(SweepError) as refused:
@@ -83,7 +83,7 @@ def test_every_problem_of_every_row_is_named_at_once_and_a_common_one_once(tmp_p
     ]
 
 
-def test_thousands_of_problems_are_counted_beyond_a_hundred() -> None:
+def test_problems_beyond_a_hundred_are_only_counted() -> None:
     rows = make_rows(PIPELINE, None, [f"code={','.join(f'x{number}' for number in range(1000))}"])
     with pytest.raises(SweepError) as refused:
         check_tasks(PIPELINE, {"in": "a"}, rows)
@@ -105,7 +105,9 @@ def test_thousands_of_problems_are_counted_beyond_a_hundred() -> None:
         ('{"in": NaN}\n', "t.jsonl", "is not JSON"),
     ],
 )
-def test_a_table_that_is_none_says_where(tmp_path: Path, text: str, name: str, told: str) -> None:
+def test_invalid_tables_are_reported_with_file_and_line(
+    tmp_path: Path, text: str, name: str, told: str
+) -> None:
     with pytest.raises(SweepError) as refused:
         make_rows(PIPELINE, table(tmp_path, text, name), [])
     assert told in refused.value.message
@@ -120,7 +122,7 @@ def test_a_table_that_is_none_says_where(tmp_path: Path, text: str, name: str, t
         (["code=" + ",".join("1" * 400), "sleep=" + ",".join("1" * 400)], "160000 tasks are given"),
     ],
 )
-def test_a_parameter_that_is_none_is_named(parameters: list[str], told: str) -> None:
+def test_invalid_parameters_are_named(parameters: list[str], told: str) -> None:
     with pytest.raises(SweepError) as refused:
         make_rows(PIPELINE, None, parameters)
     assert told in refused.value.message
@@ -131,7 +133,7 @@ def test_an_input_is_in_the_table_or_a_parameter(tmp_path: Path) -> None:
         make_rows(PIPELINE, table(tmp_path, "code\n1\n"), ["code=2"])
 
 
-def test_a_table_that_is_not_there_or_of_no_known_kind(tmp_path: Path) -> None:
+def test_missing_tables_and_unknown_formats_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         make_rows(PIPELINE, tmp_path / "none.csv", [])
     with pytest.raises(UsageError):
@@ -141,18 +143,18 @@ def test_a_table_that_is_not_there_or_of_no_known_kind(tmp_path: Path) -> None:
         make_rows(PIPELINE, tmp_path / "latin.csv", [])
 
 
-def test_answers_that_are_no_object_are_refused_as_ever() -> None:
+def test_an_invocation_that_is_no_object_is_refused() -> None:
     with pytest.raises(InvocationError):
         check_tasks(PIPELINE, [], [Row()])
 
 
-def test_a_row_goes_before_the_answers_of_all() -> None:
+def test_a_row_overrides_the_common_values() -> None:
     [first, second] = check_tasks(PIPELINE, {"in": "a", "code": 9}, [Row({"code": 1}), Row()])
     assert (first.values["code"], second.values["code"]) == (1, 9)
 
 
 def test_a_list_is_json_or_entries_between_semicolons() -> None:
-    question = next(each for each in PIPELINE.inputs if each.id == "more")
-    assert read_text(question, '["a;b", "c"]') == ["a;b", "c"]
-    assert read_text(question, "a b;c") == ["a b", "c"]
-    assert read_text(question, "[broken") == "[broken"
+    make_input = next(each for each in PIPELINE.inputs if each.id == "more")
+    assert read_text(make_input, '["a;b", "c"]') == ["a;b", "c"]
+    assert read_text(make_input, "a b;c") == ["a b", "c"]
+    assert read_text(make_input, "[broken") == "[broken"

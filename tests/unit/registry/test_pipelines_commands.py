@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.properties.descriptors import make_document, question
+from tests.properties.descriptors import make_document, make_input
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = ROOT / "docs" / "schemas"
@@ -59,8 +59,10 @@ def records(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_day_with_the_catalogue(hibali: Hibali, tmp_path: Path) -> None:
-    tool = make_document("tool [A] [F]", question("a"), question("f", "File", optional=True), name="My Tool")
+def test_catalogue_commands_work_together(hibali: Hibali, tmp_path: Path) -> None:
+    tool = make_document(
+        "tool [A] [F]", make_input("a"), make_input("f", "File", optional=True), name="My Tool"
+    )
     file = write(tmp_path / "tool.json", tool)
     added = hibali("pipelines", "add", file)
     assert (added.returncode, added.stdout) == (0, "my-tool@1.0\n")
@@ -83,8 +85,8 @@ def test_a_day_with_the_catalogue(hibali: Hibali, tmp_path: Path) -> None:
     assert (gone.returncode, records(gone)[-1]["code"]) == (3, "no-such-pipeline")
 
 
-def test_what_is_validated_is_a_file_or_a_pipeline_of_the_catalogue(hibali: Hibali, tmp_path: Path) -> None:
-    file = write(tmp_path / "tool.json", make_document("tool [A]", question("a"), name="My Tool"))
+def test_validate_accepts_files_and_catalogue_pipelines(hibali: Hibali, tmp_path: Path) -> None:
+    file = write(tmp_path / "tool.json", make_document("tool [A]", make_input("a"), name="My Tool"))
     hibali("pipelines", "add", file)
     (tmp_path / "invocation.json").write_text('{"a": "x"}')
     for word in ("my-tool", "my-tool@1.0"):
@@ -100,15 +102,15 @@ def test_what_is_validated_is_a_file_or_a_pipeline_of_the_catalogue(hibali: Hiba
         assert hibali("pipelines", "validate", word).returncode == 3
 
 
-def test_other_content_under_a_version_is_8(hibali: Hibali, tmp_path: Path) -> None:
-    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", question("a"))))
-    other = make_document("other [A]", question("a"))
+def test_other_content_under_a_version_exits_8(hibali: Hibali, tmp_path: Path) -> None:
+    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", make_input("a"))))
+    other = make_document("other [A]", make_input("a"))
     refused = hibali("pipelines", "add", write(tmp_path / "two.json", other), "--json")
     assert (refused.returncode, records(refused)[-1]["code"]) == (8, "immutable-version")
 
 
-def test_all_problems_at_once(hibali: Hibali, tmp_path: Path) -> None:
-    file = write(tmp_path / "tool.json", make_document("tool [A] [B]", question("a"), question("b")))
+def test_validate_reports_all_problems_at_once(hibali: Hibali, tmp_path: Path) -> None:
+    file = write(tmp_path / "tool.json", make_document("tool [A] [B]", make_input("a"), make_input("b")))
     answers = write(tmp_path / "answers.json", {"b": 1, "c\u001b[31m": 2})
     refused = hibali("pipelines", "validate", file, answers, "--json")
     assert refused.returncode == 2
@@ -121,7 +123,9 @@ def test_all_problems_at_once(hibali: Hibali, tmp_path: Path) -> None:
 
 
 def test_every_message_about_a_file_names_it_and_the_line(hibali: Hibali, tmp_path: Path) -> None:
-    tool = make_document("tool [A] [N]", question("a", optional=True), question("n", "Number", optional=True))
+    tool = make_document(
+        "tool [A] [N]", make_input("a", optional=True), make_input("n", "Number", optional=True)
+    )
     good = write(tmp_path / "tool.json", tool)
     hibali("pipelines", "add", good)
     (tmp_path / "config.toml").write_text(
@@ -149,8 +153,8 @@ def test_every_message_about_a_file_names_it_and_the_line(hibali: Hibali, tmp_pa
 def test_advice_on_an_invocation(hibali: Hibali, tmp_path: Path) -> None:
     tool = make_document(
         "tool [A] [B]",
-        question("a", optional=True, disables_inputs=["b"]),
-        question("b", optional=True, default_value="1"),
+        make_input("a", optional=True, disables_inputs=["b"]),
+        make_input("b", optional=True, default_value="1"),
     )
     file = write(tmp_path / "tool.json", tool)
     (tmp_path / "answers.json").write_text('{"a": "x",\n"a": "x"}')
@@ -162,9 +166,9 @@ def test_advice_on_an_invocation(hibali: Hibali, tmp_path: Path) -> None:
     assert hibali("pipelines", "validate", "--strict", file, "answers.json").returncode == 2
 
 
-def test_two_names_that_become_one_do_not_meet_silently(hibali: Hibali, tmp_path: Path) -> None:
+def test_two_titles_with_one_catalogue_name_are_reported(hibali: Hibali, tmp_path: Path) -> None:
     for number, title in enumerate(("脑 Tool", "脑 Tool", "心 Tool")):
-        tool = make_document("tool [A]", question("a"), name=title, **{"tool-version": f"{number}.0"})
+        tool = make_document("tool [A]", make_input("a"), name=title, **{"tool-version": f"{number}.0"})
         added = hibali("pipelines", "add", write(tmp_path / "tool.json", tool))
         assert (added.returncode, "'脑 Tool'" in added.stderr) == (0, number == 2)
     named = hibali(
@@ -174,7 +178,7 @@ def test_two_names_that_become_one_do_not_meet_silently(hibali: Hibali, tmp_path
 
 
 def test_a_damaged_entry_is_named_and_the_list_is_incomplete(hibali: Hibali, tmp_path: Path) -> None:
-    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", question("a"))))
+    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", make_input("a"))))
     (tmp_path / "state" / "catalogue" / "tool" / "1.0" / "descriptor.json").write_text("{}")
     listed = hibali("pipelines", "list", "--json")
     assert (listed.returncode, records(listed)[-1]["exit"]) == (6, 6)
@@ -182,8 +186,8 @@ def test_a_damaged_entry_is_named_and_the_list_is_incomplete(hibali: Hibali, tmp
 
 
 def test_two_versions_are_compared(hibali: Hibali, tmp_path: Path) -> None:
-    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", question("a"))))
-    second = make_document("tool [A] [B]", question("a"), question("b"), **{"tool-version": "2.0"})
+    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", make_input("a"))))
+    second = make_document("tool [A] [B]", make_input("a"), make_input("b"), **{"tool-version": "2.0"})
     hibali("pipelines", "add", write(tmp_path / "two.json", second))
     shown = hibali("pipelines", "diff", "tool@1.0", "tool@2.0")
     assert "! + input b: b\n" in shown.stdout
@@ -198,8 +202,8 @@ def test_two_versions_are_compared(hibali: Hibali, tmp_path: Path) -> None:
     assert (same.returncode, same.stdout) == (0, "")
 
 
-def test_an_old_descriptor_is_upgraded_and_stays_as_it_is(hibali: Hibali, tmp_path: Path) -> None:
-    old = make_document("tool [A]", question("a"), **{"schema-version": "0.4", "walltime-estimate": 60})
+def test_an_old_descriptor_is_upgraded_without_changing_its_file(hibali: Hibali, tmp_path: Path) -> None:
+    old = make_document("tool [A]", make_input("a"), **{"schema-version": "0.4", "walltime-estimate": 60})
     file = write(tmp_path / "old.json", old)
     refused = hibali("pipelines", "validate", file)
     assert (refused.returncode, "pipelines upgrade" in refused.stderr) == (2, True)
@@ -210,9 +214,9 @@ def test_an_old_descriptor_is_upgraded_and_stays_as_it_is(hibali: Hibali, tmp_pa
     assert json.loads((tmp_path / "old.json").read_text()) == old
 
 
-def test_advice_is_given_and_can_be_taken_for_an_order(hibali: Hibali, tmp_path: Path) -> None:
+def test_advice_is_shown_and_can_be_made_an_error(hibali: Hibali, tmp_path: Path) -> None:
     image = {"type": "docker", "image": "lab/tool:1"}
-    file = write(tmp_path / "tool.json", make_document("tool [A]", question("a"), container_image=image))
+    file = write(tmp_path / "tool.json", make_document("tool [A]", make_input("a"), container_image=image))
     advised = hibali("pipelines", "validate", file)
     assert (advised.returncode, "not pinned" in advised.stderr) == (0, True)
     [told] = records(hibali("pipelines", "validate", file, "--json"))
@@ -221,13 +225,13 @@ def test_advice_is_given_and_can_be_taken_for_an_order(hibali: Hibali, tmp_path:
     assert (strict.returncode, records(strict)[-1]["problems"]) == (2, told["advice"])
 
 
-def test_a_folder_is_added_as_far_as_it_is_right(hibali: Hibali, tmp_path: Path) -> None:
+def test_valid_descriptors_of_a_folder_are_added(hibali: Hibali, tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
-    write(tmp_path / "tools" / "one.json", make_document("tool [A]", question("a")))
-    write(tmp_path / "tools" / "two.json", make_document("tool [A]", question("a"), name="two"))
+    write(tmp_path / "tools" / "one.json", make_document("tool [A]", make_input("a")))
+    write(tmp_path / "tools" / "two.json", make_document("tool [A]", make_input("a"), name="two"))
     write(tmp_path / "tools" / "answers.json", {"a": "x"})
     assert hibali("pipelines", "add", "tools").stdout == "tool@1.0\ntwo@1.0\n"
-    write(tmp_path / "tools" / "bad.json", {**make_document("tool", question("b")), "name": "bad"})
+    write(tmp_path / "tools" / "bad.json", {**make_document("tool", make_input("b")), "name": "bad"})
     partly = hibali("pipelines", "add", "tools", "--json")
     told = records(partly)
     assert (partly.returncode, [each["kind"] for each in told]) == (6, ["pipeline", "pipeline", "error"])
@@ -237,11 +241,11 @@ def test_a_folder_is_added_as_far_as_it_is_right(hibali: Hibali, tmp_path: Path)
     assert hibali("pipelines", "add", "empty").returncode == 3
 
 
-def test_changes_are_in_the_history_unless_there_is_to_be_none(hibali: Hibali, tmp_path: Path) -> None:
-    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", question("a"))))
+def test_changes_are_in_the_history_unless_disabled(hibali: Hibali, tmp_path: Path) -> None:
+    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", make_input("a"))))
     assert (tmp_path / "state" / "catalogue" / ".git" / "refs" / "heads" / "main").exists()
     (tmp_path / "config.toml").write_text('version = 1\n[catalogue]\nkeep = "folder"\n')
-    two = write(tmp_path / "two.json", make_document("tool [A]", question("a"), name="two"))
+    two = write(tmp_path / "two.json", make_document("tool [A]", make_input("a"), name="two"))
     head = (tmp_path / "state" / "catalogue" / ".git" / "refs" / "heads" / "main").read_text()
     assert hibali("pipelines", "add", two, "--config", "config.toml").returncode == 0
     assert (tmp_path / "state" / "catalogue" / ".git" / "refs" / "heads" / "main").read_text() == head
@@ -256,9 +260,9 @@ def test_changes_are_in_the_history_unless_there_is_to_be_none(hibali: Hibali, t
     }
 
 
-def test_a_deprecated_one_is_marked_wherever_it_is_shown(hibali: Hibali, tmp_path: Path) -> None:
+def test_deprecated_pipelines_are_marked_in_all_output(hibali: Hibali, tmp_path: Path) -> None:
     for version in ("1.0", "2.0"):
-        document = make_document("tool [A]", question("a"), **{"tool-version": version})
+        document = make_document("tool [A]", make_input("a"), **{"tool-version": version})
         hibali("pipelines", "add", write(tmp_path / f"{version}.json", document))
     [told] = records(
         hibali(
@@ -275,8 +279,8 @@ def test_a_deprecated_one_is_marked_wherever_it_is_shown(hibali: Hibali, tmp_pat
     assert hibali("pipelines", "deprecate", "other").returncode == 3
 
 
-def test_two_accounts_meet_at_a_folder_and_at_a_repository(hibali: Hibali, tmp_path: Path) -> None:
-    tool = write(tmp_path / "one.json", make_document("tool [A]", question("a")))
+def test_two_accounts_exchange_over_a_folder_and_a_repository(hibali: Hibali, tmp_path: Path) -> None:
+    tool = write(tmp_path / "one.json", make_document("tool [A]", make_input("a")))
     subprocess.run(["git", "init", "-q", "--bare", tmp_path / "lab.git"], check=True)
     (tmp_path / "shared").mkdir()
     config = ["--config", "config.toml"]
@@ -301,7 +305,7 @@ def test_two_accounts_meet_at_a_folder_and_at_a_repository(hibali: Hibali, tmp_p
     assert "lab" not in (tmp_path / "config.toml").read_text()
 
 
-def test_who_signs_and_who_asks_for_it(hibali: Hibali, tmp_path: Path) -> None:
+def test_signing_and_requiring_signatures(hibali: Hibali, tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
     (tmp_path / "signers").write_text(f"ada {(tmp_path / 'key.pub').read_text()}")
@@ -310,7 +314,7 @@ def test_who_signs_and_who_asks_for_it(hibali: Hibali, tmp_path: Path) -> None:
         f'allowed_signers = "{tmp_path}/signers"\n'
     )
     config = ["--config", "config.toml"]
-    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", question("a"))))
+    hibali("pipelines", "add", write(tmp_path / "one.json", make_document("tool [A]", make_input("a"))))
     hibali("pipelines", "publish", "--to", "shared", *config)
     hibali("pipelines", "remove", "tool@1.0")
     assert hibali("pipelines", "fetch", "--from", "shared", *config).returncode == 8

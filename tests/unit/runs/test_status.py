@@ -54,7 +54,7 @@ def test_a_tool_that_was_told_to_stop_never_succeeded(phase: Phase) -> None:
         (Phase.RUNNING, State.RUNNING),
         (Phase.ELSEWHERE, State.RUNNING),
         (Phase.ENDED, State.LOST),
-        (Phase.GONE, State.LOST),
+        (Phase.UNKNOWN, State.LOST),
         (Phase.BROKEN, State.LOST),
         (Phase.KILLED, State.FAILED),
         (Phase.CANCELLED, State.CANCELLED),
@@ -65,7 +65,7 @@ def test_what_the_scheduler_says_counts_where_there_is_no_record(phase: Phase, e
 
 
 def test_accounting_is_believed_where_the_queue_has_forgotten() -> None:
-    gone = status(Phase.GONE)
+    gone = status(Phase.UNKNOWN)
     assert resolve_status(gone, None, status(Phase.KILLED)).state is State.FAILED
     assert resolve_status(gone, None, status(Phase.CANCELLED)).state is State.CANCELLED
     assert resolve_status(gone, None, status(Phase.RUNNING)).state is State.LOST
@@ -73,7 +73,7 @@ def test_accounting_is_believed_where_the_queue_has_forgotten() -> None:
 
 
 def test_a_wish_to_cancel_explains_an_end_but_not_a_success() -> None:
-    assert resolve_status(status(Phase.GONE), None, None, cancelled=True).state is State.CANCELLED
+    assert resolve_status(status(Phase.UNKNOWN), None, None, cancelled=True).state is State.CANCELLED
     assert (
         resolve_status(status(Phase.ENDED), record(143, "TERM"), None, cancelled=True).state
         is State.CANCELLED
@@ -97,11 +97,11 @@ def test_a_tool_that_ended_before_the_wish_was_there_ended_by_itself(phase: Phas
     [
         (Phase.CANCELLED, True, State.CANCELLED),
         (Phase.CANCELLED, False, State.CANCELLED),  # somebody else told the scheduler, or we died after it
-        (Phase.GONE, True, State.CANCELLED),
+        (Phase.UNKNOWN, True, State.CANCELLED),
         (Phase.RUNNING, True, State.RUNNING),  # the scheduler has not said yet how it ended
         (Phase.RUNNING, False, State.RUNNING),
         (Phase.ENDED, True, None),  # it ended by itself before the scheduler came to end it
-        (Phase.GONE, False, None),  # nobody told the scheduler
+        (Phase.UNKNOWN, False, None),  # nobody told the scheduler
         (Phase.ELSEWHERE, False, None),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_tool_that_left_a_required_output_missing_failed_unless_it_was_cancell
 
 def test_a_wish_that_never_arrived_explains_nothing() -> None:
     assert (
-        resolve_status(status(Phase.GONE), None, None, cancelled=True, cancel_accepted=False).state
+        resolve_status(status(Phase.UNKNOWN), None, None, cancelled=True, cancel_accepted=False).state
         is State.LOST
     )
     assert (

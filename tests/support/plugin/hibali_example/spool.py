@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from hibali.config.schema import setting, table, text
 from hibali.errors import UsageError
 from runs.schedulers.base import (
-    GONE,
-    Answer,
+    UNKNOWN,
     Job,
     JobVariables,
     Phase,
     Resources,
     Scheduler,
     Status,
+    SubmitResult,
     Submitting,
-    no_answer,
+    query_failed,
     text_lines,
 )
 from transfers.remote.host import CommandResult
@@ -64,7 +64,7 @@ class Spool(Scheduler):
             raise UsageError("not-supported", "spool has no job arrays, and jobs wait for nothing")
         return ("/bin/sh", "-c", _SUBMIT, "spool", job.name, job.script.rpartition("/")[0])
 
-    def read_submit(self, finished: CommandResult) -> Answer:
+    def read_submit(self, finished: CommandResult) -> SubmitResult:
         """See Scheduler."""
         words = [line.split() for line in text_lines(finished.stdout)]
         job = next((word[1] for word in words if len(word) == 2 and word[0] == "spooled"), None)
@@ -77,8 +77,8 @@ class Spool(Scheduler):
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
         """See Scheduler."""
         if finished.exit_code != 0:
-            raise no_answer("spool", finished)
-        found = dict.fromkeys(jobs, GONE)
+            raise query_failed("spool", finished)
+        found = dict.fromkeys(jobs, UNKNOWN)
         for line in text_lines(finished.stdout):
             job, _, word = line.partition(" ")
             if job in found and word in _PHASES:

@@ -91,7 +91,7 @@ def test_every_way_to_save_an_image_is_read(archive: Path, tmp_path: Path) -> No
     assert read_archive(write_members(tmp_path / "dotted.tar", dotted)).record.id == identifier
 
 
-def test_layers_that_are_links_are_followed(archive: Path, tmp_path: Path) -> None:
+def test_linked_layers_are_followed(archive: Path, tmp_path: Path) -> None:
     members = docker_only(read_members(archive))
     entry = json.loads(members["manifest.json"])[0]
     [layer] = entry["Layers"]
@@ -103,7 +103,7 @@ def test_layers_that_are_links_are_followed(archive: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
-def test_compressed_ones_are_read(archive: Path, compress: Callable[[bytes], bytes]) -> None:
+def test_compressed_archives_are_read(archive: Path, compress: Callable[[bytes], bytes]) -> None:
     plain = read_archive(archive).record
     half = archive.stat().st_size // 2
     content = archive.read_bytes()
@@ -126,7 +126,7 @@ def sif(data: bytes, *, said: int | None = None) -> bytes:
     return head + data
 
 
-def test_a_sif_is_read_and_has_to_be_whole(tmp_path: Path) -> None:
+def test_a_sif_is_read_and_must_be_complete(tmp_path: Path) -> None:
     path = tmp_path / "tool.sif"
     path.write_bytes(sif(b"squash" * 1000))
     found = read_archive(path).record
@@ -180,7 +180,7 @@ WRONG: dict[str, tuple[Callable[[Members], Members], type[HibaliError]]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_not_whole_or_lies_is_refused(what: str, archive: Path) -> None:
+def test_incomplete_or_inconsistent_archives_are_refused(what: str, archive: Path) -> None:
     damage, kind = WRONG[what]
     write_members(archive, damage(read_members(archive)))
     with pytest.raises(kind) as refused:
@@ -188,7 +188,7 @@ def test_what_is_not_whole_or_lies_is_refused(what: str, archive: Path) -> None:
     assert type(refused.value) is kind
 
 
-def test_cut_short_at_any_place_it_is_refused(archive: Path) -> None:
+def test_an_archive_truncated_anywhere_is_refused(archive: Path) -> None:
     content = archive.read_bytes()
     for size in (0, 1, 600, len(content) // 3, len(content) // 2, len(content) - 20_000):
         archive.write_bytes(content[:size])
@@ -196,7 +196,7 @@ def test_cut_short_at_any_place_it_is_refused(archive: Path) -> None:
             read_archive(archive)
 
 
-def test_what_is_no_archive_at_all(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     for content in (
         b"",
         b"hello",
@@ -278,7 +278,7 @@ except HibaliError as error:
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_bombs_are_refused_in_little_memory(bomb: str, tmp_path: Path) -> None:
+def test_decompression_bombs_are_refused_in_bounded_memory(bomb: str, tmp_path: Path) -> None:
     (tmp_path / "bomb").write_bytes(BOMBS[bomb]())
     line = [sys.executable, "-c", _IN_LITTLE_MEMORY, tmp_path / "bomb", ROOT]
     done = subprocess.run(line, check=True, capture_output=True, text=True, timeout=120)
@@ -314,7 +314,7 @@ def docker(image: str, index: str = "") -> Container:
         (Container("singularity", image="shub://fsl/bet"), ""),
     ],
 )
-def test_the_name_a_descriptor_asks_for(container: Container | None, name: str) -> None:
+def test_image_name_wanted_by_a_descriptor(container: Container | None, name: str) -> None:
     assert wanted_name(container) == name
 
 
@@ -332,5 +332,5 @@ def test_the_name_a_descriptor_asks_for(container: Container | None, name: str) 
         ("lab/tool:1", "lab/tools:1", False),
     ],
 )
-def test_when_two_names_mean_the_same(name: str, called: str, same: bool) -> None:
+def test_equivalent_image_names(name: str, called: str, same: bool) -> None:
     assert is_among(name, [called]) is same

@@ -66,7 +66,7 @@ def stored(state: Path) -> dict[str, bytes]:
     return {str(each): each.read_bytes() for each in [*files, state / "pins.jsonl"]}
 
 
-def test_an_image_is_kept_under_its_digest(
+def test_an_image_is_stored_under_its_digest(
     catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path
 ) -> None:
     assert catalogue.image(tool) is None
@@ -88,7 +88,7 @@ def test_an_image_is_kept_under_its_digest(
 
 
 @pytest.mark.parametrize("state", ["annexed", "plain"], indirect=True)
-def test_git_keeps_the_record_and_not_the_content(
+def test_git_stores_the_record_but_not_the_content(
     catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path
 ) -> None:
     record, _ = catalogue.images.add(tool, archive)
@@ -107,7 +107,7 @@ def test_git_keeps_the_record_and_not_the_content(
         assert (catalogue.image_file(tool).stat().st_mode & 0o777) == 0o400
 
 
-def test_a_version_has_one_image_for_ever(
+def test_the_image_of_a_version_is_immutable(
     catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path
 ) -> None:
     record, _ = catalogue.images.add(tool, archive)
@@ -153,7 +153,7 @@ def test_a_damaged_archive_changes_nothing(
     assert stored(state) == before
 
 
-def test_pinned_by_digest_the_name_does_not_matter(catalogue: Catalogue, tmp_path: Path) -> None:
+def test_an_image_pinned_by_digest_can_have_any_name(catalogue: Catalogue, tmp_path: Path) -> None:
     archive = tmp_path / "image.tar"
     manifest = write_image(archive, "other/name:7", {"bin/tool": b"x"}, {})
     right = catalogue.add(described("2.0", image=f"lab/tool@{manifest}"))
@@ -177,7 +177,7 @@ def test_two_versions_share_one_content(catalogue: Catalogue, tool: Pipeline, ar
     assert not places.pop().exists()
 
 
-def test_a_record_that_was_changed_is_refused(
+def test_a_modified_image_record_is_refused(
     catalogue: Catalogue, tool: Pipeline, archive: Path, state: Path
 ) -> None:
     record, _ = catalogue.images.add(tool, archive)
@@ -211,7 +211,7 @@ def test_reading_starts_no_program(
 
 @pytest.mark.parametrize("state", ["annexed"], indirect=True)
 @pytest.mark.parametrize("hooks_of_annex", [False, pytest.param(True, marks=pytest.mark.heavy)])
-def test_the_repository_makes_git_annex_run_nothing(
+def test_git_annex_runs_no_hooks_of_the_repository(
     tool: Pipeline, archive: Path, state: Path, hooks_of_annex: bool
 ) -> None:
     trap = state.parent / "trap"
@@ -232,7 +232,7 @@ def test_the_repository_makes_git_annex_run_nothing(
     assert not (state.parent / "sprung").exists()
 
 
-def test_no_room_is_told_before_anything(
+def test_missing_free_space_is_reported_before_copying(
     catalogue: Catalogue, tool: Pipeline, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full:
@@ -271,7 +271,7 @@ found.images.add(tool, Path(sys.argv[3]))
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)  # dozens of calls, each with a dozen of git and git-annex
-def test_killed_at_any_change_the_same_line_again_ends_it(
+def test_after_a_kill_at_any_change_the_same_command_completes(
     catalogue: Catalogue, tool: Pipeline, archive: Path, tmp_path: Path
 ) -> None:
     catalogue.images.add(tool, archive)
@@ -314,7 +314,7 @@ def lying(shelf: FolderImageStore, record: ImageRecord) -> Path:
     return shelf._folder / image_path(record)
 
 
-def test_a_content_comes_back_when_wanted(
+def test_image_content_is_fetched_on_request(
     catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, archive: Path
 ) -> None:
     with pytest.raises(NotFoundError) as missing:
@@ -337,7 +337,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize(
     "damage", ["flipped", *(pytest.param(each, marks=pytest.mark.heavy) for each in ("cut", "longer"))]
 )
-def test_a_tampered_content_is_not_kept(
+def test_tampered_image_content_is_not_stored(
     catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, archive: Path, damage: str, state: Path
 ) -> None:
     record = catalogue.images.require(tool)
@@ -353,7 +353,7 @@ def test_a_tampered_content_is_not_kept(
     assert catalogue.images.receive(tool, shelf.get, "lab")[1] == "added"
 
 
-def test_a_content_that_is_gone_or_a_trap(
+def test_missing_or_hostile_image_content_is_refused(
     catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore
 ) -> None:
     record = catalogue.images.require(tool)
@@ -372,7 +372,7 @@ def test_a_content_that_is_gone_or_a_trap(
 
 
 @pytest.mark.parametrize("begun", ["right", "wrong", pytest.param("too long", marks=pytest.mark.heavy)])
-def test_what_was_begun_goes_on(
+def test_an_interrupted_fetch_resumes(
     catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, archive: Path, begun: str, state: Path
 ) -> None:
     record = catalogue.images.require(tool)
@@ -386,7 +386,7 @@ def test_what_was_begun_goes_on(
     assert not work.exists()
 
 
-def test_an_archive_that_is_not_what_its_record_says_is_not_kept(
+def test_an_archive_that_does_not_match_its_record_is_not_stored(
     catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore
 ) -> None:
     """The record is false in a field that no digest covers."""
@@ -400,7 +400,9 @@ def test_an_archive_that_is_not_what_its_record_says_is_not_kept(
         catalogue.image_file(second)
 
 
-def test_one_at_a_time(catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, state: Path) -> None:
+def test_a_concurrent_transfer_of_one_image_is_refused(
+    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, state: Path
+) -> None:
     def meanwhile(record: ImageRecord, target: Path) -> None:
         with pytest.raises(TryLaterError) as busy:
             Catalogue(state, history=True).images.receive(tool, shelf.get, "lab")
@@ -410,7 +412,7 @@ def test_one_at_a_time(catalogue: Catalogue, tool: Pipeline, shelf: FolderImageS
     assert catalogue.images.receive(tool, meanwhile, "lab")[1] == "added"
 
 
-def test_a_shelf_that_cannot_be_used(
+def test_unusable_image_stores_are_refused(
     catalogue: Catalogue, tool: Pipeline, archive: Path, tmp_path: Path
 ) -> None:
     record, _ = catalogue.images.add(tool, archive)

@@ -21,7 +21,7 @@ def altered(**changes: Any) -> bytes:
     return json.dumps(kept, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_records_survive_a_round_trip() -> None:
     raw = write_record(RECORD)
     assert read_record(raw, "x") == RECORD
     assert raw == altered(), "canonical JSON"
@@ -63,7 +63,7 @@ def test_what_is_written_is_read_again() -> None:
         altered(names=[f"lab/tool:{number:03}" for number in range(101)]),
     ],
 )
-def test_nothing_else_is_read(raw: bytes) -> None:
+def test_invalid_records_are_refused(raw: bytes) -> None:
     with pytest.raises(RefusedError) as caught:
         read_record(raw, "brain@1 at lab")
     assert caught.value.code == "bad-image-record"

@@ -41,14 +41,14 @@ def test_a_dataset_is_found_by_its_id(url: str, told: str) -> None:
         f"ria+ssh://host/store#{ID}/x",
     ],
 )
-def test_what_names_no_dataset_is_told_with_a_line_to_take(url: str) -> None:
+def test_urls_without_a_dataset_are_refused_with_an_example(url: str) -> None:
     with pytest.raises(UsageError) as refused:
         read_ria_url(url)
     assert refused.value.code == "bad-ria-url"
     assert "#" in refused.value.hint
 
 
-def test_other_urls_are_none_of_a_store() -> None:
+def test_other_urls_are_no_ria_stores() -> None:
     assert read_ria_url("https://example.org/x.git") is None
 
 
@@ -62,7 +62,7 @@ def test_other_urls_are_none_of_a_store() -> None:
         f"ria+ssh://ho st/store#{ID}",
     ],
 )
-def test_what_cannot_be_made_from_here_comes_with_the_line_to_type(url: str) -> None:
+def test_stores_at_other_hosts_are_refused_with_a_command_to_create_them(url: str) -> None:
     place = read_ria_url(url)
     assert place is not None
     with pytest.raises(UsageError) as refused:
@@ -72,7 +72,7 @@ def test_what_cannot_be_made_from_here_comes_with_the_line_to_type(url: str) -> 
 
 
 @pytest.mark.parametrize("command", ["ssh $HOST", "ssh; touch sprung", "ssh 'half"])
-def test_settings_that_need_a_shell_are_not_guessed_at(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssh_settings_that_need_a_shell_are_ignored(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_SSH_COMMAND", command)
     place = read_ria_url(f"ria+ssh://host/store#{ID}")
     assert place is not None
@@ -80,7 +80,7 @@ def test_settings_that_need_a_shell_are_not_guessed_at(command: str, monkeypatch
         make_dataset(place)
 
 
-def test_a_store_is_made_as_datalad_makes_it(tmp_path: Path) -> None:
+def test_a_created_store_matches_datalad(tmp_path: Path) -> None:
     place = read_ria_url(f"ria+file://{tmp_path}/new/store#{ID}")
     assert place is not None
     for _ in range(2):
@@ -94,7 +94,7 @@ def test_a_store_is_made_as_datalad_makes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "taken"), [("1", True), ("1|l\n", True), ("2\n", False), ("", False)])
-def test_a_store_of_another_layout_is_left_alone(tmp_path: Path, version: str, *, taken: bool) -> None:
+def test_a_store_of_another_layout_is_refused(tmp_path: Path, version: str, *, taken: bool) -> None:
     (tmp_path / "ria-layout-version").write_text(version)
     place = read_ria_url(f"ria+file://{tmp_path}#{ID}")
     assert place is not None

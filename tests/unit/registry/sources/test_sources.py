@@ -17,10 +17,10 @@ import pytest
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.http import fetch
-from registry.sources.base import Access, find_candidates, source_word
-from tests.properties.descriptors import make_document, question
+from registry.sources.base import Access, find_candidates, source_name
+from tests.properties.descriptors import make_document, make_input
 
-RAW = json.dumps(make_document("tool [A]", question("a"))).encode()
+RAW = json.dumps(make_document("tool [A]", make_input("a"))).encode()
 OTHER = json.dumps({"name": "an invocation"}).encode()
 
 
@@ -73,8 +73,8 @@ def serving(answer: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Itera
         ("bosh:", "bosh"),
     ],
 )
-def test_what_a_place_is(place: str, word: str) -> None:
-    assert source_word(place) == word
+def test_the_kind_of_a_source(place: str, word: str) -> None:
+    assert source_name(place) == word
 
 
 def test_a_folder_gives_its_descriptors_and_nothing_else(tmp_path: Path, access: Access) -> None:
@@ -94,7 +94,9 @@ def test_a_folder_gives_its_descriptors_and_nothing_else(tmp_path: Path, access:
         list(find_candidates(f"{tmp_path}/absent/", access))
 
 
-def test_the_cache_of_bosh(tmp_path: Path, access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_are_read_from_the_cache_of_bosh(
+    tmp_path: Path, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(NotFoundError):
         list(find_candidates("bosh:", access))
@@ -109,7 +111,7 @@ def test_the_cache_of_bosh(tmp_path: Path, access: Access, monkeypatch: pytest.M
         list(find_candidates("bosh:../../x", access))
 
 
-def test_a_url_is_followed_a_little_and_only_where_it_may_lead() -> None:
+def test_redirects_are_limited_and_checked() -> None:
     def answer(path: str) -> tuple[int, dict[str, str], bytes]:
         if path.startswith("/hop"):
             left = int(path[4:])
@@ -169,7 +171,7 @@ def record(origin: str, checksum: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("place", ["zenodo.7", "10.5281/zenodo.7"])
-def test_what_was_published_on_zenodo(place: str, access: Access) -> None:
+def test_descriptors_are_read_from_zenodo(place: str, access: Access) -> None:
     checksum = f"md5:{hashlib.md5(RAW, usedforsecurity=False).hexdigest()}"
 
     def answer(path: str) -> tuple[int, dict[str, str], bytes]:
@@ -249,6 +251,6 @@ def test_a_hostile_repository_runs_nothing(place: str, access: Access) -> None:
     assert list(access.scratch.iterdir()) == []
 
 
-def test_a_ref_that_is_not_there(repository: Path, access: Access) -> None:
+def test_a_missing_git_ref_is_reported(repository: Path, access: Access) -> None:
     with pytest.raises(NotFoundError, match="no such branch or tag"):
         list(find_candidates(f"git+file://{repository}@v9", access))

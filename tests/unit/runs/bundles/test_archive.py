@@ -84,9 +84,7 @@ def refusal(path: Path) -> str:
     return caught.value.message
 
 
-def test_what_is_right_is_read_and_unpacked_under_its_own_names(
-    bundle_file: Callable[..., Path], hibali_home: Any
-) -> None:
+def test_a_valid_bundle_is_read_and_unpacked(bundle_file: Callable[..., Path], hibali_home: Any) -> None:
     with Archive(bundle_file()) as archive:
         bundle = read_bundle(archive)
         check_contents(archive, bundle)
@@ -125,7 +123,7 @@ def test_what_is_right_is_read_and_unpacked_under_its_own_names(
         ({"files": {"image.tar": b"x"}}, "nothing says what image.tar is"),
     ],
 )
-def test_what_is_not_right_is_refused(
+def test_invalid_bundles_are_refused(
     bundle_file: Callable[..., Path], changed: dict[str, Any], words: str
 ) -> None:
     assert words in refusal(bundle_file(**changed))
@@ -135,7 +133,7 @@ def test_what_is_not_right_is_refused(
     "name",
     ["../x", "/etc/x", "inputs/0/../../x", "inputs/0/a%2e%2e", "inputs/00/x", "x", "inputs/0/%2e%2e", "a\\b"],
 )
-def test_names_that_no_bundle_has_are_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_member_names_are_refused(tmp_path: Path, name: str) -> None:
     assert "no such member" in refusal(write(tmp_path / "b.zip", {**texts(), name: b"x"}))
 
 
@@ -171,7 +169,7 @@ def test_a_symlink_is_refused(tmp_path: Path) -> None:
     assert "no regular file" in refusal(path)
 
 
-def test_what_is_no_zip_file_or_cut_short_is_refused(tmp_path: Path) -> None:
+def test_other_and_truncated_files_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "b.zip", texts())
     whole = path.read_bytes()
     for wrong in (b"", b"PK", b"x" * 1000, whole[:-1], whole[:100], whole + b"x", whole[1000:]):
@@ -179,7 +177,7 @@ def test_what_is_no_zip_file_or_cut_short_is_refused(tmp_path: Path) -> None:
         refusal(path)
 
 
-def test_no_flipped_byte_goes_unseen(tmp_path: Path) -> None:
+def test_every_flipped_byte_is_detected(tmp_path: Path) -> None:
     """Flipped bits are found, or lie where nothing is read from (a time of a member, say), and then change nothing."""
     path = write(tmp_path / "b.zip", texts())
     whole = path.read_bytes()
@@ -274,7 +272,7 @@ def test_bombs_are_refused_in_bounded_memory(tmp_path: Path, hibali_home: Any) -
     assert max(int(kilobytes) for kilobytes, _ in found) < 48 * 1024  # a list of members is at most 32 MiB
 
 
-def test_the_same_content_is_the_same_archive(tmp_path: Path) -> None:
+def test_archives_are_reproducible(tmp_path: Path) -> None:
     digests = set()
     for name in ("a", "b"):
         with ArchiveWriter(tmp_path / name) as archive:
@@ -285,7 +283,7 @@ def test_the_same_content_is_the_same_archive(tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
-def test_what_is_not_committed_is_not_there(tmp_path: Path) -> None:
+def test_an_uncommitted_archive_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(RefusedError), ArchiveWriter(tmp_path / "b.zip") as archive:
         archive.add("bundle.json", 3, [b"four"])
     assert not list(tmp_path.iterdir())
@@ -304,7 +302,7 @@ def test_what_is_not_committed_is_not_there(tmp_path: Path) -> None:
         b"a=b,c@d+e",
     ],
 )
-def test_every_name_has_one_member_and_the_other_way_round(path: bytes) -> None:
+def test_names_and_members_map_one_to_one(path: bytes) -> None:
     member = member_of(3, path)
     assert member.isascii()
     assert member.isprintable()
@@ -312,7 +310,7 @@ def test_every_name_has_one_member_and_the_other_way_round(path: bytes) -> None:
     assert is_member(member)
 
 
-def test_names_are_not_endless() -> None:
+def test_names_have_a_maximum_length() -> None:
     assert path_of(member_of(0, b"x" * LONGEST)) is None
 
 

@@ -78,8 +78,8 @@ def test_what_an_allocation_cut_off_goes_on_in_the_next_one_if_there_may_be_one(
     assert judged(killed, TIMEOUT, record(143, "TERM")).reason == "allocation 2 ended before it: TIMEOUT"
     assert judged(killed, TIMEOUT, more=False).state is State.FAILED
     lost = Observation(State.LOST, "", "it left no record")
-    assert judged(lost, Status(Phase.GONE, ""), more=False).state is State.FAILED
-    assert judged(lost, Status(Phase.GONE, ""), cancelled=True).state is State.CANCELLED
+    assert judged(lost, Status(Phase.UNKNOWN, ""), more=False).state is State.FAILED
+    assert judged(lost, Status(Phase.UNKNOWN, ""), cancelled=True).state is State.CANCELLED
     cancelled = Observation(State.CANCELLED, "CANCELLED", "")
     assert judged(cancelled, Status(Phase.CANCELLED, "CANCELLED")).state is State.STAGED  # by others
     assert judged(cancelled, Status(Phase.CANCELLED, "CANCELLED"), more=False).state is State.CANCELLED

@@ -74,7 +74,7 @@ class Page(HTMLParser):
             self.text += data
 
 
-def test_it_has_a_timeline_an_overview_and_each_run() -> None:
+def test_the_page_has_a_timeline_an_overview_and_each_run() -> None:
     one = run(
         1, cpu_seconds=12.5, memory_bytes=3_000_000_000, exit_code=0, version="1", image="sha256:" + "e" * 64
     )
@@ -98,7 +98,7 @@ def test_it_has_a_timeline_an_overview_and_each_run() -> None:
     assert {link.removeprefix("#") for link in links} <= identifiers
 
 
-def test_nothing_comes_from_elsewhere_and_nothing_runs() -> None:
+def test_the_page_loads_nothing_and_has_no_scripts() -> None:
     page = render([reported(run())], NOW)
     text = page.decode("ascii")
     assert "default-src 'none'" in text
@@ -109,7 +109,7 @@ def test_nothing_comes_from_elsewhere_and_nothing_runs() -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_hostile_text_is_text(state: State) -> None:
+def test_hostile_text_is_escaped(state: State) -> None:
     each = run(
         3,
         state=state,
@@ -135,13 +135,13 @@ def test_hostile_text_is_text(state: State) -> None:
     assert "&#8238;" not in page.decode("ascii")
 
 
-def test_runs_far_apart_are_drawn_from_their_own_beginnings() -> None:
+def test_distant_runs_have_their_own_time_axis() -> None:
     near, host = reported(run(1)), reported(run(2), began=NOW - 10_000_000)
     assert "from its own start" in Page(render([host, near], NOW)).text
     assert "from its own start" not in Page(render([near, reported(run(3), began=NOW - 160)], NOW)).text
 
 
-def test_a_sweep_has_lines_or_squares_and_a_thousand_runs_are_not_all_drawn() -> None:
+def test_sweeps_are_drawn_and_large_numbers_of_runs_are_limited() -> None:
     def sweep(count: int) -> ReportedRun:
         each = run(count)
         times = {"started": "2026-01-02T03:03:20Z", "ended": "2026-01-02T03:04:00Z", "exit_code": 0}
@@ -157,6 +157,6 @@ def test_a_sweep_has_lines_or_squares_and_a_thousand_runs_are_not_all_drawn() ->
     assert f"The latest {MAX_ROWS} of {MAX_ROWS + 100} runs" in Page(render(many, NOW)).text
 
 
-def test_no_runs_are_a_page_too() -> None:
+def test_a_page_without_runs() -> None:
     assert "There are no runs." in Page(render([], NOW)).text
     assert render([reported(run(), spans=[])], NOW)

@@ -8,9 +8,20 @@ from typing import Any
 import pytest
 
 from runs.model import State
-from runs.reports.status import Health, Line, Mark, Overview, Plan, by_day, by_hand, headline, judge, mark_of
+from runs.reports.status import (
+    Health,
+    Line,
+    Mark,
+    Overview,
+    Plan,
+    by_day,
+    failed_commands,
+    headline,
+    judge,
+    mark_of,
+)
 from runs.reports.status_data import last_state
-from runs.reports.status_page import cron_words, render
+from runs.reports.status_page import describe_cron, render
 from runs.schedules.records import Trigger
 from transfers.history.operations import Operation
 
@@ -30,7 +41,7 @@ def health(*firings: Trigger, **more: Any) -> Line:
     )
 
 
-def test_what_is_running_or_skipped_says_nothing_of_health() -> None:
+def test_running_and_skipped_firings_do_not_affect_health() -> None:
     good, bad = (
         firing(19, "done", exit=0),
         firing(20, "failed", exit=4, message="no login", about="x", hint="ssh x"),
@@ -54,12 +65,12 @@ def test_what_is_running_or_skipped_says_nothing_of_health() -> None:
     assert silent.trouble.what.startswith("Nothing has fired for 20 d")
 
 
-def test_every_end_has_its_mark() -> None:
+def test_every_result_has_its_mark() -> None:
     marks = {code: mark_of(firing(1, "failed", exit=code)) for code in (2, 5, 6, 10, 143)}
     assert marks == {2: Mark.FAILED, 5: Mark.LATER, 6: Mark.INCOMPLETE, 10: Mark.DONE, 143: Mark.FAILED}
 
 
-def test_the_first_sentence_says_whether_all_is_well() -> None:
+def test_the_headline_summarizes_the_schedules() -> None:
     well, bad = health(firing(20, "done", exit=0)), health(firing(20, "failed", exit=1))
     paused = health(paused=True)
     assert headline(Overview(NOW)) == "Nothing is scheduled yet"
@@ -79,38 +90,38 @@ def operation(number: int, **more: Any) -> Operation:
     return Operation(f"{number}", "push", f"2026-09-21T{number:02d}:00:00Z", "a", "b:a", **fields)
 
 
-def test_days_add_up_and_what_was_repeated_well_is_no_trouble() -> None:
+def test_daily_totals_and_repeated_commands_that_succeeded_are_no_trouble() -> None:
     failed = operation(2, receipt={"exit": 4}, stopped={"about": "a", "message": "gone", "hint": "look"})
     days = by_day([operation(1), failed], NOW, 3)
     assert [day.day for day in days] == ["2026-09-19", "2026-09-20", "2026-09-21"]
     assert (days[-1].bytes, days[-1].bad, days[-1].rate) == (10, 1, 5.0)
-    assert [each.todo for each in by_hand([operation(1), failed], NOW)] == ["look"]
-    assert by_hand([failed, operation(3)], NOW) == []
-    assert by_hand([operation(4, receipt=None)], NOW) == []
+    assert [each.todo for each in failed_commands([operation(1), failed], NOW)] == ["look"]
+    assert failed_commands([failed, operation(3)], NOW) == []
+    assert failed_commands([operation(4, receipt=None)], NOW) == []
     unfinished = operation(4, receipt=None, touched=NOW - 90_000)
-    assert "never ended" in by_hand([unfinished], NOW)[0].what
+    assert "never ended" in failed_commands([unfinished], NOW)[0].what
 
 
 @pytest.mark.parametrize("code", [2, 3])
-def test_a_line_that_was_typed_wrong_is_no_failure_and_that_of_a_schedule_is(code: int) -> None:
+def test_a_mistyped_command_is_a_failure_only_in_a_schedule(code: int) -> None:
     stopped = {"code": "no-such-source", "about": "a", "message": "m", "hint": "h", "exit": code}
     typed = operation(1, stopped=stopped, receipt={"exit": code, "files_moved": 0})
     scheduled = replace(typed, schedule="nightly")
     moved = replace(typed, receipt={"exit": code, "files_moved": 1})
-    assert by_hand([typed], NOW) == []
+    assert failed_commands([typed], NOW) == []
     assert [day.operations for day in by_day([typed], NOW, days=1)] == [0]
     assert [(day.operations, day.bad) for day in by_day([scheduled], NOW, days=1)] == [(1, 1)]
-    assert len(by_hand([moved], NOW)) == 1
+    assert len(failed_commands([moved], NOW)) == 1
 
 
-def test_states_of_runs_are_counted_as_runs_are_folded() -> None:
+def test_run_states_are_counted_from_the_ledger() -> None:
     seen = [{"kind": "seen", "state": state} for state in ("RUNNING", "LOST", "SUCCEEDED", "FAILED")]
     begun = [{"kind": "prepared"}, {"kind": "staged"}, {"kind": "submitted"}]
     states = [last_state([*begun, *seen[:number]]) for number in range(5)]
     assert states == [State.SUBMITTED, State.RUNNING, State.LOST, State.SUCCEEDED, State.SUCCEEDED]
 
 
-def test_names_are_text_on_the_page() -> None:
+def test_names_are_escaped_on_the_page() -> None:
     plan = Plan("<b>x</b>", "hibali push '<script>alert(1)</script>' \x1b", "5 * * * *", since=NOW)
     page = render(Overview(NOW, [judge(plan, [firing(20, "failed", exit=1, message="<img src=x>")], NOW)]))
     assert b"<script" not in page
@@ -118,4 +129,7 @@ def test_names_are_text_on_the_page() -> None:
     assert b"&lt;img src=x&gt;" in page
     assert b"\x1b" not in page
     assert b"every hour at 05" in page
-    assert (cron_words("0 3 * * *"), cron_words("0 3 * * 1")) == ("every day at 03:00", "by cron 0 3 * * 1")
+    assert (describe_cron("0 3 * * *"), describe_cron("0 3 * * 1")) == (
+        "every day at 03:00",
+        "by cron 0 3 * * 1",
+    )
