@@ -79,9 +79,9 @@ def read_size(text: str) -> int:
 def split_command(text: str) -> tuple[str, ...]:
     """Split a command line into arguments as a shell does, without a shell; raises ValueError."""
     try:
-        words = tuple(shlex.split(text))
+        argv = tuple(shlex.split(text))
     except ValueError as problem:
         raise ValueError(f"{text!r} is not a valid command line: {problem}") from None
-    if not words:
+    if not argv:
         raise ValueError("the command is empty")
-    return words
+    return argv

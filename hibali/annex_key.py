@@ -26,13 +26,13 @@ def extension_of(name: str) -> str:
     if "." not in shown:
         return ""
     parts = shown.partition(".")[2].split(".")
-    kept: list[str] = []
+    accepted: list[str] = []
     for part in reversed(parts):
         if len(_bytes(part)) > _LONGEST:
             break
         if all(letter.isalnum() or not letter.isascii() for letter in part):
-            kept.append(part)
-    return "".join(f".{part}" for part in reversed(kept[:_MOST]) if part)
+            accepted.append(part)
+    return "".join(f".{part}" for part in reversed(accepted[:_MOST]) if part)
 
 
 def key_of(size: int, digest: str, extension: str = "") -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 JsonPath = tuple[str | int, ...]
 
-_WORD = re.compile(r'[\[\]{}:,]|"(?:[^"\\]|\\.)*"|[^\s\[\]{}:,"]+')
+_TOKEN = re.compile(r'[\[\]{}:,]|"(?:[^"\\]|\\.)*"|[^\s\[\]{}:,"]+')
 
 
 def find_lines(text: str) -> Mapping[JsonPath, int]:
@@ -31,22 +31,22 @@ def find_lines(text: str) -> Mapping[JsonPath, int]:
     lines: dict[JsonPath, int] = {(): 1}
     path: list[str | int] = []
     keys: list[bool] = []  # for each open bracket: whether a key comes next
-    for found in _WORD.finditer(text):
-        word = found.group()
-        if word in "[{":
+    for found in _TOKEN.finditer(text):
+        lexeme = found.group()
+        if lexeme in "[{":
             _note(lines, path, keys, found.start(), newlines)
-            path.append(0 if word == "[" else "")
-            keys.append(word == "{")
-        elif word in "]}":
+            path.append(0 if lexeme == "[" else "")
+            keys.append(lexeme == "{")
+        elif lexeme in "]}":
             path.pop()
             keys.pop()
-        elif word == ",":
+        elif lexeme == ",":
             last = path[-1]
             keys[-1] = isinstance(last, str)
             path[-1] = last + 1 if isinstance(last, int) else ""
-        elif word != ":":
+        elif lexeme != ":":
             if keys and keys[-1]:
-                path[-1], keys[-1] = str(json.loads(word)), False
+                path[-1], keys[-1] = str(json.loads(lexeme)), False
                 lines[tuple(path)] = 1 + bisect_right(newlines, found.start())
             else:
                 _note(lines, path, keys, found.start(), newlines)
@@ -87,22 +87,22 @@ def find_repeated_keys(text: str) -> list[RepeatedKey]:
     newlines = [found.start() for found in re.finditer("\n", text)]
     found: list[RepeatedKey] = []
     open_brackets: list[_Bracket] = []
-    for match in _WORD.finditer(text):
-        word = match.group()
-        if word in "[{":
-            open_brackets.append(_Bracket(word == "{"))
-        elif word in "]},":
+    for match in _TOKEN.finditer(text):
+        lexeme = match.group()
+        if lexeme in "[{":
+            open_brackets.append(_Bracket(lexeme == "{"))
+        elif lexeme in "]},":
             bracket = open_brackets[-1]
             if bracket.key is not None:
                 path = tuple(each.key if each.is_object else each.index for each in open_brackets)
                 found += _end_member(text, bracket, path, match.start())  # type: ignore[arg-type]
             bracket.index, bracket.key = bracket.index + 1, None
-            if word != ",":
+            if lexeme != ",":
                 open_brackets.pop()
-        elif word == ":":
+        elif lexeme == ":":
             open_brackets[-1].begin = match.end()
         elif open_brackets and open_brackets[-1].is_object and open_brackets[-1].key is None:
-            open_brackets[-1].key = str(json.loads(word))
+            open_brackets[-1].key = str(json.loads(lexeme))
             open_brackets[-1].line = 1 + bisect_right(newlines, match.start())
     return sorted(found, key=lambda each: each.line)
 
@@ -145,11 +145,11 @@ class JsonProblemError(UsageError):
     """The text is not JSON that hibali accepts; `line` is counted from 1 (0: unknown)."""
 
     def __init__(self, message: str, *, subject: str, line: int = 0) -> None:
-        where = f"{subject}:{line}" if line else subject
+        location = f"{subject}:{line}" if line else subject
         super().__init__(
             "invalid-json",
             message,
-            subject=where,
+            subject=location,
             hint="Correct the file. `jq . FILE` shows the first error.",
         )
         self.line = line
@@ -284,8 +284,8 @@ def _with_digits(value: Any) -> Any:
     return {"integer": str(value)} if is_large else value
 
 
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
+def _refuse_constant(lexeme: str) -> NoReturn:
+    raise ValueError(f"{lexeme} is not JSON")
 
 
 _MOST_DEPTH = 64

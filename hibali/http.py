@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPConnectionPool
 
 Bytes = bytes | bytearray | memoryview
-MOST_ANSWER = 64 * 1024 * 1024  # of an answer that is kept in memory
-MOST_ERROR = 64 * 1024  # of what a server says to an error; the rest is not read
-ANSWER_SECONDS = 300.0  # for an answer that holds no file's content
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # of an answer that is kept in memory
+MAX_ERROR_BYTES = 64 * 1024  # of what a server says to an error; the rest is not read
+RESPONSE_SECONDS = 300.0  # for an answer that holds no file's content
 _SLOWEST = 1024  # bytes a second that content has to come or go with, or it is taken for silence
 _PIECE = 1024 * 1024
 
@@ -63,7 +63,7 @@ def too_slow(subject: str, seconds: float) -> TryLaterError:
     )
 
 
-def request_timeout(content: int, seconds: float = ANSWER_SECONDS) -> float:
+def request_timeout(content: int, seconds: float = RESPONSE_SECONDS) -> float:
     """Return the timeout in seconds of a request with this much content: a slow connection is not a stalled one."""
     return seconds + content / _SLOWEST
 
@@ -154,10 +154,10 @@ def watched(kind: Any) -> Any:
     if hasattr(kind, "ConnectionCls"):
         return type(kind.__name__, (kind,), {"ConnectionCls": watched(kind.ConnectionCls)})
 
-    def request(self: Any, *words: Any, **more: Any) -> Any:
+    def request(self: Any, *arguments: Any, **more: Any) -> Any:
         watch_current(self)
         self.times_used = getattr(self, "times_used", 0) + 1
-        return kind.request(self, *words, **more)
+        return kind.request(self, *arguments, **more)
 
     def getresponse(self: Any) -> Any:
         watch_current(self)
@@ -174,7 +174,7 @@ class _Watchdog:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: list[tuple[float, int, Deadline]] = []
+        self._deadlines: list[tuple[float, int, Deadline]] = []
         self._live: set[Deadline] = set()
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
@@ -182,31 +182,31 @@ class _Watchdog:
     def add(self, deadline: Deadline, due: float) -> None:
         with self._changed:
             self._live.add(deadline)
-            heapq.heappush(self._due, (due, next(self._numbers), deadline))
+            heapq.heappush(self._deadlines, (due, next(self._numbers), deadline))
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="deadlines", daemon=True)
                 self._thread.start()
-            elif self._due[0][2] is deadline:
+            elif self._deadlines[0][2] is deadline:
                 self._changed.notify()
 
     def remove(self, deadline: Deadline) -> None:
         """Remove a deadline, which then does not end its connections any more."""
         with self._changed:
             self._live.discard(deadline)
-            while self._due and self._due[0][2] not in self._live:
-                heapq.heappop(self._due)
+            while self._deadlines and self._deadlines[0][2] not in self._live:
+                heapq.heappop(self._deadlines)
 
     def _work(self) -> None:
         with self._changed:
             while True:
                 for deadline in self._over():
                     deadline.end()
-                wait = self._due[0][0] - time.monotonic() if self._due else None
+                wait = self._deadlines[0][0] - time.monotonic() if self._deadlines else None
                 self._changed.wait(None if wait is None else max(0.0, wait))
 
     def _over(self) -> Iterator[Deadline]:
-        while self._due and self._due[0][0] <= time.monotonic():
-            deadline = heapq.heappop(self._due)[2]
+        while self._deadlines and self._deadlines[0][0] <= time.monotonic():
+            deadline = heapq.heappop(self._deadlines)[2]
             if deadline in self._live:
                 yield deadline
 
@@ -215,7 +215,7 @@ _watchdog = _Watchdog()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """The status, headers (names in lower case) and body of an answer."""
 
     status: int
@@ -283,11 +283,11 @@ class HttpClient:
         *,
         headers: Mapping[str, str] | None = None,
         body: Bytes = b"",
-        limit: int = MOST_ANSWER,
-        seconds: float = ANSWER_SECONDS,
+        limit: int = MAX_RESPONSE_BYTES,
+        seconds: float = RESPONSE_SECONDS,
         receive: Receive | None = None,
-        begin: Callable[[Answer], None] | None = None,
-    ) -> Answer:
+        begin: Callable[[Response], None] | None = None,
+    ) -> Response:
         """Send one request and read its answer to the end.
 
         Args:
@@ -295,7 +295,7 @@ class HttpClient:
             target: The path and query, quoted.
             headers: Sent beside those of the client.
             body: What is sent.
-            limit: How many bytes of a success are read; of other answers at most `MOST_ERROR` are.
+            limit: How many bytes of a success are read; of other answers at most `MAX_ERROR_BYTES` are.
             seconds: In which the answer must be complete.
             receive: Gets the body of a success in pieces; without it the body is returned.
             begin: Gets the head of such an answer before its first piece.
@@ -310,17 +310,17 @@ class HttpClient:
             sent["Content-Length"] = str(len(body))
         with Deadline(seconds, self._subject) as deadline, self._own_errors():
             try:
-                response = self._send(self._pool, method, target, sent, body or None)
+                raw_response = self._send(self._pool, method, target, sent, body or None)
             except Exception as problem:
                 # A kept connection may have ended meanwhile: that says nothing about the server.
                 if deadline.is_over or not deadline.is_reused or not _ended_unanswered(problem):
                     raise
-                response = self._send(self._pool, method, target, sent, body or None)
-            return self._read(response, limit, receive, begin)
+                raw_response = self._send(self._pool, method, target, sent, body or None)
+            return self._read(raw_response, limit, receive, begin)
 
     def upload(
         self, target: str, pieces: Iterable[Bytes], size: int, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> Response:
         """PUT `size` bytes that come in pieces, once, over a connection of their own.
 
         An error of `pieces` is raised, and the server is left with an upload that broke off. What the server says before it has
@@ -330,8 +330,8 @@ class HttpClient:
         sent = {**(headers or {}), "Content-Length": str(size)}
         # While content is sent only silence ends it: how long that takes is up to the network.
         try:
-            with Deadline(ANSWER_SECONDS, self._subject, from_response=True), self._own_errors():
-                return self._read(self._send(pool, "PUT", target, sent, pieces), MOST_ERROR, None, None)
+            with Deadline(RESPONSE_SECONDS, self._subject, from_response=True), self._own_errors():
+                return self._read(self._send(pool, "PUT", target, sent, pieces), MAX_ERROR_BYTES, None, None)
         finally:
             pool.close()
 
@@ -355,36 +355,36 @@ class HttpClient:
 
     def _read(
         self,
-        response: BaseHTTPResponse,
+        raw_response: BaseHTTPResponse,
         limit: int,
         receive: Receive | None,
-        begin: Callable[[Answer], None] | None,
-    ) -> Answer:
-        answer = Answer(
-            response.status, {name.lower(): value for name, value in response.headers.items()}, b""
+        begin: Callable[[Response], None] | None,
+    ) -> Response:
+        response = Response(
+            raw_response.status, {name.lower(): value for name, value in raw_response.headers.items()}, b""
         )
         try:
-            if answer.status >= 300:
-                body = response.read(MOST_ERROR)
-                if len(body) == MOST_ERROR:
-                    response.close()  # the rest is not read
-                return Answer(answer.status, answer.headers, body)
+            if response.status >= 300:
+                body = raw_response.read(MAX_ERROR_BYTES)
+                if len(body) == MAX_ERROR_BYTES:
+                    raw_response.close()  # the rest is not read
+                return Response(response.status, response.headers, body)
             if receive is None:
-                return Answer(
-                    answer.status, answer.headers, read_at_most(response.read, limit, self._subject)
+                return Response(
+                    response.status, response.headers, read_at_most(raw_response.read, limit, self._subject)
                 )
             if begin is not None:
-                begin(answer)
+                begin(response)
             count = 0
-            while piece := response.read(_PIECE):
+            while piece := raw_response.read(_PIECE):
                 count += len(piece)
                 if count > limit:
                     raise too_long(self._subject, limit)
                 receive(piece)
         except BaseException:
-            response.close()
+            raw_response.close()
             raise
-        return answer
+        return response
 
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
@@ -456,9 +456,9 @@ def _reason(problem: BaseException) -> str:
     return printable(type(problem).__name__)
 
 
-_ANSWER_SECONDS = ANSWER_SECONDS
+_RESPONSE_SECONDS = RESPONSE_SECONDS
 _MOST_REDIRECTS = 3
-_MOST_ANSWER = 64 * 1024  # to a document that was sent
+_MAX_RESPONSE_BYTES = 64 * 1024  # to a document that was sent
 _ATTEMPTS = 3
 _PLAIN_URL = re.compile(r"[!-~]+")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -485,14 +485,14 @@ def post_json(url: str, content: bytes, *, secret: str = "") -> None:
 
     def send() -> None:
         try:
-            answer = _request(parts, "POST", headers, content, limit=_MOST_ANSWER, trusted=True)
+            response = _request(parts, "POST", headers, content, limit=_MAX_RESPONSE_BYTES, trusted=True)
         except IncompleteError:  # it was accepted, with an answer that nobody needs
             return
-        if answer.status == 429 or answer.status >= 500:
-            raise TryLaterError("server-busy", f"the server's status is {answer.status}", subject=subject)
-        if not 200 <= answer.status < 300:
+        if response.status == 429 or response.status >= 500:
+            raise TryLaterError("server-busy", f"the server's status is {response.status}", subject=subject)
+        if not 200 <= response.status < 300:
             raise RefusedError(
-                "not-taken", f"the server does not accept it ({answer.status})", subject=subject
+                "not-taken", f"the server does not accept it ({response.status})", subject=subject
             )
 
     with_retries(send, subject=subject, attempts=_ATTEMPTS)
@@ -535,23 +535,23 @@ def _fetch_once(url: str, origins: frozenset[str], most: int) -> bytes:
         parts = _checked(at, origins)
         subject = printable(parts.geturl())
         try:
-            answer = _request(parts, "GET", {}, b"", limit=most, trusted=_origin(parts) in origins)
+            response = _request(parts, "GET", {}, b"", limit=most, trusted=_origin(parts) in origins)
         except IncompleteError:
             raise RefusedError(
                 "too-large", f"the document is larger than {most} bytes", subject=subject
             ) from None
-        if answer.status < 300:
+        if response.status < 300:
             # It was requested as it is: what a few bytes unpack to is unknown.
-            if answer.headers.get("content-encoding", "identity").lower() != "identity":
+            if response.headers.get("content-encoding", "identity").lower() != "identity":
                 raise RefusedError(
                     "encoded-answer",
                     "the server sends a compressed document although hibali did not accept one",
                     subject=subject,
                 )
-            return answer.body
-        if answer.status not in _REDIRECTS or not answer.headers.get("location"):
-            raise _error_of(answer.status, at)
-        at = urljoin(at, answer.headers["location"])
+            return response.body
+        if response.status not in _REDIRECTS or not response.headers.get("location"):
+            raise _error_of(response.status, at)
+        at = urljoin(at, response.headers["location"])
     raise RefusedError("too-many-redirects", f"more than {_MOST_REDIRECTS} redirects", subject=printable(url))
 
 
@@ -578,7 +578,7 @@ def _checked(url: str, origins: frozenset[str]) -> SplitResult:
 
 def _request(
     parts: SplitResult, method: str, headers: Mapping[str, str], body: bytes, *, limit: int, trusted: bool
-) -> Answer:
+) -> Response:
     """Send one request to the first address of the host that answers, or through the proxy of this account.
 
     Raises `RefusedError` for an address that is not public, unless the host is trusted.
@@ -595,7 +595,7 @@ def _request(
     for number, (pool, target) in enumerate(routes, 1):
         client = HttpClient(origin, origin, headers=sent, pool=pool)
         try:
-            return client.request(method, target, body=body, limit=limit, seconds=_ANSWER_SECONDS)
+            return client.request(method, target, body=body, limit=limit, seconds=_RESPONSE_SECONDS)
         except TryLaterError as problem:
             if number == len(routes) or problem.code != "unreachable":
                 raise
@@ -614,10 +614,10 @@ def _open_proxied(proxy: str, parts: SplitResult, context: ssl.SSLContext | None
     import urllib3
 
     login = urlsplit(proxy)
-    given = f"{login.username}:{login.password or ''}" if login.username else None
+    credentials = f"{login.username}:{login.password or ''}" if login.username else None
     manager = urllib3.ProxyManager(
         proxy if "://" in proxy else f"http://{proxy}",
-        proxy_headers=urllib3.make_headers(proxy_basic_auth=given),
+        proxy_headers=urllib3.make_headers(proxy_basic_auth=credentials),
         timeout=urllib3.Timeout(_SILENCE_SECONDS),
         ssl_context=context,
     )

@@ -257,23 +257,23 @@ def _resolve(text: str, site: Site, path: str) -> str:
 def _root(text: str, site: Site, name: str) -> str:
     if name in site.roots:
         return site.roots[name]
-    near = nearest(name, site.roots)
+    similar = nearest(name, site.roots)
     known = ", ".join(f"@{root}" for root in sorted(site.roots)) or "none"
-    hint = f"Did you mean @{near}?" if near else f"Roots of {site.name}: {known}."
+    hint = f"Did you mean @{similar}?" if similar else f"Roots of {site.name}: {known}."
     return _refuse(text, f"{site.name} has no root @{name}", f"{hint} A folder of that name: ./@{name}")
 
 
 def _normal(text: str, path: str) -> str:
     """Return the path without `.`, `..` and doubled slashes; `..` must not leave the start."""
-    kept: list[str] = []
+    normalized: list[str] = []
     for part in path.split("/"):
         if part == "..":
-            if not kept:
+            if not normalized:
                 _refuse(text, "'..' would leave the root")
-            kept.pop()
+            normalized.pop()
         elif part not in {"", "."}:
-            kept.append(part)
-    return "/".join(kept)
+            normalized.append(part)
+    return "/".join(normalized)
 
 
 def _join(start: str, rest: str) -> str:

@@ -57,7 +57,7 @@ class FolderLock:
         self.release()
 
 
-def take_lock(folder: Path) -> FolderLock:
+def acquire_lock(folder: Path) -> FolderLock:
     """Take the lock of `folder`, which exists and is private.
 
     Raises `TryLaterError("locked")` with the holder while that lives, or may live: processes on another machine cannot be
@@ -68,7 +68,7 @@ def take_lock(folder: Path) -> FolderLock:
         highest = _highest(folder)
         if highest:
             holder = _read(folder / f"{highest}.json")
-            if holder is not None and not _gone(holder, own):
+            if holder is not None and not _has_ended(holder, own):
                 raise TryLaterError(
                     "locked",
                     f"process {holder.pid} on {holder.host} holds the lock",
@@ -83,19 +83,19 @@ def take_lock(folder: Path) -> FolderLock:
 
 
 def wait_for_lock(folder: Path, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> FolderLock:
-    """`take_lock`, waiting while another process holds it; raises what that raises after `longest_wait` seconds."""
+    """`acquire_lock`, waiting while another process holds it; raises what that raises after `longest_wait` seconds."""
     intervals = growing_intervals(0.02, 2.0)
     waited = 0.0
-    told = False
+    notified = False
     while True:
         try:
-            return take_lock(folder)
+            return acquire_lock(folder)
         except TryLaterError as locked:
             if waited >= longest_wait:
                 raise
-            if not told and waited > _SILENT_SECONDS:
+            if not notified and waited > _SILENT_SECONDS:
                 on_event(Noted(f"waiting: {locked.message}"))
-                told = True
+                notified = True
         step = intervals.next_pause()
         waited += step
         pause(step)
@@ -130,18 +130,18 @@ def _read(path: Path) -> Holder | None:
         return None  # another process took the next number
 
 
-def _gone(holder: Holder, own: Holder) -> bool:
+def _has_ended(holder: Holder, own: Holder) -> bool:
     """Return whether the process has provably ended."""
     if holder.host != own.host:
         return False
     if holder.boot != own.boot:
         return True
-    return _start_of(holder.pid) != holder.start
+    return _start_time(holder.pid) != holder.start
 
 
 def _own() -> Holder:
     pid = os.getpid()
-    return Holder(socket.gethostname(), _boot(), pid, _start_of(pid), secrets.token_hex(8))
+    return Holder(socket.gethostname(), _boot(), pid, _start_time(pid), secrets.token_hex(8))
 
 
 def _boot() -> str:
@@ -151,7 +151,7 @@ def _boot() -> str:
         return ""
 
 
-def _start_of(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Return field 22 of /proc/PID/stat (proc(5)), "gone" for a process that ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()

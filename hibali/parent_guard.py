@@ -20,9 +20,9 @@ def end_with_parent(above: int) -> None:
 
 if __name__ == "__main__":
     end_with_parent(int(sys.argv[1]))
-    words = [os.fsencode(word) for word in sys.argv[2:]]
+    argv = [os.fsencode(argument) for argument in sys.argv[2:]]
     try:
-        os.execvp(words[0], words)  # noqa: S606
+        os.execvp(argv[0], argv)  # noqa: S606
     except OSError as problem:
         sys.stderr.write(f"{sys.argv[2]}: {problem.strerror}\n")
         sys.exit(_NOT_FOUND)

@@ -8,40 +8,40 @@ from typing import Any
 
 from hibali.errors import UsageError
 
-_WORD = re.compile(r"[a-z][a-z0-9_-]*")
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _MODULE = re.compile(r"[a-z][a-z0-9]*")
 
 
-def load(package: str, word: str) -> Any:
+def load(package: str, name: str) -> Any:
     """Return the module `PACKAGE.WORD`, or the object of an entry point named WORD, e.g. for
     `runs.schedulers`.
 
     hibali's own modules come first, then entry points of the group `hibali.schedulers`: a plugin cannot
     replace a built-in name. Raises `UsageError` with the names that exist.
     """
-    what = package.rpartition(".")[2].removesuffix("s")
-    if _WORD.fullmatch(word):
-        if word in built_in_words(package):
-            module = import_module(f"{package}.{word}")
-            return import_module(f"{package}.{word}.kind") if hasattr(module, "__path__") else module
+    kind = package.rpartition(".")[2].removesuffix("s")
+    if _NAME.fullmatch(name):
+        if name in built_in_names(package):
+            module = import_module(f"{package}.{name}")
+            return import_module(f"{package}.{name}.kind") if hasattr(module, "__path__") else module
         found = _entry_points(package)
-        if word in found:
-            return _load_entry_point(found[word], what, word)
+        if name in found:
+            return _load_entry_point(found[name], kind, name)
     raise UsageError(
-        f"unknown-{what}",
-        f"there is no {what} of that name",
-        subject=word,
-        hint=f"There are: {', '.join(words(package)) or 'none'}.",
+        f"unknown-{kind}",
+        f"there is no {kind} of that name",
+        subject=name,
+        hint=f"There are: {', '.join(plugin_names(package)) or 'none'}.",
     )
 
 
-def words(package: str) -> list[str]:
+def plugin_names(package: str) -> list[str]:
     """Return every name that `load` accepts for this package, sorted."""
-    others = {name for name in _entry_points(package) if _WORD.fullmatch(name)}
-    return sorted({*built_in_words(package), *others})
+    others = {name for name in _entry_points(package) if _NAME.fullmatch(name)}
+    return sorted({*built_in_names(package), *others})
 
 
-def built_in_words(package: str) -> list[str]:
+def built_in_names(package: str) -> list[str]:
     """Return the names of hibali's own modules, sorted, without `base` and modules with a `_` in their
     names.
     """
@@ -60,13 +60,13 @@ def _entry_points(package: str) -> dict[str, Any]:
     return {point.name: point for point in entry_points(group=group)}
 
 
-def _load_entry_point(point: Any, what: str, word: str) -> Any:
+def _load_entry_point(point: Any, kind: str, name: str) -> Any:
     try:
         return point.load()
     except Exception as problem:
         raise UsageError(
             "broken-plugin",
-            f"the {what} from {point.value!r} cannot be loaded: {type(problem).__name__}",
-            subject=word,
+            f"the {kind} from {point.value!r} cannot be loaded: {type(problem).__name__}",
+            subject=name,
             hint="Reinstall or remove the package that offers it.",
         ) from problem

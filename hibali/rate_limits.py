@@ -20,16 +20,18 @@ from hibali.ledger import ledger_folder, now, read_records
 from hibali.text import printable
 
 _HOUR = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2})\.jsonl")
-_KEPT = timedelta(days=8)
+_RETENTION = timedelta(days=8)
 _MOST_BYTES = (
     4 << 20
 )  # bytes of an hour's file, some forty thousand requests; beyond that the count is approximate
 
 
-def note_use(*names: str, what: str, times: int = 1) -> None:
+def note_use(*names: str, request: str, times: int = 1) -> None:
     """Count uses of something in the ledger folder `names`. A failure to count is ignored."""
     at = now()
-    line = line_of_json({"schema": 1, "kind": "use", "at": at, "what": what, "times": times}).encode("ascii")
+    line = line_of_json({"schema": 1, "kind": "use", "at": at, "what": request, "times": times}).encode(
+        "ascii"
+    )
     with contextlib.suppress(HibaliError, OSError):
         folder = ledger_folder(*names, "usage")
         path = folder / f"{at[:13]}.jsonl"
@@ -58,9 +60,9 @@ def read_uses(names: Iterable[tuple[str, ...]], since: datetime) -> Counter[str]
 
 
 def _add(found: Counter[str], record: dict[str, object], start: str) -> None:
-    what, times, at = record.get("what"), record.get("times"), record.get("at")
-    if isinstance(what, str) and isinstance(times, int) and isinstance(at, str) and at >= start:
-        found[what] += times
+    request, times, at = record.get("what"), record.get("times"), record.get("at")
+    if isinstance(request, str) and isinstance(times, int) and isinstance(at, str) and at >= start:
+        found[request] += times
 
 
 def _hours(folder: Path) -> list[tuple[Path, str]]:
@@ -68,7 +70,7 @@ def _hours(folder: Path) -> list[tuple[Path, str]]:
 
 
 def _forget_old(folder: Path, at: str) -> None:
-    oldest = (datetime.fromisoformat(at) - _KEPT).strftime("%Y-%m-%dT%H")
+    oldest = (datetime.fromisoformat(at) - _RETENTION).strftime("%Y-%m-%dT%H")
     for path, hour in _hours(folder):
         if hour < oldest:
             path.unlink(missing_ok=True)

@@ -42,7 +42,7 @@ def with_retries(
         failures = [problem]
     import tenacity  # start-up: only after a failure
 
-    def again() -> Result:
+    def next_attempt() -> Result:
         if failures:
             raise failures.pop()
         return attempt()
@@ -64,10 +64,10 @@ def with_retries(
         sleep=pause,
         reraise=True,
     )
-    return retrying(again)
+    return retrying(next_attempt)
 
 
-def try_again(
+def retry_after(
     attempt: Callable[[], Result],
     problem: HibaliError,
     *,
@@ -84,7 +84,7 @@ def try_again(
     failures = [problem]
     ended = False
 
-    def again() -> Result:
+    def next_attempt() -> Result:
         if failures:
             raise failures.pop()
         return attempt()
@@ -109,7 +109,7 @@ def try_again(
         sleep=pause,
         reraise=True,
     )
-    return retrying(again)
+    return retrying(next_attempt)
 
 
 def when_free(
@@ -184,7 +184,7 @@ class Pace:
         self._began: float | None = None
         self._held = self._lasted = 0.0
 
-    def take(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         """Wait until `size` more bytes may be sent; unused bandwidth is not saved up."""
         if not self._rate:
             return

@@ -23,10 +23,10 @@ from hibali.retry import after_interruption
 from hibali.system_errors import reason_of
 
 _PIPE_BYTES = 1024 * 1024  # Linux's default limit for users
-_STDERR_KEPT = 64 * 1024
+_STDERR_TAIL_BYTES = 64 * 1024
 _MOST_OUTPUT = 512 * 1024 * 1024  # `git ls-files` of some million names
 _PARENT_GUARD = str(Path(__file__).with_name("parent_guard.py"))
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 _PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
 
 
@@ -65,29 +65,33 @@ def run(
     """
     import tempfile  # start-up: only to run programs
 
-    with _held(stdin) as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = _start(argv, given, output, errors, environment, foreground=foreground, umask=umask)
+    with (
+        _stdin_file(stdin) as stdin_file,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+        process = _start(argv, stdin_file, output, errors, environment, foreground=foreground, umask=umask)
         deadline = time.monotonic() + timeout
         try:
             while not _ended_soon(process, deadline):
                 _check_output(process, argv[0], (output, errors), most)
                 # a seek would move the position of its writes
-                if stop_after and stop_after in os.pread(errors.fileno(), _STDERR_KEPT, 0):
+                if stop_after and stop_after in os.pread(errors.fileno(), _STDERR_TAIL_BYTES, 0):
                     _kill(process)
                     break
             _check_output(process, argv[0], (output, errors), most)
         except subprocess.TimeoutExpired:
             _kill(process)
             raise TryLaterError(
-                "timed-out", f"did not end within {timeout:g} s", subject=_word(argv[0])
+                "timed-out", f"did not end within {timeout:g} s", subject=_program_name(argv[0])
             ) from None
         except BaseException:
             _kill(process)
             raise
-        return CommandResult(process.returncode, _content(output), _content(errors)[-_STDERR_KEPT:])
+        return CommandResult(process.returncode, _content(output), _content(errors)[-_STDERR_TAIL_BYTES:])
 
 
-def _held(content: bytes) -> BinaryIO:
+def _stdin_file(content: bytes) -> BinaryIO:
     """Yield a memory file for a program's standard input: a pipe would need a thread that writes to it."""
     import tempfile  # start-up: only to run programs
 
@@ -104,16 +108,16 @@ def _ended_soon(process: subprocess.Popen[bytes], deadline: float) -> bool:
     """Return whether it ended, after at most a quarter of a second. Raises `TimeoutExpired` after the deadline."""
     left = deadline - time.monotonic()
     try:
-        process.wait(max(0.0, min(left, _LOOK_SECONDS)))
+        process.wait(max(0.0, min(left, _POLL_SECONDS)))
     except subprocess.TimeoutExpired:
-        if left <= _LOOK_SECONDS:
+        if left <= _POLL_SECONDS:
             raise
         return False
     return True
 
 
 def _check_output(
-    process: subprocess.Popen[bytes], word: str | bytes, streams: Sequence[BinaryIO], most: int
+    process: subprocess.Popen[bytes], program: str | bytes, streams: Sequence[BinaryIO], most: int
 ) -> None:
     """Kill it and raise `IncompleteError` where it printed more than `most` bytes, which would all be kept in memory."""
     if any(os.fstat(stream.fileno()).st_size > most for stream in streams):
@@ -121,7 +125,7 @@ def _check_output(
         raise IncompleteError(
             "too-much-output",
             f"printed more than {most} bytes, and hibali ended it",
-            subject=_word(word),
+            subject=_program_name(program),
             hint="Run it yourself and check what it prints",
         )
 
@@ -143,7 +147,7 @@ class Process:
         `on_error` is called with all its standard error, in another thread. A `guarded` program ends when the thread that
         started it ends for any reason.
         """
-        self._hear = on_error
+        self._on_error = on_error
         self._process = _start(
             [sys.executable, "-I", "-S", _PARENT_GUARD, str(os.getpid()), *argv] if guarded else argv,
             subprocess.PIPE,
@@ -156,24 +160,24 @@ class Process:
         self.stdin = cast("BinaryIO", self._process.stdin)
         self.stdout = cast("BinaryIO", self._process.stdout)
         _widen(self.stdin, self.stdout)
-        self._kept = bytearray()
+        self._stderr_tail = bytearray()
         self._killed = False
-        self._thread = threading.Thread(target=self._keep_errors, name="stderr", daemon=True)
+        self._thread = threading.Thread(target=self._read_stderr, name="stderr", daemon=True)
         self._thread.start()
 
-    def _keep_errors(self) -> None:
+    def _read_stderr(self) -> None:
         stream = cast("BinaryIO", self._process.stderr)
         while chunk := stream.read(4096):
-            self._kept += chunk
-            if self._hear is not None:
-                self._hear(chunk)
-            del self._kept[:-_STDERR_KEPT]
+            self._stderr_tail += chunk
+            if self._on_error is not None:
+                self._on_error(chunk)
+            del self._stderr_tail[:-_STDERR_TAIL_BYTES]
         stream.close()
 
     @property
     def errors(self) -> bytes:
         """The last 64 KiB of standard error, complete once the program has ended."""
-        return bytes(self._kept)
+        return bytes(self._stderr_tail)
 
     @property
     def pid(self) -> int:
@@ -202,7 +206,7 @@ class Process:
 
 
 class BackgroundProcess:
-    """A long-running program: its output lines are passed to `take`, its standard error goes to a file."""
+    """A long-running program: its output lines are passed to `on_line`, its standard error goes to a file."""
 
     def __init__(
         self,
@@ -211,10 +215,10 @@ class BackgroundProcess:
         environment: Mapping[str, str],
         folder: str,
         stderr_file: BinaryIO,
-        take: Callable[[bytes], None],
+        on_line: Callable[[bytes], None],
         leave: Sequence[int] = (),
     ) -> None:
-        """Start it in `folder`, in its own session; `leave` are descriptors that it inherits. `take` is called from a thread.
+        """Start it in `folder`, in its own session; `leave` are descriptors that it inherits. `on_line` is called from a thread.
 
         Raises `NotFoundError` for a missing program or folder.
         """
@@ -228,14 +232,14 @@ class BackgroundProcess:
             leave=leave,
             folder=folder,
         )
-        self._take = take
+        self._on_line = on_line
         self._thread = threading.Thread(target=self._forward_lines, name="errand", daemon=True)
         self._thread.start()
 
     def _forward_lines(self) -> None:
         with io.BufferedReader(cast("io.RawIOBase", self._process.stdout)) as stream:
             for line in stream:
-                self._take(line)
+                self._on_line(line)
 
     def wait(self, seconds: float | None = None) -> int | None:
         """Return its exit code, negative for a signal; None where it still runs after `seconds`."""
@@ -291,7 +295,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     try:
         process = subprocess.Popen(
-            [os.fsencode(word) for word in argv],
+            [os.fsencode(argument) for argument in argv],
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -306,7 +310,7 @@ def _start(
         raise NotFoundError(
             "no-such-program",
             f"cannot be run: {reason_of(problem)}",
-            subject=_word(argv[0]),
+            subject=_program_name(argv[0]),
             hint="Check that it is installed and on PATH.",
         ) from None
     for pid in [pid for pid, one in list(_running.items()) if one.returncode is not None]:
@@ -344,8 +348,8 @@ def _content(stream: BinaryIO) -> bytes:
     return stream.read()
 
 
-def _word(word: str | bytes) -> str:
-    return word if isinstance(word, str) else os.fsdecode(word)
+def _program_name(program: str | bytes) -> str:
+    return program if isinstance(program, str) else os.fsdecode(program)
 
 
 _SHORTEST = 4  # shorter values are not secrets, and hiding them would garble texts

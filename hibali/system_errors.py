@@ -27,12 +27,12 @@ class Explanation(NamedTuple):
     """The message for a system error; `error` is the error class where it ends a whole command that changed nothing."""
 
     code: str
-    words: str
+    message: str
     hint: str
     error: type[HibaliError] = IncompleteError
 
 
-_ROOM = "Free some space there, then run the same command again."
+_FREE_SPACE = "Free some space there, then run the same command again."
 _REPEAT = "Run the same command again; if it fails again, ask the administrator of that filesystem."
 _WAIT = "Wait until other programs have ended, then run the same command again."
 
@@ -45,8 +45,8 @@ _ALL: Final = (
         "Run kinit there.",
         AccessError,
     ),
-    Explanation("no-space", "no space is left on the filesystem", _ROOM, RefusedError),
-    Explanation("no-quota", "the disk quota is exceeded", _ROOM, RefusedError),
+    Explanation("no-space", "no space is left on the filesystem", _FREE_SPACE, RefusedError),
+    Explanation("no-quota", "the disk quota is exceeded", _FREE_SPACE, RefusedError),
     Explanation(
         "read-only", "the filesystem is read-only", "Choose a place that can be written.", RefusedError
     ),
@@ -163,7 +163,7 @@ _CODES: Final[Mapping[int, str]] = MappingProxyType(
 )
 
 # Errors that only a bug of hibali causes where no file is named.
-_OURS = frozenset({errno.EBADF, errno.EINVAL, errno.EFAULT, errno.ENOTSOCK, errno.ENOTTY, errno.ESPIPE})
+_BUGS = frozenset({errno.EBADF, errno.EINVAL, errno.EFAULT, errno.ENOTSOCK, errno.ENOTTY, errno.ESPIPE})
 
 
 def code_of(number: int) -> str:
@@ -174,7 +174,7 @@ def code_of(number: int) -> str:
 def message_of(code: str, message: str = "") -> str:
     """Return the agent's message if it sent one, else the meaning of its code."""
     known = EXPLANATIONS.get(code)
-    return message or (known.words if known is not None else "it gave no reason")
+    return message or (known.message if known is not None else "it gave no reason")
 
 
 def hint_of(code: str) -> str:
@@ -188,7 +188,7 @@ def reason_of(problem: OSError) -> str:
     if problem.errno is None:
         return str(problem) or "it failed"
     known = EXPLANATIONS.get(code_of(problem.errno))
-    return known.words if known is not None else problem.strerror or os.strerror(problem.errno)
+    return known.message if known is not None else problem.strerror or os.strerror(problem.errno)
 
 
 def unreadable(
@@ -206,7 +206,7 @@ def transient_error(problem: OSError, subject: str) -> TryLaterError | None:
     known = EXPLANATIONS.get(code)
     if known is None or known.error is not TryLaterError:
         return None
-    return TryLaterError(code, known.words, subject=subject, hint=known.hint, transient=False)
+    return TryLaterError(code, known.message, subject=subject, hint=known.hint, transient=False)
 
 
 def explain(problem: BaseException, *, state: Path | None = None) -> HibaliError | None:
@@ -223,7 +223,7 @@ def explain(problem: BaseException, *, state: Path | None = None) -> HibaliError
         return None
     name = problem.filename2 or problem.filename
     subject = os.fsdecode(name) if isinstance(name, str | bytes) else ""
-    if not subject and problem.errno in _OURS:
+    if not subject and problem.errno in _BUGS:
         return None
     more = ""
     if state is not None and (subject == str(state) or subject.startswith(f"{state}/")):
@@ -238,5 +238,5 @@ def _explained(code: str, otherwise: str, subject: str, more: str) -> HibaliErro
     error = IncompleteError if known.error is RefusedError else known.error
     hint = " ".join(part for part in (known.hint, more) if part)
     if error is TryLaterError:
-        return TryLaterError(code, known.words, subject=subject, hint=hint, transient=False)
-    return error(code, known.words, subject=subject, hint=hint)
+        return TryLaterError(code, known.message, subject=subject, hint=hint, transient=False)
+    return error(code, known.message, subject=subject, hint=hint)

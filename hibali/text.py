@@ -62,21 +62,24 @@ def path_from_fields(record: dict[str, Any], name: str = "path") -> bytes:
     return str(record[name]).encode("utf-8")
 
 
-_NEAR = 0.6  # of 1: one letter of three may differ
-_ALIKE = 0.65  # of 1: share of common letters in order
+_OSA_SIMILARITY = 0.6  # of 1: one letter of three may differ
+_RATIO_SIMILARITY = 0.65  # of 1: share of common letters in order
 _LONGEST = 100
 
 
-def nearest(word: str, words: Iterable[str]) -> str | None:
+def nearest(word: str, known_words: Iterable[str]) -> str | None:
     """Return the most similar known word, or the only one with that prefix; None without one."""
     from rapidfuzz import fuzz, process  # start-up: only for unknown words
     from rapidfuzz.distance import OSA  # start-up: only for unknown words
 
-    known = sorted(set(words) - {word})
+    known = sorted(set(known_words) - {word})
     begun = [each for each in known if word and each.startswith(word)]
     if len(begun) == 1:
         return begun[0]
-    for scorer, least in ((OSA.normalized_similarity, _NEAR), (fuzz.ratio, 100 * _ALIKE)):
+    for scorer, least in (
+        (OSA.normalized_similarity, _OSA_SIMILARITY),
+        (fuzz.ratio, 100 * _RATIO_SIMILARITY),
+    ):
         found = process.extractOne(
             word[:_LONGEST], known, scorer=scorer, processor=str.lower, score_cutoff=least
         )
@@ -85,9 +88,9 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     return None
 
 
-def did_you_mean(word: str, words: Iterable[str]) -> str:
+def did_you_mean(word: str, known_words: Iterable[str]) -> str:
     """Return "Did you mean WORD? "; "" where no word is similar."""
-    found = nearest(word, words)
+    found = nearest(word, known_words)
     return f"Did you mean {found}? " if found else ""
 
 

@@ -25,7 +25,7 @@ from transfers.entry import Entry
 
 VERSION = "VERSION 1"
 # The known requests with their number of words; the last word may contain spaces.
-WORDS: Final[Mapping[str, int]] = {
+ARGUMENT_COUNTS: Final[Mapping[str, int]] = {
     "EXTENSIONS": 1,
     "LISTCONFIGS": 0,
     "INITREMOTE": 0,
@@ -63,9 +63,9 @@ def read_request(line: bytes) -> AnnexRequest | None:
     """Parse a request line; None for an unknown word. Raises `UsageError` where arguments are missing."""
     text = line.removesuffix(b"\n").decode("utf-8", "surrogateescape")
     word, _, rest = text.partition(" ")
-    if word not in WORDS:
+    if word not in ARGUMENT_COUNTS:
         return None
-    count = WORDS[word]
+    count = ARGUMENT_COUNTS[word]
     arguments = tuple(rest.split(" ", count - 1)) if count else ()
     if len(arguments) != count or (count > 1 and not all(arguments)):
         raise UsageError("protocol", f"{word} takes {count} arguments", subject=printable(text))
@@ -88,22 +88,22 @@ def error_line(problem: HibaliError) -> str:
 LOCATION = "location"
 _PROGRESS_SECONDS = 0.1
 
-Answers = Iterator[tuple[str, ...]]
-Handler = Callable[["Conversation", AnnexRequest], Answers]
+Replies = Iterator[tuple[str, ...]]
+Handler = Callable[["Conversation", AnnexRequest], Replies]
 
 
 class Conversation:
     """The conversation with one git-annex about one remote. `name` is the file of the next request about a tree."""
 
-    def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
+    def __init__(self, requests: IO[bytes], replies: IO[bytes]) -> None:
         self._requests = requests
-        self._answers = answers
-        self._speaking = threading.Lock()
+        self._replies = replies
+        self._send_lock = threading.Lock()
         self._location: Location | None = None
         self._contents: AnnexContents | None = None
         self._noted: set[str] = set()
-        self._told = 0.0
-        self.informs = False
+        self._reported_at = 0.0
+        self.supports_info = False
         self.name = ""
 
     def run(self, handlers: Mapping[str, Handler]) -> int:
@@ -122,7 +122,7 @@ class Conversation:
         """Answer one request; False after a protocol error."""
         if line.startswith(b"ERROR "):  # git-annex reported an error and ends
             return False
-        self._told = 0.0  # report the first progress of each request
+        self._reported_at = 0.0  # report the first progress of each request
         try:
             request = read_request(line)
             for arguments in handlers[request.word](self, request) if request else [("UNSUPPORTED-REQUEST",)]:
@@ -134,8 +134,8 @@ class Conversation:
 
     def send(self, *arguments: str) -> None:
         """Send one line."""
-        with self._speaking:
-            self._answers.write(one_line(*arguments))
+        with self._send_lock:
+            self._replies.write(one_line(*arguments))
 
     def value(self, setting: str) -> str:
         """Ask git-annex for a setting of the remote. Raises `UsageError` for another answer."""
@@ -179,17 +179,17 @@ class Conversation:
             isinstance(event, Noted) and event.message not in self._noted
         ):  # each content is a separate operation
             self._noted.add(event.message)
-            self.inform(printable(event.message))
+            self.send_info(printable(event.message))
 
-    def inform(self, text: str) -> None:
+    def send_info(self, text: str) -> None:
         """Send a message for the user."""
-        self.send("INFO" if self.informs else "DEBUG", text)
+        self.send("INFO" if self.supports_info else "DEBUG", text)
 
     def progress(self, done: int) -> None:
         """Report the bytes transferred so far."""
         now = time.monotonic()
-        if now - self._told >= _PROGRESS_SECONDS:
-            self._told = now
+        if now - self._reported_at >= _PROGRESS_SECONDS:
+            self._reported_at = now
             self.send("PROGRESS", str(done))
 
     def attempt(
@@ -206,25 +206,27 @@ class Conversation:
 
     def transfer_content(self, request: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
         """Transfer the file with that name, and answer."""
-        way, key, file = request.rest
+        direction, key, file = request.rest
 
-        def carry() -> None:
+        def transfer_file() -> None:
             path, contents = as_bytes(name()), self.contents()
-            if way == "STORE":
+            if direction == "STORE":
                 contents.store(path, Path(file), self.progress)
             else:
                 contents.retrieve(path, Path(file), self.progress, digest_of(key))
 
-        return self.attempt(carry, ("TRANSFER-SUCCESS", way, key), ("TRANSFER-FAILURE", way, key))
+        return self.attempt(
+            transfer_file, ("TRANSFER-SUCCESS", direction, key), ("TRANSFER-FAILURE", direction, key)
+        )
 
     def check_content(self, request: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
         """Answer whether a file with that name exists: yes, no, or unknown now."""
         key, found = request.rest[0], []
 
-        def look() -> None:
+        def check_present() -> None:
             found.append(self.contents().is_present(as_bytes(name()), size_of(key)))
 
-        unknown = self.attempt(look, (), ("CHECKPRESENT-UNKNOWN", key))
+        unknown = self.attempt(check_present, (), ("CHECKPRESENT-UNKNOWN", key))
         return unknown or ("CHECKPRESENT-SUCCESS" if found[0] else "CHECKPRESENT-FAILURE", key)
 
     def remove_content(self, request: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
@@ -243,9 +245,9 @@ def _error_text(problem: Exception) -> str:
         return error_line(refused)
     from hibali_cli.failure import write_bug_report  # start-up: only after a bug
 
-    where = write_bug_report(problem)
+    report_path = write_bug_report(problem)
     return f"a bug in hibali: {type(problem).__name__}" + (
-        f"; please report it with {where}" if where else ""
+        f"; please report it with {report_path}" if report_path else ""
     )
 
 
@@ -254,34 +256,34 @@ def as_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def supported(conversation: Conversation, request: AnnexRequest) -> Answers:
+def supported(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer that trees can be exported and imported."""
     del conversation
     yield (f"{request.word}-SUCCESS",)
 
 
-def name(conversation: Conversation, request: AnnexRequest) -> Answers:
+def name(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Note the file of the next request; not answered."""
     conversation.name = request.rest[0]
     yield from ()
 
 
-def transfer(conversation: Conversation, request: AnnexRequest) -> Answers:
+def transfer(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Transfer a file of the exported tree."""
     yield conversation.transfer_content(request, lambda: conversation.name)
 
 
-def look(conversation: Conversation, request: AnnexRequest) -> Answers:
+def check_present(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer whether a file of a tree exists."""
     yield conversation.check_content(request, lambda: conversation.name)
 
 
-def remove(conversation: Conversation, request: AnnexRequest) -> Answers:
+def remove(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Remove a file of the exported tree; a missing one counts as removed."""
     yield conversation.remove_content(request, lambda: conversation.name)
 
 
-def remove_folder(conversation: Conversation, request: AnnexRequest) -> Answers:
+def remove_folder(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Remove a folder that the exported tree no longer has; it stays where it is not empty."""
     folder = as_bytes(request.rest[0].rstrip("/"))
     success, failure = (f"{request.word}-SUCCESS",), (f"{request.word}-FAILURE",)
@@ -289,40 +291,40 @@ def remove_folder(conversation: Conversation, request: AnnexRequest) -> Answers:
         lambda: conversation.contents().remove_folder(folder), success, failure
     )
     if reason:  # the protocol has no field for the error
-        conversation.inform(reason[0])
+        conversation.send_info(reason[0])
     yield (word,)
 
 
-def rename(conversation: Conversation, request: AnnexRequest) -> Answers:
+def rename(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Rename a file of the exported tree; where the store cannot do that, git-annex sends it again."""
     key, other = request.rest
     done: list[bool] = []
-    answer = conversation.attempt(
+    reply = conversation.attempt(
         lambda: done.append(conversation.contents().rename(as_bytes(conversation.name), as_bytes(other))),
         ("RENAMEEXPORT-SUCCESS", key),
         ("RENAMEEXPORT-FAILURE", key),
     )
     if not done:  # the protocol has no field for the reason
-        conversation.inform(answer[-1])
-        yield answer[:-1]
+        conversation.send_info(reply[-1])
+        yield reply[:-1]
     else:
-        yield answer if done[0] else ("UNSUPPORTED-REQUEST",)
+        yield reply if done[0] else ("UNSUPPORTED-REQUEST",)
 
 
-def list_files(conversation: Conversation, request: AnnexRequest) -> Answers:
+def list_files(conversation: Conversation, request: AnnexRequest) -> Replies:
     """List all files that can be imported, each with an identifier that changes with its content."""
     found: list[Entry] = []
     success, failure = (f"{request.word}-SUCCESS",), (f"{request.word}-FAILURE",)
-    answer = conversation.attempt(lambda: found.extend(conversation.contents().files()), success, failure)
+    reply = conversation.attempt(lambda: found.extend(conversation.contents().files()), success, failure)
     for entry in found:
         if b"\n" in entry.path:
-            conversation.inform(
+            conversation.send_info(
                 f"{printable(entry.path)}: skipped: the protocol of git-annex cannot express a name with a newline"
             )
             continue
         yield "IMPORTABLECONTENT", str(entry.size), entry.path.decode("utf-8", "surrogateescape")
         yield "IMPORTABLECONTENTIDENTIFIER", _identifier(entry)
-    yield answer
+    yield reply
 
 
 def _identifier(entry: Entry) -> str:
@@ -335,7 +337,7 @@ def _identifier(entry: Entry) -> str:
     return hashlib.sha256(error_line).hexdigest()[:32]
 
 
-def fetch(conversation: Conversation, request: AnnexRequest) -> Answers:
+def fetch(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Fetch an imported file, whose key is not known yet."""
     file = Path(request.rest[0])
     yield conversation.attempt(
@@ -356,13 +358,13 @@ _COSTS = {"local": 100, "ssh": 175}  # cheap and semi-expensive, in git-annex's 
 _EXPENSIVE = 200
 
 
-def _extensions(conversation: Conversation, request: AnnexRequest) -> Answers:
+def _extensions(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer which protocol extensions both sides support."""
-    conversation.informs = "INFO" in request.rest[0].split()
-    yield ("EXTENSIONS", "INFO") if conversation.informs else ("EXTENSIONS",)
+    conversation.supports_info = "INFO" in request.rest[0].split()
+    yield ("EXTENSIONS", "INFO") if conversation.supports_info else ("EXTENSIONS",)
 
 
-def _settings(conversation: Conversation, request: AnnexRequest) -> Answers:
+def _settings(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer which settings `git annex initremote` takes."""
     del conversation, request
     yield (
@@ -373,7 +375,7 @@ def _settings(conversation: Conversation, request: AnnexRequest) -> Answers:
     yield ("CONFIGEND",)
 
 
-def _initialise(conversation: Conversation, request: AnnexRequest) -> Answers:
+def _initialise(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Create the folder, or connect to an existing one."""
     yield conversation.attempt(
         lambda: conversation.contents().make_place(),
@@ -382,20 +384,20 @@ def _initialise(conversation: Conversation, request: AnnexRequest) -> Answers:
     )
 
 
-def _prepare(conversation: Conversation, request: AnnexRequest) -> Answers:
+def _prepare(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Check the configuration, without a login."""
     yield conversation.attempt(
         conversation.contents, (f"{request.word}-SUCCESS",), (f"{request.word}-FAILURE",)
     )
 
 
-def _cost(conversation: Conversation, request: AnnexRequest) -> Answers:
+def _cost(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer the cost, by the kind of the site."""
     del request
     yield "COST", str(_COSTS.get(_kind(conversation), _EXPENSIVE))
 
 
-def _availability(conversation: Conversation, request: AnnexRequest) -> Answers:
+def _availability(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer the availability: a local folder is available only on this machine."""
     del request
     yield "AVAILABILITY", "LOCAL" if _kind(conversation) == "local" else "GLOBAL"
@@ -408,7 +410,7 @@ def _kind(conversation: Conversation) -> str:
         return ""
 
 
-def _info(conversation: Conversation, request: AnnexRequest) -> Answers:
+def _info(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer what `git annex info REMOTE` shows."""
     del request
     value = conversation.value(LOCATION)
@@ -417,22 +419,22 @@ def _info(conversation: Conversation, request: AnnexRequest) -> Answers:
     yield ("INFOEND",)
 
 
-def _transfer(conversation: Conversation, request: AnnexRequest) -> Answers:
+def _transfer(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Transfer a content by its key."""
     yield conversation.transfer_content(request, lambda: place_of(request.rest[1]))
 
 
-def _check_present(conversation: Conversation, request: AnnexRequest) -> Answers:
+def _check_present(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer whether a content exists."""
     yield conversation.check_content(request, lambda: place_of(request.rest[0]))
 
 
-def _remove(conversation: Conversation, request: AnnexRequest) -> Answers:
+def _remove(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Remove a content; a missing one counts as removed."""
     yield conversation.remove_content(request, lambda: place_of(request.rest[0]))
 
 
-def _locate(conversation: Conversation, request: AnnexRequest) -> Answers:
+def _locate(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer the location of a content as SITE:PATH."""
     try:
         place = conversation.place().text.rstrip("/")
@@ -456,7 +458,7 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     "EXPORTSUPPORTED": supported,
     "EXPORT": name,
     "TRANSFEREXPORT": transfer,
-    "CHECKPRESENTEXPORT": look,
+    "CHECKPRESENTEXPORT": check_present,
     "REMOVEEXPORT": remove,
     "REMOVEEXPORTDIRECTORY": remove_folder,
     "RENAMEEXPORT": rename,
@@ -464,7 +466,7 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     "LISTIMPORTABLECONTENTS": list_files,
     "IMPORT": name,
     "RETRIEVEIMPORT": fetch,
-    "CHECKPRESENTIMPORT": look,
+    "CHECKPRESENTIMPORT": check_present,
 }
 
 
@@ -475,12 +477,12 @@ def main() -> NoReturn:
         sys.exit(0 if sys.argv[1] in {"--help", "--version"} else 2)
     try:
         listen_for_interruption()
-        requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+        requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
         os.dup2(2, 1)
-        sys.exit(Conversation(requests, answers).run(_HANDLERS))
+        sys.exit(Conversation(requests, replies).run(_HANDLERS))
     except KeyboardInterrupt as interrupted:
         sys.exit(int(exit_of_interruption(interrupted)))
     except BrokenPipeError:

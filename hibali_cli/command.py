@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from hibali_cli.completion import RUNS, add_completions, kinds_of
 from hibali_cli.interruption import RESUMES, hint_if_interrupted, limit_time
-from hibali_cli.options import add_common_options, add_help_option, check_outputs, take_common
+from hibali_cli.options import add_common_options, add_help_option, check_outputs, pop_common
 
 EXIT_STATUS: Final[Mapping[int, str]] = {
     0: "Done.",
@@ -66,10 +66,10 @@ class CommandGroup(click.Group):
                 similar_command,
             )  # start-up: only for wrong commands and run ids
 
-            near = similar_command(args[0], self, ctx)
-            if not near:
+            similar = similar_command(args[0], self, ctx)
+            if not similar:
                 raise
-            raise click.UsageError(f"{problem.message} Did you mean {near!r}?", ctx) from None
+            raise click.UsageError(f"{problem.message} Did you mean {similar!r}?", ctx) from None
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """End the help with exit codes."""
@@ -126,7 +126,7 @@ def command(
     def decorate(function: Callable[..., int | None]) -> HibaliCommand:
         def run(**values: Any) -> int | None:
             complete_ids(made.params, values)
-            common = take_common(values)
+            common = pop_common(values)
             check_outputs(common, click.get_current_context().command.params, values)
             hint = RESUMES if resumes and not values.get("dry_run") else ""
             with limit_time(common.max_seconds), hint_if_interrupted(hint):
@@ -151,13 +151,15 @@ def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) 
     """
     context = click.get_current_context()
     for parameter in parameters:
-        given = values.get(str(parameter.name))
-        if given and RUNS in kinds_of(parameter, context):
+        ignored = values.get(str(parameter.name))
+        if ignored and RUNS in kinds_of(parameter, context):
             from hibali_cli.handlers.runs import find_ids  # start-up: only for wrong commands and run ids
 
             only = len(kinds_of(parameter, context)) == 1
             values[str(parameter.name)] = (
-                find_ids(given, only=only) if isinstance(given, tuple) else find_ids((given,), only=only)[0]
+                find_ids(ignored, only=only)
+                if isinstance(ignored, tuple)
+                else find_ids((ignored,), only=only)[0]
             )
 
 
@@ -187,9 +189,9 @@ def listing_group(
         def run(**values: Any) -> int | None:
             context = click.get_current_context()
             if context.invoked_subcommand is not None:
-                _refuse_passed_over(context, context.invoked_subcommand)
+                _refuse_ignored_options(context, context.invoked_subcommand)
                 return None
-            common = take_common(values)
+            common = pop_common(values)
             with limit_time(common.max_seconds):
                 return function(common, **values)
 
@@ -203,16 +205,16 @@ def listing_group(
     return decorate
 
 
-def _refuse_passed_over(context: click.Context, word: str) -> None:
+def _refuse_ignored_options(context: click.Context, command: str) -> None:
     """Refuse options that would be ignored."""
-    given = [
+    ignored = [
         option.opts[-1]
         for option in context.command.params
         if option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
     ]
-    if given:
+    if ignored:
         raise click.UsageError(
-            f"{given[0]} before {word!r} would be ignored. Write options after {word!r}.",
+            f"{ignored[0]} before {command!r} would be ignored. Write options after {command!r}.",
             context,
         )
 

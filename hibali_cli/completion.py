@@ -101,9 +101,9 @@ def _complete(
             continue
         with contextlib.suppress(HibaliError, OSError, ValueError, KeyError):
             found += [
-                CompletionItem(word)
-                for word in _words(kind, context, incomplete)
-                if word.startswith(incomplete)
+                CompletionItem(candidate)
+                for candidate in _candidates(kind, context, incomplete)
+                if candidate.startswith(incomplete)
             ]
         if kind == ENDS and ":" not in incomplete:
             found.append(CompletionItem(incomplete, type=_FILES))
@@ -128,7 +128,7 @@ def kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, .
     return _BY_NAME.get(name, ())
 
 
-def _words(kind: str, context: click.Context, incomplete: str) -> Iterator[str]:
+def _candidates(kind: str, context: click.Context, incomplete: str) -> Iterator[str]:
     if kind in _READERS:
         yield from _READERS[kind](context, incomplete)
     elif kind == _KINDS:
@@ -136,9 +136,9 @@ def _words(kind: str, context: click.Context, incomplete: str) -> Iterator[str]:
 
         yield from kind_names()
     elif kind.startswith("runs."):
-        from hibali.plugins import words  # start-up: only for this kind of word
+        from hibali.plugins import plugin_names  # start-up: only for this kind of word
 
-        yield from sorted(words(kind))
+        yield from sorted(plugin_names(kind))
     else:
         yield kind
 

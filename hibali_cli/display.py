@@ -68,10 +68,10 @@ def shortened(text: str, width: int, *, front: float = 0.0) -> str:
     """Return the text, shortened to `width` with a mark at the cut; `front` is the share of the width for its beginning."""
     if cell_len(text) <= width:
         return text
-    room = max(1, width - 3)
-    before = int(room * front)
+    available = max(1, width - 3)
+    before = int(available * front)
     head = chop_cells(text, before)[0] if before else ""
-    tail = chop_cells(text[::-1], room - before)[0][::-1] if room > before else ""
+    tail = chop_cells(text[::-1], available - before)[0][::-1] if available > before else ""
     return f"{head}...{tail}"
 
 
@@ -81,9 +81,9 @@ _LEAST = 8
 
 
 def fitting_widths(
-    natural: Sequence[int], headings: Sequence[int], numeric: Sequence[bool], room: int
+    natural: Sequence[int], headings: Sequence[int], numeric: Sequence[bool], available: int
 ) -> list[int]:
-    """Return the widths of as many columns as fit into `room`, the first ones first.
+    """Return the widths of as many columns as fit into `available`, the first ones first.
 
     The widest columns shrink first. Numbers are never cut, and the first column keeps the width of an id.
     """
@@ -92,9 +92,9 @@ def fitting_widths(
         for position, (width, heading, number) in enumerate(zip(natural, headings, numeric, strict=True))
     ]
     count = len(natural)
-    while count > 1 and sum(least[:count]) + _GAP * (count - 1) > room:
+    while count > 1 and sum(least[:count]) + _GAP * (count - 1) > available:
         count -= 1
-    left = room - _GAP * (count - 1)
+    left = available - _GAP * (count - 1)
     if count == 1:
         return [min(natural[0], max(1, left))]
     low, high = 0, max(natural[:count])

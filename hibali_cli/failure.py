@@ -137,13 +137,13 @@ def _show_help(failure: click.exceptions.NoArgsIsHelpError) -> None:
 
 def _bug(failure: BaseException) -> HibaliError:
 
-    where = write_bug_report(failure)
+    report_path = write_bug_report(failure)
     return HibaliError(
         "bug",
         f"a bug in hibali: {type(failure).__name__}",
-        subject=where or "",
-        hint=f"Please report it with {where}"
-        if where
+        subject=report_path or "",
+        hint=f"Please report it with {report_path}"
+        if report_path
         else "The report could not be written to the state folder.",
     )
 

@@ -27,11 +27,11 @@ _ELSEWHERE = {
 }
 
 
-def similar_command(word: str, group: click.Group, context: click.Context) -> str | None:
+def similar_command(name: str, group: click.Group, context: click.Context) -> str | None:
     """Return the command of a group that an unknown word probably means."""
-    if context.parent is None and word in _ELSEWHERE:
-        return _ELSEWHERE[word]
-    return nearest(word, group.list_commands(context))
+    if context.parent is None and name in _ELSEWHERE:
+        return _ELSEWHERE[name]
+    return nearest(name, group.list_commands(context))
 
 
 def first_steps() -> list[str]:

@@ -55,7 +55,7 @@ def settings_page() -> str:
         if declared is Site:
             lines += ["Which keys a site has depends on its kind, beside `kind` and `limits`:", ""]
             lines += [
-                f"- `{word}`: {', '.join(f'`{key}`' for key in kind.keys)}" for word, kind in BUILT_IN.items()
+                f"- `{name}`: {', '.join(f'`{key}`' for key in kind.keys)}" for name, kind in BUILT_IN.items()
             ]
             lines.append("")
     return "\n".join(lines)
@@ -109,10 +109,10 @@ def _commands(context: click.Context) -> Iterator[str]:
     command = context.command
     if isinstance(command, click.Group):
         yield from ("## Commands", "")
-        for word in command.list_commands(context):
-            found = command.get_command(context, word)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
             if found is not None:
-                yield from _item(f"[`{word}`]({page_name(context)}-{word}.md)", _sentence(found))
+                yield from _item(f"[`{name}`]({page_name(context)}-{name}.md)", _sentence(found))
 
 
 def _examples(context: click.Context) -> Iterator[str]:
@@ -162,10 +162,10 @@ def contexts_of(context: click.Context) -> Iterator[click.Context]:
     yield context
     group = context.command
     if isinstance(group, click.Group):
-        for word in group.list_commands(context):
-            command = group.get_command(context, word)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
             if command is not None:
-                yield from contexts_of(click.Context(command, parent=context, info_name=word))
+                yield from contexts_of(click.Context(command, parent=context, info_name=name))
 
 
 def stale_files(clone: Path) -> list[str]:

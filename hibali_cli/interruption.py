@@ -166,16 +166,16 @@ def _end_time(number: int, frame: FrameType | None) -> None:
 
 def _watch(reading: int, render: Render | None) -> None:
     """Read signal numbers until one has to end the process."""
-    while told := os.read(reading, 1):
-        if told[0] in _EXCEPTIONS:
+    while signals := os.read(reading, 1):
+        if signals[0] in _EXCEPTIONS:
             break
-        if told[0] == signal.SIGALRM:
+        if signals[0] == signal.SIGALRM:
             interrupt_waits()
     interrupt_waits()
     ends = time.monotonic() + _END_SECONDS
-    _wake_main_thread(told[0], ends)
+    _wake_main_thread(signals[0], ends)
     time.sleep(max(0.0, ends - time.monotonic()))
-    _end(told[0], render)
+    _end(signals[0], render)
 
 
 def _wake_main_thread(number: int, until: float) -> None:

@@ -33,8 +33,8 @@ def _run() -> int:
         from hibali_cli.version import show_version
 
         return show_version()
-    from hibali_cli.root import complete_words, run_command
+    from hibali_cli.root import run_command, run_completion
 
     if "_HIBALI_COMPLETE" in os.environ:
-        return complete_words(os.environ["_HIBALI_COMPLETE"])
+        return run_completion(os.environ["_HIBALI_COMPLETE"])
     return run_command(sys.argv[1:])

@@ -69,10 +69,10 @@ def _commands(context: click.Context) -> Iterator[str]:
     command = context.command
     if isinstance(command, click.Group):
         yield ".SH COMMANDS"
-        for word in command.list_commands(context):
-            found = command.get_command(context, word)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
             if found is not None:
-                yield from _item(f"{page_name(context)}-{word}(1)", _sentence(found))
+                yield from _item(f"{page_name(context)}-{name}(1)", _sentence(found))
 
 
 def _examples(context: click.Context) -> Iterator[str]:

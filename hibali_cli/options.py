@@ -50,17 +50,17 @@ OUTPUT_FILE, OUTPUT_PLACE = OutputFile(), OutputPlace()
 def check_outputs(common: Common, parameters: Iterable[click.Parameter], values: Mapping[str, Any]) -> None:
     """Raise `UsageError` where an output file has the name of a site, before anything else is done."""
     for parameter in parameters:
-        given = values.get(parameter.name or "")
-        if not given:
+        value = values.get(parameter.name or "")
+        if not value:
             continue
         if isinstance(parameter.type, OutputFile):
             from hibali.locations import check_local_file  # start-up: not for --help
 
-            check_local_file(given, common.settings())
+            check_local_file(value, common.settings())
         elif isinstance(parameter.type, OutputPlace):
             from hibali.locations import check_no_site_name  # start-up: not for --help
 
-            check_no_site_name(given, common.settings())
+            check_no_site_name(value, common.settings())
 
 
 def duration_of(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
@@ -71,10 +71,10 @@ def duration_of(context: click.Context, option: click.Parameter, text: str | Non
         raise click.BadParameter(str(problem), context, option) from None
 
 
-def show_help(context: click.Context, option: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click calls it so
+def show_help(context: click.Context, option: click.Parameter, requested: bool) -> None:  # noqa: FBT001  # click calls it so
     """Print the help (a click callback) with hibali's output, which handles an unwritable stdout."""
     del option
-    if asked:
+    if requested:
         Output().text(context.get_help() + "\n")
         context.exit()
 
@@ -116,12 +116,12 @@ def add_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def take_common(values: dict[str, Any]) -> Common:
+def pop_common(values: dict[str, Any]) -> Common:
     """Remove the common options from a command's parameters and return them."""
-    taken = {name: values.pop(name) for name in COMMON_NAMES}
+    popped = {name: values.pop(name) for name in COMMON_NAMES}
     return Common(
-        output=Output(json=taken["json"], quiet=taken["quiet"], verbose=taken["verbose"]),
-        config=taken["config"],
-        progress=not (taken["no_progress"] or taken["quiet"]),
-        max_seconds=taken["max_time"],
+        output=Output(json=popped["json"], quiet=popped["quiet"], verbose=popped["verbose"]),
+        config=popped["config"],
+        progress=not (popped["no_progress"] or popped["quiet"]),
+        max_seconds=popped["max_time"],
     )

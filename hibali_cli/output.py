@@ -76,9 +76,9 @@ class Output:
         if is_terminal(sys.stdout):
             from hibali_cli.display import cut, fitting_widths  # start-up: only where it is written
 
-            room = shutil.get_terminal_size().columns
+            available = shutil.get_terminal_size().columns
             widths = fitting_widths(
-                [max(column) for column in natural], [column[0] for column in natural], numeric, room
+                [max(column) for column in natural], [column[0] for column in natural], numeric, available
             )
             lines = [
                 [cut(value, width) for value, width in zip(line, widths, strict=False)] for line in lines
@@ -95,7 +95,7 @@ class Output:
             self.text((_bold(text, sys.stdout) if number == 0 else text) + "\n")
         if shown and len(widths) < len(headings):
             left_out = ", ".join(headings[len(widths) :])
-            self.say(f"Columns not shown: {left_out}. A wider terminal, a pipe or --json shows all columns.")
+            self.info(f"Columns not shown: {left_out}. A wider terminal, a pipe or --json shows all columns.")
 
     def pairs(self, values: Mapping[str, Cell]) -> None:
         """Write names and values, one pair per line, values aligned; cells escaped."""
@@ -103,7 +103,7 @@ class Output:
         for name, value in values.items():
             self.text(f"{_aligned(name, width)}  {_cell(value)}".rstrip() + "\n")
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """Write a line for users to stderr, not with `--quiet`; escaped."""
         if not self.quiet:
             write_message(printable(text))

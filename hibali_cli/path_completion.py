@@ -98,7 +98,7 @@ class SeenNames:
         self._typed = typed.rstrip("/")
         self._names: list[str] = []
 
-    def take(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         """Add a name, if it can be typed."""
         if len(self._names) < _MOST_NAMES and b"/" not in entry.path:
             with contextlib.suppress(UnicodeDecodeError):
@@ -106,7 +106,7 @@ class SeenNames:
                 if printable(name) == name:
                     self._names.append(name + ("/" if entry.kind is Kind.FOLDER else ""))
 
-    def keep(self, *, unless: bytes) -> None:
+    def save(self, *, unless: bytes) -> None:
         """Store the names for later calls, `unless` only that file was listed."""
         if self._names == [unless.decode("utf-8", "replace")]:
             return

@@ -117,7 +117,7 @@ class _Lines:
 
     def show(self, event: Event) -> None:
         """Count an event."""
-        self._tally.take(event, time.monotonic())
+        self._tally.update(event, time.monotonic())
 
     def line(self, text: str) -> None:
         """Print it."""
@@ -207,8 +207,8 @@ def _details(event: Event) -> str | None:
 
 
 def _write_record(common: Common, event: Event) -> None:
-    told = isinstance(event, Failed | Noted | Round | Unverified) or (
+    is_reported = isinstance(event, Failed | Noted | Round | Unverified) or (
         common.output.verbose and not isinstance(event, Carried | Carrying | Listing | Ended)
     )
-    if told:
+    if is_reported:
         common.output.record(type(event).__name__.lower(), event_fields(event), flush=True)

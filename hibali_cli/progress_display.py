@@ -40,7 +40,7 @@ class ProgressDisplay:
     def show(self, event: Event) -> None:
         """Update the display with an event, and show or clear it."""
         with self._guard:
-            self._tally.take(event, time.monotonic())
+            self._tally.update(event, time.monotonic())
             phase = self._tally.phase
         if phase == WAITING or (self._ends_at_plan and phase != LISTING):
             self.clear()
@@ -85,13 +85,13 @@ class ProgressDisplay:
         for one in list(self._tally.current.values())[-_FILES_SHOWN:]:
             percent = f"{100 * one.bytes // max(1, one.size):3d} %"
             size = f"{format_size(one.bytes)} of {format_size(one.size)}"
-            told = f"{percent}{_GAP}{size:<19}" if width >= 50 else percent
-            room = width - len(told) - 2 * len(_GAP)
-            if room < 8:
+            label = f"{percent}{_GAP}{size:<19}" if width >= 50 else percent
+            available = width - len(label) - 2 * len(_GAP)
+            if available < 8:
                 return []
-            name = shortened(printable(one.path), room)
-            room = min(room, _BAR_COLUMNS)
-            texts.append(f"{_GAP}{name}{' ' * (room - cell_len(name))}{_GAP}{told}".rstrip())
+            name = shortened(printable(one.path), available)
+            available = min(available, _BAR_COLUMNS)
+            texts.append(f"{_GAP}{name}{' ' * (available - cell_len(name))}{_GAP}{label}".rstrip())
         return texts
 
 
@@ -114,8 +114,8 @@ def _bar(share: float, percent: str, width: int) -> RenderableType:
 
 def _fitting(facts: list[str], width: int) -> str:
     """Return as many facts as fit, the first ones first."""
-    told = facts[0]
+    label = facts[0]
     for fact in facts[1:]:
-        if cell_len(told) + len(_GAP) + cell_len(fact) <= width:
-            told += _GAP + fact
-    return shortened(told, width, front=1.0)
+        if cell_len(label) + len(_GAP) + cell_len(fact) <= width:
+            label += _GAP + fact
+    return shortened(label, width, front=1.0)

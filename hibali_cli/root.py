@@ -15,9 +15,9 @@ from hibali_cli.output import discard_results, flush_results
 from hibali_cli.version import show_version
 
 
-def _show_version(context: click.Context, option: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click calls it so
+def _show_version(context: click.Context, option: click.Parameter, requested: bool) -> None:  # noqa: FBT001  # click calls it so
     del option
-    if asked:
+    if requested:
         context.exit(show_version())
 
 
@@ -68,7 +68,7 @@ def _render(failure: BaseException, *, json: bool) -> int:
     return code
 
 
-def complete_words(instruction: str) -> int:
+def run_completion(instruction: str) -> int:
     """Answer a shell that asks for completions; `instruction` is click's (`bash_complete` and the like)."""
     from click.shell_completion import (
         add_completion_class,

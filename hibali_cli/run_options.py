@@ -281,7 +281,7 @@ def add_resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return _add(_RESOURCE_OPTIONS, function)
 
 
-def take_run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def add_run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add all options of `hibali run` but `--dry-run` to a command's function, which gets them as `options`, a `RunOptions`."""
 
     @wraps(function)
@@ -420,8 +420,8 @@ def read_resource_options(values: Mapping[str, Any]) -> Resources:
             check_plain(values[name], name)
     for text in values["directives"]:
         check_directive(text)
-    given = {name: values[name] for name in _RESOURCE_NAMES if name != "memory"}
-    return Resources(memory_megabytes=values["memory"], **given)
+    amounts = {name: values[name] for name in _RESOURCE_NAMES if name != "memory"}
+    return Resources(memory_megabytes=values["memory"], **amounts)
 
 
 def parse_resource_argv(argv: Iterable[str]) -> Resources:
@@ -433,7 +433,7 @@ def parse_resource_argv(argv: Iterable[str]) -> Resources:
 
 def resource_argv(resources: Resources) -> tuple[str, ...]:
     """Return the options that request these resources."""
-    given = {
+    amounts = {
         "nodes": resources.nodes,
         "tasks": resources.tasks,
         "cores": resources.cores,
@@ -444,7 +444,7 @@ def resource_argv(resources: Resources) -> tuple[str, ...]:
         "account": resources.account,
         "reservation": resources.reservation,
     }
-    options = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    options = [f"--{name}={value}" for name, value in amounts.items() if value is not None]
     return (*options, *(f"--directive={text}" for text in resources.directives))
 
 

@@ -27,7 +27,7 @@ _SAMPLE_SECONDS = 0.5
 _FILLING_SECONDS = 1.0  # seconds at the start that are ignored: the first bytes fill buffers
 _TRUSTED_SECONDS = 2.0  # seconds of measurement before the remaining time is shown
 _RETRY_SHOWN_SECONDS = 5.0
-_CURRENT_KEPT = 64
+_MAX_CURRENT = 64
 
 WAITING, LISTING, MOVING, HASHING = "waiting", "listing", "moving", "hashing"
 
@@ -41,7 +41,7 @@ class Tally:
         self.bytes_to_do = 0
         self.deleted = self.to_delete = 0
         self.failed = self.retries = 0
-        self._gone_on_with: set[bytes] = set()
+        self._resumed: set[bytes] = set()
         self._planned = False
         self.current: dict[bytes, Carrying] = {}  # large files under way, the latest last
         self._carried = self._begun = 0
@@ -50,7 +50,7 @@ class Tally:
         self._began: float | None = None
         self._samples: deque[tuple[float, int]] = deque()
 
-    def take(self, event: Event, now: float) -> None:
+    def update(self, event: Event, now: float) -> None:
         """Count one event."""
         match event:
             case Listing():
@@ -69,25 +69,25 @@ class Tally:
                 self.retries += 1
                 self._retried = (now + max(event.wait_seconds, _RETRY_SHOWN_SECONDS), event)
             case _:
-                self._take_progress(event, now)
+                self._update_progress(event, now)
 
     def _begin(self, phase: str, files: int, size: int) -> None:
         self.phase = phase
         self.files = self.deleted = self.to_delete = self.failed = self._carried = self._begun = 0
         self.files_to_do, self.bytes_to_do = files, size
         self.current.clear()
-        self._gone_on_with.clear()
+        self._resumed.clear()
         self._began = None
         self._samples.clear()
 
-    def _take_progress(self, event: Event, now: float) -> None:
+    def _update_progress(self, event: Event, now: float) -> None:
         match event:
             case Carried():
                 self._carried += event.bytes
                 self.files += self.phase == HASHING
                 self._sample(now)
             case Carrying():
-                self._take_large(event)
+                self._update_large(event)
             case Moved(kind="file" | "link"):
                 self.files += 1
                 self.current.pop(event.path, None)
@@ -99,15 +99,15 @@ class Tally:
             case _:
                 pass
 
-    def _take_large(self, event: Carrying) -> None:
+    def _update_large(self, event: Carrying) -> None:
         """Update a large file; its last progress may come after its commit, so a complete one is not active."""
-        if event.begun and event.path not in self._gone_on_with:
-            self._gone_on_with.add(event.path)
+        if event.begun and event.path not in self._resumed:
+            self._resumed.add(event.path)
             self._begun += event.begun
         self.current.pop(event.path, None)
         if event.bytes < event.size:
             self.current[event.path] = event
-        if len(self.current) > _CURRENT_KEPT:
+        if len(self.current) > _MAX_CURRENT:
             del self.current[next(iter(self.current))]
 
     def _sample(self, now: float) -> None:
@@ -205,5 +205,5 @@ class Tally:
         done = f"at least {self.files:,} of {self.files_to_do:,} {noun} complete and verified at the target"
         deleted = f", and {self.deleted:,} of {self.to_delete:,} are deleted" if self.deleted else ""
         large = [path.decode("utf-8", "surrogateescape") for path in self.current][-1:]
-        kept = f" The partial upload of {large[0]} is kept." if large else ""
-        return f"Safe: {done}{deleted}; no other file there is incomplete.{kept}"
+        partial_note = f" The partial upload of {large[0]} is kept." if large else ""
+        return f"Safe: {done}{deleted}; no other file there is incomplete.{partial_note}"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SECOND = 1_000_000_000
 
 
-def take_size(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+def read_size_option(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
     """Read the size of an option; click calls it."""
     try:
         return None if text is None else read_size(text)
@@ -37,7 +37,7 @@ def take_size(context: click.Context, option: click.Parameter, text: str | None)
         raise click.BadParameter(str(problem), context, option) from None
 
 
-def take_time(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+def read_age_option(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
     """Read a time, or a duration before now, in nanoseconds since the epoch; click calls it."""
     if text is None:
         return None
@@ -48,8 +48,8 @@ def take_time(context: click.Context, option: click.Parameter, text: str | None)
         else:
             moment = datetime.now(UTC).timestamp() - read_duration(text)
     except (ValueError, OverflowError):
-        words = f"{text!r} is neither a duration such as 2d or 12h nor a time such as 2026-01-31 or 2026-01-31T12:00:00Z"
-        raise click.BadParameter(words, context, option) from None
+        message = f"{text!r} is neither a duration such as 2d or 12h nor a time such as 2026-01-31 or 2026-01-31T12:00:00Z"
+        raise click.BadParameter(message, context, option) from None
     return int(moment * _SECOND)
 
 
@@ -67,35 +67,35 @@ SELECTION: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--newer",
-        callback=take_time,
+        callback=read_age_option,
         metavar="DURATION|TIME",
         help="Select only files modified within DURATION (2d, 12h) or since TIME (2026-01-31).",
     ),
     click.option(
         "--min-size",
-        callback=take_size,
+        callback=read_size_option,
         metavar="SIZE",
         help="Select only files of at least SIZE (10K, 5M, 1GiB).",
     ),
     click.option(
         "--max-size",
-        callback=take_size,
+        callback=read_size_option,
         metavar="SIZE",
         help="Select only files of at most SIZE (10K, 5M, 1GiB).",
     ),
 )
 
 
-def take_selection(options: dict[str, Any]) -> dict[str, Any]:
+def pop_selection(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the selection from the options of a command, and return it as fields of Rules."""
     listed, zero = options.pop("files_from"), options.pop("from0")
-    taken = {name: options.pop(name) for name in ("include", "exclude", "min_size", "max_size")}
-    taken["newer_ns"] = options.pop("newer")
+    selected = {name: options.pop(name) for name in ("include", "exclude", "min_size", "max_size")}
+    selected["newer_ns"] = options.pop("newer")
     if listed is not None:
-        taken["files_from"] = _names(listed, zero=zero)
+        selected["files_from"] = _names(listed, zero=zero)
     elif zero:
         raise click.UsageError("-0/--from0 needs --files-from.")
-    return taken
+    return selected
 
 
 def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
@@ -229,7 +229,7 @@ _PACE: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--bwlimit",
         metavar="RATE",
-        callback=take_size,
+        callback=read_size_option,
         help="Send at most so many bytes a second (500K, 20M); the limits of the sites apply, too.",
     ),
 )
@@ -270,7 +270,7 @@ _PACKING: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--pack-size",
         metavar="SIZE",
-        callback=take_size,
+        callback=read_size_option,
         help="With --pack, the largest size of a tar file; default 1GiB.",
     ),
 )
@@ -348,7 +348,7 @@ def add_following_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def take_following(options: dict[str, Any]) -> FollowOptions | None:
+def pop_follow_options(options: dict[str, Any]) -> FollowOptions | None:
     """Remove these options from those of a command; return None without --follow. Raises `UsageError`."""
     follows = options.pop("follow")
     values = {name: options.pop(name) for name in _NAMES}
@@ -384,9 +384,9 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     from transfers.stores.globus.paths import TaskTimeouts
 
     settings = common.settings()
-    recorded = take_recorded(options)
+    recorded = pop_recorded(options)
     backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
-    pack_bytes = _take_pack_bytes(options)
+    pack_bytes = _pop_pack_bytes(options)
     direct = options.pop("direct", False)
     via, task_timeouts = (
         options.pop("via"),
@@ -424,15 +424,15 @@ def _check_direction(operation: str, source: Location, target: Location, setting
     if found == (True, True) and name in settings.sites:
         meant = f"{name} is a site: {name}:{rest}"
     else:
-        word = {(True, False): "push", (False, True): "pull"}.get(found, "sync")
-        near = nearest(name, settings.sites) if found == (True, True) else None
-        line = shlex.join(["hibali", word, source.text, target.text])
-        meant = f"Did you mean {near}:{rest}, or {line}?" if near else f"Did you mean: {line}"
+        command = {(True, False): "push", (False, True): "pull"}.get(found, "sync")
+        similar = nearest(name, settings.sites) if found == (True, True) else None
+        line = shlex.join(["hibali", command, source.text, target.text])
+        meant = f"Did you mean {similar}:{rest}, or {line}?" if similar else f"Did you mean: {line}"
     way = "a local path to SITE:PATH" if operation == "push" else "SITE:PATH to a local path"
     raise UsageError("wrong-direction", f"{operation} goes from {way}", subject=place.text, hint=meant)
 
 
-def _take_pack_bytes(options: dict[str, Any]) -> int:
+def _pop_pack_bytes(options: dict[str, Any]) -> int:
     """Return the largest size of a pack; 0 without --pack."""
     packs, size = options.pop("pack", False), options.pop("pack_size", None)
     if not packs and size is not None:
@@ -442,7 +442,7 @@ def _take_pack_bytes(options: dict[str, Any]) -> int:
     return (size or _PACK_BYTES) if packs else 0
 
 
-def take_recorded(options: dict[str, Any]) -> bool:
+def pop_recorded(options: dict[str, Any]) -> bool:
     """Return whether recorded digests count. Raises `UsageError` without --checksum."""
     recorded = bool(options.pop("recorded"))
     if recorded and not options["checksum"]:
@@ -456,7 +456,7 @@ def rules_of(options: dict[str, Any]) -> Rules:
     from transfers.rules import DeleteLimit, Rules, read_delete_limit
 
     limit, proof = options.pop("max_delete"), options.pop("require_proof")
-    selection = take_selection(options)
+    selection = pop_selection(options)
     return Rules(
         **options,
         **selection,

@@ -13,7 +13,7 @@ from typing import Any
 from hibali.config.model import Site
 from hibali.documents import MAXIMUM_BYTES, line_of_json, read_json
 from hibali.errors import HibaliError
-from hibali.plugins import words
+from hibali.plugins import plugin_names
 from hibali.text import path_fields, printable
 from runs.clean import check_work_folder
 from runs.model import RUN_ID, Run
@@ -170,7 +170,7 @@ def _inspect(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundR
     manifest = read_run_manifest(host, folder, run_id)
     if manifest is None:
         return skipped("its folder has no valid run manifest")
-    if manifest["scheduler"] not in words("runs.schedulers"):
+    if manifest["scheduler"] not in plugin_names("runs.schedulers"):
         return skipped(f"its scheduler is not known here: {printable(manifest['scheduler'])}", manifest)
     if manifest["sweep"]:
         return skipped(f"a sweep: its tasks are known to {manifest['ledger']} alone", manifest)

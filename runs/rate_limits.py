@@ -92,7 +92,7 @@ class _Counted:
 
     def _count(self, argv: Sequence[bytes | str]) -> None:
         program = argv[0] if isinstance(argv[0], str) else argv[0].decode("utf-8", "replace")
-        note_use("sites", self._site, what=f"command {program.rpartition('/')[2][:64]}")
+        note_use("sites", self._site, request=f"command {program.rpartition('/')[2][:64]}")
 
 
 class SharedPolling:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Noted, Retried
-from hibali.retry import pause, try_again
+from hibali.retry import pause, retry_after
 from transfers.stores.base import Store
 
 Result = TypeVar("Result")
@@ -96,7 +96,7 @@ class Reconnection:
             raise problem
         policy = self._note_loss(seconds)
         _disconnect(stores)
-        try_again(
+        retry_after(
             lambda: _reconnect_all(stores, anew=anew),
             problem,
             next_pause=lambda: policy.next_pause(time.monotonic()),

@@ -54,13 +54,13 @@ class Passed:
 Found = Proposal | Passed
 
 
-def name_site(text: str, taken: Collection[str]) -> str:
+def name_site(text: str, used_names: Collection[str]) -> str:
     """Return a valid site name derived from another name and not yet taken. Pure."""
     plain = _OTHER.sub("-", text.lower()).strip("-")
     if not SITE_NAME.fullmatch(plain):
         plain = f"site-{plain}".rstrip("-")
     name, number = plain, 2
-    while name in taken:
+    while name in used_names:
         name, number = f"{plain}-{number}", number + 1
     return name
 
@@ -135,14 +135,14 @@ def _names_below(path: Path, home: Path, depth: int, read: set[Path]) -> Iterato
             yield from _names_below(Path(each), home, depth + 1, read)
 
 
-def propose_ssh_hosts(path: Path | None, taken: Sequence[str]) -> list[Found]:
+def propose_ssh_hosts(path: Path | None, used_names: Sequence[str]) -> list[Found]:
     """Propose a site for each host of an ssh configuration, without contacting it; `path` is an
     alternative file.
     """
     file = path or ssh_config_file()
     command = ["ssh"] if path is None else ["ssh", "-F", str(path.absolute())]
     found: list[Found] = []
-    names = set(taken)
+    names = set(used_names)
     for alias, origin in find_names(file):
         each = _propose(alias, origin, command, names)
         if isinstance(each, Proposal):
@@ -151,32 +151,36 @@ def propose_ssh_hosts(path: Path | None, taken: Sequence[str]) -> list[Found]:
     return found
 
 
-def _propose(alias: str, origin: str, command: Sequence[str], taken: set[str]) -> Found:
+def _propose(alias: str, origin: str, command: Sequence[str], used_names: set[str]) -> Found:
     if not _HOST.fullmatch(alias):
         return Passed(printable(alias), origin, "this cannot be the name of a host")
     try:
-        told = subprocesses.run([*command, "-G", "--", alias], timeout=15)
+        finished = subprocesses.run([*command, "-G", "--", alias], timeout=15)
     except HibaliError as problem:
         return Passed(alias, origin, problem.message)
-    if told.exit_code != 0:
-        said = (
-            printable(told.stderr.strip().splitlines()[-1]) if told.stderr.strip() else "ssh gave no reason"
+    if finished.exit_code != 0:
+        reason = (
+            printable(finished.stderr.strip().splitlines()[-1])
+            if finished.stderr.strip()
+            else "ssh gave no reason"
         )
-        return Passed(alias, origin, said)
-    says = read_told(told.stdout.decode("utf-8", "replace"))
-    if says.get("user") == "git":
+        return Passed(alias, origin, reason)
+    ssh_options = read_ssh_options(finished.stdout.decode("utf-8", "replace"))
+    if ssh_options.get("user") == "git":
         return Passed(alias, origin, "the account git is for git alone")
     ssh: dict[str, object] = {"host": alias}
     if list(command) != ["ssh"]:
         ssh["command"] = list(command)
-    reached = printable(f"{says.get('user', '')}@{says.get('hostname', alias)}:{says.get('port', '22')}")
-    through = says.get("proxyjump", "none")
+    reached = printable(
+        f"{ssh_options.get('user', '')}@{ssh_options.get('hostname', alias)}:{ssh_options.get('port', '22')}"
+    )
+    through = ssh_options.get("proxyjump", "none")
     if through != "none":
         reached += printable(f" through {through}")
-    return Proposal(name_site(alias, taken), {"kind": "ssh", "ssh": ssh}, origin, reached)
+    return Proposal(name_site(alias, used_names), {"kind": "ssh", "ssh": ssh}, origin, reached)
 
 
-def read_told(text: str) -> dict[str, str]:
+def read_ssh_options(text: str) -> dict[str, str]:
     """Return the last value of each setting in the output of `ssh -G`; pure."""
     return {name: value for name, _, value in (line.partition(" ") for line in text.splitlines())}
 
@@ -199,7 +203,7 @@ def rclone_config_file() -> Path:
     return next((path for path in places if path.exists()), home / ".rclone.conf")
 
 
-def propose_rclone_remotes(path: Path, taken: Sequence[str]) -> list[Found]:
+def propose_rclone_remotes(path: Path, used_names: Sequence[str]) -> list[Found]:
     """Propose a site for each remote of a file.
 
     Raises `NotFoundError`, and `UsageError` for an encrypted or invalid file.
@@ -213,7 +217,7 @@ def propose_rclone_remotes(path: Path, taken: Sequence[str]) -> list[Found]:
         raise UsageError("unreadable-file", reason_of(problem), subject=str(path)) from None
     if len(text) > _MOST_BYTES:
         raise UsageError("too-large", f"it is larger than {_MOST_BYTES} bytes", subject=str(path))
-    return propose_remotes(read_remotes(text, str(path)), str(path), taken)
+    return propose_remotes(read_remotes(text, str(path)), str(path), used_names)
 
 
 def read_remotes(text: str, subject: str) -> dict[str, dict[str, str]]:
@@ -241,10 +245,10 @@ def read_remotes(text: str, subject: str) -> dict[str, dict[str, str]]:
     return {name: {key: value or "" for key, value in parser.items(name)} for name in parser.sections()}
 
 
-def propose_remotes(remotes: Mapping[str, Remote], subject: str, taken: Sequence[str]) -> list[Found]:
+def propose_remotes(remotes: Mapping[str, Remote], subject: str, used_names: Sequence[str]) -> list[Found]:
     """Propose a site for each remote of a kind that hibali supports; pure."""
     found: list[Found] = []
-    names = set(taken)
+    names = set(used_names)
     for remote, values in remotes.items():
         origin = f"{subject}, [{printable(remote)}]"
         make = _KINDS.get(values.get("type", ""))
@@ -462,8 +466,8 @@ def _value(table: Mapping[str, Any], key: str) -> Any:
 
 
 def _reached(table: Mapping[str, Any]) -> str:
-    told = _value(table, "ssh.host") or _value(table, "s3.endpoint") or table.get("url") or ""
-    return printable(str(told))
+    address = _value(table, "ssh.host") or _value(table, "s3.endpoint") or table.get("url") or ""
+    return printable(str(address))
 
 
 def _lacking(table: Mapping[str, Any]) -> Iterator[str]:

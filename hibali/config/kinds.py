@@ -15,7 +15,7 @@ from typing import Any
 from hibali.config.model import Site
 from hibali.config.schema import Note, keys_of, read_table
 from hibali.errors import UsageError
-from hibali.plugins import load, words
+from hibali.plugins import load, plugin_names
 
 _FOLDERS = ("roots", "default_root", "read_only")
 _MACHINE = (*_FOLDERS, "work", "scheduler", "container", "gpus", "purge", "proxy", "tiers", "fast", "globus")
@@ -89,68 +89,68 @@ BUILT_IN = {
 
 def kind_of(site: Site) -> StoreKind:
     """Return the kind of a site whose table was read."""
-    return BUILT_IN.get(site.kind) or _load(site.kind) or StoreKind()
+    return BUILT_IN.get(site.kind) or _load_kind(site.kind) or StoreKind()
 
 
 def kind_names() -> list[str]:
     """Return the names of all kinds; imports the modules of plugins."""
     found = list(BUILT_IN)
-    for word in words("transfers.stores"):
+    for kind_name in plugin_names("transfers.stores"):
         with contextlib.suppress(UsageError):  # a plugin that cannot be imported
-            if word not in BUILT_IN and _load(word) is not None:
-                found.append(word)
+            if kind_name not in BUILT_IN and _load_kind(kind_name) is not None:
+                found.append(kind_name)
     return found
 
 
 @cache
-def _load(word: str) -> StoreKind | None:
+def _load_kind(kind_name: str) -> StoreKind | None:
     """Return the kind that a module declares; None without such a module, or for a part of another kind."""
-    if word not in words("transfers.stores") or word in keys_of(Site):
+    if kind_name not in plugin_names("transfers.stores") or kind_name in keys_of(Site):
         return None
-    found = getattr(load("transfers.stores", word), "KIND", None)
+    found = getattr(load("transfers.stores", kind_name), "KIND", None)
     return found if isinstance(found, StoreKind) else None
 
 
 def read_site(name: str, content: Any, note: Note) -> Site:
     """Read the table of a site; report keys that belong to another kind."""
-    given: Mapping[str, Any] = content if isinstance(content, dict) else {}
-    word = str(given.get("kind"))
-    kind = _find_kind(given["kind"], note) if "kind" in given else None
+    mapping: Mapping[str, Any] = content if isinstance(content, dict) else {}
+    kind_name = str(mapping.get("kind"))
+    kind = _find_kind(mapping["kind"], note) if "kind" in mapping else None
     if kind is None:  # if the kind is missing, infer it from the tables
-        if isinstance(content, dict) and "kind" not in given:
+        if isinstance(content, dict) and "kind" not in mapping:
             note(f"needs kind, one of {', '.join(kind_names())}")
-        word = next((each for each in ("s3", "url", "ssh", "globus") if each in given), "local")
-        kind = BUILT_IN[word]
+        kind_name = next((each for each in ("s3", "url", "ssh", "globus") if each in mapping), "local")
+        kind = BUILT_IN[kind_name]
     belongs = {"kind", "limits", *kind.keys}
     own: Any = None
     if kind.settings is not None:
         own = read_table(
-            kind.settings, given.get(word, {}), lambda message, *keys: note(message, word, *keys)
+            kind.settings, mapping.get(kind_name, {}), lambda message, *keys: note(message, kind_name, *keys)
         )
-    others = (word,) if kind.settings is not None else ()
+    others = (kind_name,) if kind.settings is not None else ()
     site = read_table(
-        Site, content, note, belongs=belongs.__contains__, others=others, name=name, kind=word, own=own
+        Site, content, note, belongs=belongs.__contains__, others=others, name=name, kind=kind_name, own=own
     )
     for key in keys_of(Site):
-        if key in given and key not in belongs:
-            note(f"does not belong to a site of kind {word}", key)
-    needed, what = kind.needs
-    if needed and needed not in given:
-        note(f"a site of kind {word} needs {what}")
+        if key in mapping and key not in belongs:
+            note(f"does not belong to a site of kind {kind_name}", key)
+    needed, description = kind.needs
+    if needed and needed not in mapping:
+        note(f"a site of kind {kind_name} needs {description}")
     if kind.check is not None:
         kind.check(site, note)
     return site
 
 
-def _find_kind(word: Any, note: Note) -> StoreKind | None:
-    if not isinstance(word, str):
+def _find_kind(kind_name: Any, note: Note) -> StoreKind | None:
+    if not isinstance(kind_name, str):
         note("must be a string", "kind")
         return None
     try:
-        kind = BUILT_IN.get(word) or _load(word)
+        kind = BUILT_IN.get(kind_name) or _load_kind(kind_name)
     except UsageError as problem:
         note(f"{problem.message}. {problem.hint}", "kind")
         return None
     if kind is None:
-        note(f"{word!r} must be one of {', '.join(kind_names())}", "kind")
+        note(f"{kind_name!r} must be one of {', '.join(kind_names())}", "kind")
     return kind

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from hibali.config.schema import (
     Note,
+    argv,
+    argv_or_line,
     choice,
     duration,
     flag,
@@ -30,11 +32,9 @@ from hibali.config.schema import (
     text,
     whole,
     whole_duration,
-    words,
-    words_or_line,
 )
 
-Given = Mapping[str, Any]  # the keys of a table as they are in the file
+PresentKeys = Mapping[str, Any]  # the keys of a table as they are in the file
 
 SITE_NAME = re.compile(r"[a-z][a-z0-9-]+")
 BAD_SITE_NAME = f"a site's name matches {SITE_NAME.pattern}"
@@ -46,8 +46,8 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _WORD = r"[a-z][a-z0-9_-]*"
 
 
-def _refuse_several(given: Given, keys: tuple[str, ...], note: Note) -> list[str]:
-    found = [key for key in keys if key in given]
+def _refuse_several(present_keys: PresentKeys, keys: tuple[str, ...], note: Note) -> list[str]:
+    found = [key for key in keys if key in present_keys]
     if len(found) > 1:
         note(f"only one of {', '.join(keys)} can be set")
     return found
@@ -85,7 +85,7 @@ class ProxySettings:
         text(_ACCOUNT, "a credential's name"), default=None, doc="the credential there, if it has several"
     )
     passphrase_command: tuple[str, ...] = setting(
-        words, default=(), doc="a command that prints the passphrase"
+        argv, default=(), doc="a command that prints the passphrase"
     )
     passphrase_file: str | None = setting(_FILE, default=None, doc="a file with the passphrase")
     passphrase_variable: str | None = setting(
@@ -102,20 +102,20 @@ class ProxySettings:
     )
     jobs: bool = setting(flag, default=False, doc="whether each job gets a proxy of its own")
 
-    def finish(self, given: Given, note: Note) -> Self:
+    def finish(self, present_keys: PresentKeys, note: Note) -> Self:
         """Note keys that have no effect for this way of making a proxy: they are mistakes."""
-        passphrases = _refuse_several(given, _PASSPHRASES, note)
+        passphrases = _refuse_several(present_keys, _PASSPHRASES, note)
         if self.make == "no" and passphrases:
             note(
                 'is for a proxy that hibali makes: set make = "grid-proxy-init" or "myproxy"', passphrases[0]
             )
         foreign = {"myproxy": _FROM_KEY, "grid-proxy-init": _FROM_SERVER, "no": ()}[self.make]
         for key in foreign:
-            if key in given:
+            if key in present_keys:
                 note(f"does not go with make = {self.make!r}", key)
         if self.make == "myproxy":
             for key in ("server", "account"):
-                if key not in given:
+                if key not in present_keys:
                     note(f'make = "myproxy" needs {key}')
             if not passphrases:
                 note(f'make = "myproxy" needs one of {", ".join(_PASSPHRASES)}')
@@ -132,7 +132,7 @@ class SshSettings:
 
     host: str = setting(_HOST, doc="the machine, as ssh knows it")
     data_host: str | None = setting(_HOST, default=None, doc="the machine for bulk data, if it is another")
-    command: tuple[str, ...] = setting(words, default=("ssh",), doc="the ssh to use, with its options")
+    command: tuple[str, ...] = setting(argv, default=("ssh",), doc="the ssh to use, with its options")
     auth: _Auth = setting(
         choice(_Auth), default="ssh", doc="how ssh authenticates; gsi if the command is gsissh"
     )
@@ -155,11 +155,11 @@ class SshSettings:
     )
     proxy: ProxySettings = field(default_factory=ProxySettings)  # the proxy of the site, for auth gsi
 
-    def finish(self, given: Given, note: Note) -> Self:
+    def finish(self, present_keys: PresentKeys, note: Note) -> Self:
         """Set GSI authentication if the command is gsissh."""
         del note
         is_gsissh = PurePosixPath(self.command[0]).name == "gsissh"
-        return replace(self, auth="gsi") if is_gsissh and "auth" not in given else self
+        return replace(self, auth="gsi") if is_gsissh and "auth" not in present_keys else self
 
 
 @table
@@ -168,7 +168,7 @@ class Reached:
 
     host: str | None = setting(_HOST, default=None, doc="the name of this site there")
     port: int | None = setting(whole(most=65535), default=None, doc="the port of ssh")
-    command: tuple[str, ...] = setting(words, default=("ssh",), doc="the ssh to use there")
+    command: tuple[str, ...] = setting(argv, default=("ssh",), doc="the ssh to use there")
 
 
 @table
@@ -187,11 +187,11 @@ class S3Settings:
     )
     profile: str | None = setting(line, default=None, doc="a profile in your AWS files")
     anonymous: bool = setting(flag, default=False, doc="send requests without credentials")
-    credentials_command: tuple[str, ...] = setting(words, default=(), doc="a command that prints credentials")
+    credentials_command: tuple[str, ...] = setting(argv, default=(), doc="a command that prints credentials")
 
-    def finish(self, given: Given, note: Note) -> Self:
+    def finish(self, present_keys: PresentKeys, note: Note) -> Self:
         """Check the endpoint, and that credentials come from one source."""
-        del given
+        del present_keys
         problem = endpoint_problem(self.endpoint or "aws")
         if problem:
             note(problem, "endpoint")
@@ -304,19 +304,19 @@ class GlobusClient:
         doc="an environment variable with its secret",
     )
     secret_keyring: str | None = setting(line, default=None, doc="a keyring service with its secret")
-    secret_command: tuple[str, ...] = setting(words, default=(), doc="a command that prints its secret")
+    secret_command: tuple[str, ...] = setting(argv, default=(), doc="a command that prints its secret")
 
     @property
     def confidential(self) -> bool:
         """Whether it has its own secret and needs no user login."""
         return bool(self.secret_variable or self.secret_keyring or self.secret_command)
 
-    def finish(self, given: Given, note: Note) -> Self:
+    def finish(self, present_keys: PresentKeys, note: Note) -> Self:
         """Refuse a secret with several sources, or without a client."""
-        secrets = _refuse_several(given, _SECRETS, note)
-        if "client_id" not in given and secrets:
+        secrets = _refuse_several(present_keys, _SECRETS, note)
+        if "client_id" not in present_keys and secrets:
             note("needs client_id beside it: it is that client's secret", secrets[0])
-        elif "client_id" not in given:
+        elif "client_id" not in present_keys:
             note("needs client_id")
         return self
 
@@ -376,9 +376,9 @@ class GridftpSettings:
         """Whether the login needs a proxy instead of ssh."""
         return self.url.startswith("gsiftp:")
 
-    def finish(self, given: Given, note: Note) -> Self:
+    def finish(self, present_keys: PresentKeys, note: Note) -> Self:
         """Remove the trailing slash of the URL."""
-        del given, note
+        del present_keys, note
         return replace(self, url=(self.url or "").rstrip("/"))
 
 
@@ -415,7 +415,7 @@ class SchedulerSettings:
     reservation: str | None = setting(
         text(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]*", "a reservation"), default=None, doc="the reservation of jobs"
     )
-    mpi: tuple[str, ...] = setting(words_or_line, default=(), doc="what starts several processes")
+    mpi: tuple[str, ...] = setting(argv_or_line, default=(), doc="what starts several processes")
     own: Any = None
 
 
@@ -560,7 +560,7 @@ class Site:
     s3: S3Settings | None = setting(table_of(S3Settings), default=None, doc="the object store")
     url: str | None = setting(_url, default=None, doc="the URL of a web or WebDAV server")
     credentials_command: tuple[str, ...] = setting(
-        words, default=(), doc="of a URL: a command that prints a login"
+        argv, default=(), doc="of a URL: a command that prints a login"
     )
     read_back: bool = setting(
         flag, default=True, doc="of a WebDAV server: read back what was written, to verify its checksum"
@@ -593,9 +593,9 @@ class Site:
     fast: str | None = setting(line, default=None, doc="the tier that runs use unless told otherwise")
     own: Any = None
 
-    def finish(self, given: Given, note: Note) -> Self:
+    def finish(self, present_keys: PresentKeys, note: Note) -> Self:
         """Check the names of roots and tiers; give ssh the proxy of the site."""
-        del given
+        del present_keys
         if self.default_root is not None:
             _check_root(self.default_root, self.roots, lambda message: note(message, "default_root"))
         if self.purge is not None and self.purge.root is not None:
@@ -666,9 +666,9 @@ class CatalogueSettings:
     allowed_signers: str | None = setting(line, default=None, doc="the file of those who may sign")
     require_signatures: bool = setting(flag, default=False, doc="fetch only what is signed")
 
-    def finish(self, given: Given, note: Note) -> Self:
+    def finish(self, present_keys: PresentKeys, note: Note) -> Self:
         """Require signers where signatures are required."""
-        del given
+        del present_keys
         if self.require_signatures and self.allowed_signers is None:
             note("needs allowed_signers, the file of those who may sign", "require_signatures")
         return self

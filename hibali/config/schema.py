@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, over
 
 from hibali.amounts import read_duration, read_job_time, read_size, split_command
 from hibali.errors import UsageError
-from hibali.plugins import built_in_words, load
+from hibali.plugins import built_in_names, load
 from hibali.text import nearest
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ def inline(declared: type[T], *, default: Default) -> T | Default:
 def table(declared: type[T]) -> type[T]:
     """Make a frozen data class of the declared keys.
 
-    A method `finish(given, note)` may check keys together; it returns the object, or a replacement. `given`
+    A method `finish(present_keys, note)` may check keys together; it returns the object, or a replacement. `present_keys`
     are the keys in the file.
     """
     return dataclass(frozen=True, slots=True)(declared)
@@ -114,32 +114,32 @@ def read_table(
     """
     if not isinstance(content, dict):
         note("must be a table")
-    given: dict[str, Any] = content if isinstance(content, dict) else {}
+    mapping: dict[str, Any] = content if isinstance(content, dict) else {}
     for each in fields(declared):  # type: ignore[arg-type]  # it is one, by `table`
         one: Key | None = each.metadata.get("key")
         if one is None or each.name in values:
             continue
         name = one.name or each.name
         if one.inline is not None:
-            part = {key: given[key] for key in keys_of(one.inline) if key in given}
+            part = {key: mapping[key] for key in keys_of(one.inline) if key in mapping}
             if part:
                 values[each.name] = one.read(part, note)
-        elif name in given and belongs(name):
+        elif name in mapping and belongs(name):
             try:
-                values[each.name] = one.read(given[name], _below(note, name))
+                values[each.name] = one.read(mapping[name], _below(note, name))
             except ValueError as problem:
                 note(str(problem), name)
-        elif one.required and name not in given:
+        elif one.required and name not in mapping:
             note(f"needs {name}: {one.doc}" if one.doc else f"needs {name}")
         if each.default is MISSING and each.default_factory is MISSING:
             values.setdefault(each.name, None)
     known = {*keys_of(declared), *others}
-    for name in given:
+    for name in mapping:
         if name not in known:
             note(_unknown(name, known), name)
     found = declared(**values)
     finish = getattr(found, "finish", None)
-    return finish(given, note) if finish is not None else found
+    return finish(mapping, note) if finish is not None else found
 
 
 def collect(wrong: list[Wrong], *keys: str) -> Note:
@@ -158,8 +158,8 @@ def _below(note: Note, name: str) -> Note:
 def _unknown(name: str, known: Collection[str]) -> str:
     if _SECRET.search(name.lower()):
         return "secrets do not belong here: name a profile or a credentials_command"
-    near = nearest(name, known)
-    return f"unknown key; did you mean {near}?" if near else "unknown key"
+    similar = nearest(name, known)
+    return f"unknown key; did you mean {similar}?" if similar else "unknown key"
 
 
 def _typed(value: Any, kind: type[T], meaning: str) -> T:
@@ -230,7 +230,7 @@ def lines(value: Any, note: Note) -> tuple[str, ...]:
     return tuple(found)
 
 
-def words(value: Any, note: Note) -> tuple[str, ...]:
+def argv(value: Any, note: Note) -> tuple[str, ...]:
     """Read a command: a list with at least the program."""
     found = lines(value, note)
     if not found or not found[0]:
@@ -238,9 +238,9 @@ def words(value: Any, note: Note) -> tuple[str, ...]:
     return found
 
 
-def words_or_line(value: Any, note: Note) -> tuple[str, ...]:
+def argv_or_line(value: Any, note: Note) -> tuple[str, ...]:
     """Read a command as one string, as people type it, or as a list of words."""
-    return words(value, note) if isinstance(value, list) else split_command(line(value, note))
+    return argv(value, note) if isinstance(value, list) else split_command(line(value, note))
 
 
 def strings(value: Any, note: Note) -> dict[str, str]:
@@ -321,22 +321,22 @@ def plugin_table(declared: type[T], package: str) -> Reader[T]:
 
     def read(value: Any, note: Note) -> T:
         common = keys_of(declared)
-        given = value if isinstance(value, dict) else {}
-        further = {name: each for name, each in given.items() if name not in common}
-        own = _declared_by(package, given.get("name"), needed=bool(further))
+        mapping = value if isinstance(value, dict) else {}
+        further = {name: each for name, each in mapping.items() if name not in common}
+        own = _declared_by(package, mapping.get("name"), needed=bool(further))
         if own is None:
             return read_table(declared, value, note)
-        values = {name: each for name, each in given.items() if name in common}
+        values = {name: each for name, each in mapping.items() if name in common}
         return read_table(declared, values, note, own=read_table(own, further, note, others=common))
 
     return read
 
 
-def _declared_by(package: str, word: Any, *, needed: bool) -> type | None:
-    if not isinstance(word, str) or not (needed or word not in built_in_words(package)):
+def _declared_by(package: str, name: Any, *, needed: bool) -> type | None:
+    if not isinstance(name, str) or not (needed or name not in built_in_names(package)):
         return None
     try:
-        module = load(package, word)
+        module = load(package, name)
     except UsageError:
         return None  # an unknown name is an error where the site is used
     found = getattr(module, package.rpartition(".")[2].removesuffix("s").upper(), module)

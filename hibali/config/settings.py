@@ -23,7 +23,7 @@ from hibali.config.model import (
 from hibali.config.schema import Note, Wrong, collect, read_table, setting, table, table_of, tables
 from hibali.errors import UsageError
 from hibali.files import check_private_file, config_file
-from hibali.plugins import words
+from hibali.plugins import plugin_names
 from hibali.subprocesses import hide_variable
 from hibali.system_errors import unreadable
 from hibali.text import counted, did_you_mean, nearest, printable
@@ -75,9 +75,9 @@ class Settings:
         return found
 
     def _hint(self, name: str) -> str:
-        near = nearest(name, self.sites)
-        if near:
-            return f"Did you mean {near}? `hibali sites list` shows all."
+        similar = nearest(name, self.sites)
+        if similar:
+            return f"Did you mean {similar}? `hibali sites list` shows all."
         if not SITE_NAME.fullmatch(name):
             return f"A local path with a colon is written ./{name}:..."
         if not self.path.exists():
@@ -182,16 +182,16 @@ def require_built(site: Site) -> None:
 def require_built_for_runs(site: Site) -> None:
     """Raise `UsageError` if this version does not support the URL, the scheduler or the container of the site."""
     require_built(site)
-    if site.scheduler is not None and site.scheduler.name not in words("runs.schedulers"):
+    if site.scheduler is not None and site.scheduler.name not in plugin_names("runs.schedulers"):
         _raise_not_built(site, "scheduler.name", site.scheduler.name)
-    if site.container.name not in words("runs.containers"):
+    if site.container.name not in plugin_names("runs.containers"):
         _raise_not_built(site, "container.name", site.container.name)
 
 
-def _raise_not_built(site: Site, key: str, word: str) -> NoReturn:
+def _raise_not_built(site: Site, key: str, name: str) -> NoReturn:
     raise UsageError(
         "not-built",
-        f"this version of hibali does not support {key} = {word!r}",
+        f"this version of hibali does not support {key} = {name!r}",
         subject=site.name,
         hint="Correct config.toml, or install the package that adds it.",
     )

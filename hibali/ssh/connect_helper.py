@@ -10,7 +10,7 @@ import sys
 _CONNECT_SECONDS = 30.0
 
 
-def hand_over(address: str, port: int) -> None:
+def pass_connection(address: str, port: int) -> None:
     """Connect, and pass the socket through standard output."""
     with socket.create_connection((address, port), timeout=_CONNECT_SECONDS) as line:
         line.setblocking(True)
@@ -21,6 +21,6 @@ def hand_over(address: str, port: int) -> None:
 
 if __name__ == "__main__":
     try:
-        hand_over(sys.argv[1], int(sys.argv[2]))
+        pass_connection(sys.argv[1], int(sys.argv[2]))
     except OSError as problem:
         sys.exit(f"connect to {sys.argv[1]} port {sys.argv[2]}: {problem.strerror or problem}")

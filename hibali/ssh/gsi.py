@@ -94,7 +94,7 @@ def _last_error_chain(stderr: str) -> list[str]:
 
 _SECONDS = re.compile(rb"^\s*(-?[0-9]{1,12})\s*$", re.MULTILINE)
 _USUAL_HOURS = 12
-_LOOK_SECONDS = 60.0
+_INFO_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def ready_proxy(settings: ProxySettings, *, subject: str, seconds: float | None 
     """
     needed = settings.least_seconds if seconds is None else seconds
     if settings.make != "no":
-        path = kept_proxy(settings, needed, subject=subject)
+        path = cached_proxy(settings, needed, subject=subject)
         return Ready(path, path)
     path = users_proxy()
     check_proxy(path, needed, subject=subject, line=manual_proxy_command(settings, needed))
@@ -127,24 +127,24 @@ def users_proxy(environment: Mapping[str, str] = os.environ) -> Path:
 def check_proxy(path: Path, seconds: float, *, subject: str, line: str) -> None:
     """Raise `AccessError` where the proxy is not valid for `seconds`; `line` is the command to run then."""
     environment = {**os.environ, "X509_USER_PROXY": str(path)}
-    asked = _ask(["-exists", "-valid", format_hours(seconds)], environment)
-    if asked.exit_code == 0:
+    checked = _run_proxy_info(["-exists", "-valid", format_hours(seconds)], environment)
+    if checked.exit_code == 0:
         return
     problem = _check_file(path, subject, line)
     raise problem or explain_proxy(
-        _ask(["-timeleft"], environment), path, seconds, subject=subject, line=line
+        _run_proxy_info(["-timeleft"], environment), path, seconds, subject=subject, line=line
     )
 
 
 def seconds_left(path: Path) -> int:
     """Return how many seconds the proxy is still valid; 0 where it is not."""
-    left = read_seconds_left(_ask(["-timeleft"], {**os.environ, "X509_USER_PROXY": str(path)}))
+    left = read_seconds_left(_run_proxy_info(["-timeleft"], {**os.environ, "X509_USER_PROXY": str(path)}))
     return max(0, left or 0)
 
 
-def _ask(argv: list[str], environment: Mapping[str, str]) -> CommandResult:
+def _run_proxy_info(argv: list[str], environment: Mapping[str, str]) -> CommandResult:
     try:
-        return run(["grid-proxy-info", *argv], timeout=_LOOK_SECONDS, environment=environment)
+        return run(["grid-proxy-info", *argv], timeout=_INFO_SECONDS, environment=environment)
     except NotFoundError as problem:
         raise explain_missing_tools(problem) from None
 
@@ -195,16 +195,16 @@ def _check_file(path: Path, subject: str, line: str) -> AccessError | None:
 
 
 def explain_proxy(
-    answer: CommandResult, path: Path, seconds: float, *, subject: str, line: str
+    finished: CommandResult, path: Path, seconds: float, *, subject: str, line: str
 ) -> AccessError:
     """Return the error for the answer of `grid-proxy-info -timeleft` about an unusable proxy; pure.
 
     For an expired proxy it prints -1, with status 0; its standard error may not be UTF-8.
     """
-    left = read_seconds_left(answer)
+    left = read_seconds_left(finished)
     shown = printable(os.fsencode(path))
     if left is None:
-        stderr = next((text for text in answer.stderr.splitlines() if text.strip()), b"").strip()[:300]
+        stderr = next((text for text in finished.stderr.splitlines() if text.strip()), b"").strip()[:300]
         return AccessError(
             "proxy-unreadable",
             f"{shown} cannot be read as a proxy: {printable(stderr) or 'no reason was given'}",
@@ -223,9 +223,9 @@ def explain_proxy(
     )
 
 
-def read_seconds_left(answer: CommandResult) -> int | None:
+def read_seconds_left(finished: CommandResult) -> int | None:
     """Parse the seconds that `grid-proxy-info -timeleft` prints, less than 1 for an expired proxy; None for other output; pure."""
-    found = _SECONDS.findall(answer.stdout) if answer.exit_code == 0 else []
+    found = _SECONDS.findall(finished.stdout) if finished.exit_code == 0 else []
     return int(found[-1]) if found else None
 
 
@@ -251,10 +251,10 @@ def manual_proxy_command(settings: ProxySettings, seconds: float) -> str:
         port = [] if settings.port == 7512 else ["-p", str(settings.port)]
         return shlex.join(["myproxy-logon", "-s", settings.server, *port, *account, "-t", str(hours)])
     files = [
-        word
+        argument
         for option, path in (("-cert", settings.certificate), ("-key", settings.key))
         if path is not None
-        for word in (option, str(Path(path).expanduser()))
+        for argument in (option, str(Path(path).expanduser()))
     ]
     return shlex.join(["grid-proxy-init", "-valid", f"{hours}:00", *files])
 
@@ -270,7 +270,7 @@ _refused: dict[
 ] = {}  # several logins need it at once, and a wrong passphrase is tried once (S7)
 
 
-def kept_proxy(settings: ProxySettings, seconds: float, *, subject: str) -> Path:
+def cached_proxy(settings: ProxySettings, seconds: float, *, subject: str) -> Path:
     """Return the proxy that hibali keeps for these settings, renewed where it is not valid for `seconds`.
 
     It is stored in the private folder of the control sockets, on this machine. Raises `AccessError`.
@@ -358,13 +358,16 @@ def _myproxy_argv(settings: ProxySettings, life: float) -> list[str]:
 def _file_options(certificate: str | None, key: str | None) -> list[str]:
     pairs = (("-cert", certificate), ("-key", key))
     return [
-        word for option, path in pairs if path for word in (option, str(Path(path).expanduser().absolute()))
+        argument
+        for option, path in pairs
+        if path
+        for argument in (option, str(Path(path).expanduser().absolute()))
     ]
 
 
 def _make(argv: Sequence[str], passphrase: bytes | None, seconds: float, *, subject: str) -> bytes:
     """Run the command that creates a proxy in a private folder, without a terminal, so that it cannot ask."""
-    manual_command = shlex.join(word for word in argv if word not in {"-q", "-S", "-pwstdin"})
+    manual_command = shlex.join(argument for argument in argv if argument not in {"-q", "-S", "-pwstdin"})
     _remove_left_over()
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=control_folder()) as folder:
         path = Path(folder) / "proxy"
@@ -424,8 +427,8 @@ def _not_made(
             hint="Set passphrase_command, passphrase_file or passphrase_variable in the site's proxy table.",
         )
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith((b"Use -", b"Syntax:", b"Enter "))]
-    text = b"; ".join(told[:3])[:300]
+    messages = [line for line in lines if not line.startswith((b"Use -", b"Syntax:", b"Enter "))]
+    text = b"; ".join(messages[:3])[:300]
     if passphrase:
         text = text.replace(passphrase, b"...")
     because = printable(text) or "it gave no reason"

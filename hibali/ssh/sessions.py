@@ -99,13 +99,13 @@ def options_for_address(address: Address) -> list[str]:
     `HostName` would break a `Match host`, a certificate's principals and a Kerberos ticket, which are for the name.
     """
     argv = [sys.executable, "-I", "-S", connect_helper.__file__, address[0], str(address[1])]
-    command = " ".join(shlex.quote(word) for word in argv).replace("%", "%%")
+    command = " ".join(shlex.quote(argument) for argument in argv).replace("%", "%%")
     return ["-o", f"ProxyCommand={command}", "-o", "ProxyUseFdpass=yes"]
 
 
-_ASKING = threading.Lock()
+_PROMPT_LOCK = threading.Lock()
 # ssh then continues without its socket and would wait for ever: the login of a killed call created one first.
-_TAKEN = b"already exists, disabling multiplexing"
+_SOCKET_EXISTS = b"already exists, disabling multiplexing"
 LOGIN_SECONDS = 120.0  # time for a user to enter a second factor
 
 _FAST_CIPHER = (
@@ -113,7 +113,7 @@ _FAST_CIPHER = (
 )
 
 # What the user's configuration must not add to hibali's commands (S7).
-_ALWAYS = (
+_SAFE_OPTIONS = (
     "RequestTTY=no",
     "RemoteCommand=none",
     "PermitLocalCommand=no",
@@ -137,7 +137,7 @@ class Login:
         host: str | None = None,
         on_event: Listener = ignore,
         number: int = 0,
-        may_ask: bool = True,
+        may_prompt: bool = True,
         attempts: int = 3,
         since: float | None = None,
     ) -> None:
@@ -158,7 +158,7 @@ class Login:
         # a reconnect is counted by its caller; further logins have their own limit
         self._refusals = login_refusals(settings, self.host) if attempts > 1 and not number else None
         self._number = number
-        self._asks = may_ask and not number
+        self._prompts = may_prompt and not number
         self._refused: HibaliError | None = None
         self._made_proxy: Path | None = None
 
@@ -166,12 +166,12 @@ class Login:
     def _socket(self) -> Path:
         return control_folder() / (f"{self._name}-{self._number}" if self._number else self._name)
 
-    def _beside(self, what: str) -> Path:
+    def _shared_path(self, name: str) -> Path:
         """Return a path for something that all logins to this host share."""
-        return control_folder() / f"{self._name}.{what}"
+        return control_folder() / f"{self._name}.{name}"
 
-    def _may_ask(self) -> bool:
-        return subprocesses.has_terminal() and self._asks
+    def _may_prompt(self) -> bool:
+        return subprocesses.has_terminal() and self._prompts
 
     @property
     def shared(self) -> bool:
@@ -187,18 +187,18 @@ class Login:
             return
         if self._is_up():
             return
-        with self._only_one(self._socket.with_suffix(".lock")):
+        with self._locked(self._socket.with_suffix(".lock")):
             if not self._is_up():
                 self._check_port()
                 self._check_proxy()
                 if self._number:
                     self._log_in_once()
                 else:
-                    self._log_in_patiently()
+                    self._log_in_with_retries()
 
     def _check_port(self) -> None:
         """Raise `UsageError` where the port of a gsissh is not configured: it can differ from that of ssh."""
-        if self._port_is_asked and "port" not in self._configured():
+        if self._needs_port and "port" not in self._configured():
             manual_command = shlex.join([*self._settings.command, "-G", "--", self.host])
             raise UsageError(
                 "ssh-configuration",
@@ -208,10 +208,12 @@ class Login:
             )
 
     @property
-    def _port_is_asked(self) -> bool:
+    def _needs_port(self) -> bool:
         """Return whether the command is a gsissh without a port, which may be in its configuration file."""
         program, *argv = self._settings.command
-        return PurePosixPath(program).name == "gsissh" and not any(word.startswith("-p") for word in argv)
+        return PurePosixPath(program).name == "gsissh" and not any(
+            argument.startswith("-p") for argument in argv
+        )
 
     def _check_proxy(self) -> None:
         """Check the proxy here, because servers reject all bad proxies with the same message. Raises `AccessError`."""
@@ -226,7 +228,7 @@ class Login:
             argv = ("env", f"X509_USER_PROXY={self._made_proxy}", *argv)
         return (*argv, "-o", "GSSAPIAuthentication=yes") if self._settings.auth == "gsi" else argv
 
-    def _log_in_patiently(self) -> None:
+    def _log_in_with_retries(self) -> None:
         self._check_welcome()
         try:
             with_retries(
@@ -243,11 +245,11 @@ class Login:
 
     def _check_welcome(self) -> None:
         """Raise `TryLaterError` where the host refused too often in a row; users at a terminal may try."""
-        if self._refusals is not None and not self._may_ask():
+        if self._refusals is not None and not self._may_prompt():
             self._refusals.check()
 
     def _note_refusal(self, problem: HibaliError) -> None:
-        note_use("logins", self._name, what="login refused")
+        note_use("logins", self._name, request="login refused")
         if self._refusals is not None:
             self._refusals.refused(problem.message)
 
@@ -274,7 +276,7 @@ class Login:
     def seconds(self) -> float | None:
         """The duration of the last login to this host; None where unknown."""
         with contextlib.suppress(OSError, ValueError):
-            return float(self._beside("took").read_bytes())
+            return float(self._shared_path("took").read_bytes())
         return None
 
     @property
@@ -291,7 +293,7 @@ class Login:
         if self.shared:
             argv += ["-S", str(self._socket), "-o", "ControlMaster=no", "-o", "ProxyCommand=false"]
         else:
-            argv += ["-o", "ControlPath=none", *_asking(self._may_ask())]
+            argv += ["-o", "ControlPath=none", *_prompt_options(self._may_prompt())]
             self._count_login()
             self._space_logins()
         return [*argv, "--", self.host, command]
@@ -311,7 +313,7 @@ class Login:
                 "The proxy itself is valid. Check that the site knows its holder (grid-proxy-info -identity), and this machine the "
                 f"site's authority (X509_CERT_DIR). {problem.hint}"
             )
-        if self._port_is_asked and problem.code == "unreachable":
+        if self._needs_port and problem.code == "unreachable":
             problem.hint = f"The port was {self._configured().get('port')} (gsissh -G). {problem.hint}"
         if not self.shared:
             self._note_refusal(problem)
@@ -325,30 +327,30 @@ class Login:
 
     def _log_in_first(self) -> None:
         self._forget_further_refusal()
-        self._beside("address").unlink(missing_ok=True)
+        self._shared_path("address").unlink(missing_ok=True)
         stderr = self._log_in("-o", "LogLevel=VERBOSE")  # ssh uses the first option of each kind
-        write_address(self._beside("address"), address_of_login(stderr))
+        write_address(self._shared_path("address"), address_of_login(stderr))
 
     def _forget_further_refusal(self) -> None:
         """Allow further logins again, unless one of this call was refused just before."""
-        refused = self._beside("refused")
+        refused = self._shared_path("refused")
         with contextlib.suppress(FileNotFoundError):
             if not self._since <= refused.stat().st_mtime <= time.time():
                 refused.unlink(missing_ok=True)
 
     def _note_further_refusal(self) -> None:
         """Note the time by this machine's clock: that of the filesystem may be some milliseconds behind."""
-        refused, now = self._beside("refused"), time.time()
+        refused, now = self._shared_path("refused"), time.time()
         refused.touch(mode=0o600)
         os.utime(refused, (now, now))
 
     def _log_in_further(self) -> None:
         """Log in to the address of the first one. Until one was accepted, logins are sequential: sites ban clients after several refusals."""
-        accepted, refused = self._beside("accepted"), self._beside("refused")
-        address = read_address(self._beside("address")) if self.waits_for_the_first else None
+        accepted, refused = self._shared_path("accepted"), self._shared_path("refused")
+        address = read_address(self._shared_path("address")) if self.waits_for_the_first else None
         with contextlib.ExitStack() as alone:
             if not accepted.exists():
-                alone.enter_context(self._only_one(self._beside("trying")))
+                alone.enter_context(self._locked(self._shared_path("trying")))
                 if accepted.exists():
                     alone.close()
             if refused.exists():
@@ -376,7 +378,7 @@ class Login:
             *("-o", f"LogLevel={level}"),
             *more,
             *_options(),
-            *_asking(self._may_ask()),
+            *_prompt_options(self._may_prompt()),
             *prefer_cipher(self._ciphers(), self._ciphers("-F", "none")),
             *("-o", "ControlMaster=yes", "-o", f"ControlPersist={self._settings.persist_seconds}"),
             *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30"),
@@ -385,19 +387,19 @@ class Login:
         self._on_event(Noted(f"Logging in to {self.host}."))
         began = time.monotonic()
         finished = subprocesses.run(
-            argv, timeout=LOGIN_SECONDS, foreground=self._may_ask(), stop_after=_TAKEN
+            argv, timeout=LOGIN_SECONDS, foreground=self._may_prompt(), stop_after=_SOCKET_EXISTS
         )
         took = time.monotonic() - began
-        if finished.exit_code != 0 and not (_TAKEN in finished.stderr and self._is_up()):
+        if finished.exit_code != 0 and not (_SOCKET_EXISTS in finished.stderr and self._is_up()):
             raise self.explain(finished.stderr)
         self._count_login()
-        self._beside("took").touch(mode=0o600)
-        self._beside("took").write_text(f"{took:.3f}\n", "ascii")
+        self._shared_path("took").touch(mode=0o600)
+        self._shared_path("took").write_text(f"{took:.3f}\n", "ascii")
         return finished.stderr
 
     def _count_login(self) -> None:
         self.logins += 1
-        note_use("logins", self._name, what="login")
+        note_use("logins", self._name, request="login")
 
     def _ciphers(self, *more: str) -> str:
         """Return the ciphers that ssh offers to this host, in its order."""
@@ -411,13 +413,13 @@ class Login:
 
     def _configured(self, *more: str) -> dict[str, str]:
         """Return the last value of each setting for this host; empty where this ssh has no -G (ssh(1))."""
-        with _ASKING:  # several logins start at once and share one answer
+        with _PROMPT_LOCK:  # several logins start at once and share one answer
             return _configured((*self._settings.command, *more), self.host)
 
     def _space_logins(self) -> None:
         """Keep the site's interval between logins: some sites ban clients that connect too often."""
         stamp = control_folder() / f"{self._name}.at"
-        with self._only_one(stamp.with_suffix(".spacing")):
+        with self._locked(stamp.with_suffix(".spacing")):
             with contextlib.suppress(OSError):
                 since = time.time() - stamp.stat().st_mtime
                 if 0 <= since < self._limits.login_interval_seconds:
@@ -425,7 +427,7 @@ class Login:
             stamp.touch(mode=0o600)
 
     @contextlib.contextmanager
-    def _only_one(self, path: Path) -> Iterator[None]:
+    def _locked(self, path: Path) -> Iterator[None]:
         """Lock out other processes; the folder is local, where flock(2) is reliable."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -454,8 +456,8 @@ def address_of(settings: SshSettings) -> tuple[str, str]:
 
 @functools.cache
 def _configured(command: tuple[str, ...], host: str) -> dict[str, str]:
-    answer = subprocesses.run([*command, "-G", "--", host], timeout=15)
-    lines = answer.stdout.decode("utf-8", "replace").splitlines() if answer.exit_code == 0 else []
+    finished = subprocesses.run([*command, "-G", "--", host], timeout=15)
+    lines = finished.stdout.decode("utf-8", "replace").splitlines() if finished.exit_code == 0 else []
     return {name: value for name, _, value in (line.partition(" ") for line in lines)}
 
 
@@ -464,11 +466,11 @@ def prefer_cipher(ciphers: str, stock: str) -> list[str]:
     names = ciphers.split(",")
     if ciphers != stock or _FAST_CIPHER not in names:
         return []
-    return ["-o", "Ciphers=" + ",".join([_FAST_CIPHER, *(word for word in names if word != _FAST_CIPHER)])]
+    return ["-o", "Ciphers=" + ",".join([_FAST_CIPHER, *(name for name in names if name != _FAST_CIPHER)])]
 
 
 def _options() -> list[str]:
-    return [word for option in _ALWAYS for word in ("-o", option)]
+    return [argument for option in _SAFE_OPTIONS for argument in ("-o", option)]
 
 
 def unattended_options() -> list[str]:
@@ -479,15 +481,15 @@ def unattended_options() -> list[str]:
     return [
         *("-o", "IgnoreUnknown=RemoteCommand"),
         *_options(),
-        *_asking(False),
+        *_prompt_options(False),
         *("-o", "ControlMaster=no", "-o", "ControlPath=none"),
         *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30"),
     ]
 
 
-def _asking(may_ask: bool) -> list[str]:  # noqa: FBT001  # the one thing it is about
+def _prompt_options(may_prompt: bool) -> list[str]:  # noqa: FBT001  # the one thing it is about
     """Return the options for questions: without a terminal none are allowed, and an unknown host key is an error."""
-    if may_ask:
+    if may_prompt:
         return ["-o", "StrictHostKeyChecking=ask"]
     return ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
 

@@ -128,6 +128,6 @@ def rm_command(
     never their targets. A site's root, its named roots, work folder and home are never removed, nor what is read-only, nor a
     place that another operation has locked. After an interruption, run the same command again to continue.
     """
-    from hibali_cli.handlers.files import take_away
+    from hibali_cli.handlers.files import remove_path
 
-    return take_away(common, location, recursive=recursive, yes=yes, max_delete=max_delete, dry_run=dry_run)
+    return remove_path(common, location, recursive=recursive, yes=yes, max_delete=max_delete, dry_run=dry_run)

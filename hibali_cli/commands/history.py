@@ -8,7 +8,7 @@ import click
 
 from hibali_cli.command import command, listing_group
 from hibali_cli.options import OUTPUT_FILE, Common
-from hibali_cli.transfer_options import take_time
+from hibali_cli.transfer_options import read_age_option
 
 _RESULTS = ("done", "incomplete", "failed", "later", "refused", "interrupted", "under-way", "unfinished")
 
@@ -41,7 +41,7 @@ def show_command(common: Common, identifier: str) -> int | None:
 @click.option(
     "--older-than",
     "before",
-    callback=take_time,
+    callback=read_age_option,
     required=True,
     metavar="DURATION|TIME",
     help="Only operations started longer ago than DURATION (180d), or before TIME.",
@@ -119,13 +119,13 @@ def report_command(common: Common, *, output: str | None, days: int) -> int | No
 )
 @click.option(
     "--since",
-    callback=take_time,
+    callback=read_age_option,
     metavar="DURATION|TIME",
     help="Only those started within DURATION (7d), or since TIME.",
 )
 @click.option(
     "--until",
-    callback=take_time,
+    callback=read_age_option,
     metavar="DURATION|TIME",
     help="Only those started before DURATION ago, or before TIME.",
 )

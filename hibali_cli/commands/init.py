@@ -49,11 +49,11 @@ def init_command(
     Without a terminal, no questions are asked. Sites in config.toml are not changed. Where an added site does not work,
     it is kept, the output says what to do, and the exit code is 4 or 5.
     """
-    from hibali_cli.handlers.init import InitOptions, begin
+    from hibali_cli.handlers.init import InitOptions, set_up
     from hibali_cli.handlers.site_import import ImportRequest
 
     wanted = ImportRequest(source, only, user, account, ssh_config)
-    return begin(common, InitOptions(wanted, here, to, push=not no_push, yes=yes))
+    return set_up(common, InitOptions(wanted, here, to, push=not no_push, yes=yes))
 
 
 @command(
@@ -78,7 +78,7 @@ def doctor_command(common: Common, name: str, *, job: bool | None) -> int | None
     behind. The exit code is that of the worst problem; warnings do not count.
     """
     from hibali.config.kinds import kind_of
-    from hibali_cli.handlers.init import look_at
+    from hibali_cli.handlers.init import check_and_show
 
     site = common.settings().site(name)
     runs_jobs = kind_of(site).has_machine
@@ -87,4 +87,4 @@ def doctor_command(common: Common, name: str, *, job: bool | None) -> int | None
     if job is None:
         asks = runs_jobs and site.scheduler is not None and not common.json and has_terminal()
         job = asks and click.confirm(f"Also run a test job of one minute at {name}?", err=True)
-    return look_at(common, site, job=job)
+    return check_and_show(common, site, job=job)

@@ -50,16 +50,16 @@ def add_command(common: Common, source: str, name: str | None) -> int | None:
     from registry.sources.base import find_candidates
 
     catalogue = open_catalogue(common)
-    kept, failures = 0, list[HibaliError]()
+    added, failures = 0, list[HibaliError]()
     for candidate in find_candidates(source, access_of(common)):
-        if name is not None and kept + len(failures):
+        if name is not None and added + len(failures):
             raise UsageError("usage", "--name is for one descriptor, and there are several", subject=source)
         try:
             pipeline = catalogue.add(candidate.raw, name, subject=candidate.subject)
         except HibaliError as problem:
             failures.append(problem)
             continue
-        kept += 1
+        added += 1
         others = [] if name is not None else catalogue.find_other_titles(pipeline)
         if others:
             common.output.warn(
@@ -70,22 +70,22 @@ def add_command(common: Common, source: str, name: str | None) -> int | None:
             common.output.record("pipeline", pipeline_record(pipeline))
         else:
             common.output.line(pipeline.reference)
-            common.output.say(f"sha256 {pipeline.digest}")
-    return _judge(common, source, kept, failures)
+            common.output.info(f"sha256 {pipeline.digest}")
+    return _judge(common, source, added, failures)
 
 
-def _judge(common: Common, source: str, kept: int, failures: list[HibaliError]) -> int | None:
+def _judge(common: Common, source: str, added: int, failures: list[HibaliError]) -> int | None:
     from hibali.errors import IncompleteError, NotFoundError
 
-    if not kept and len(failures) == 1:
+    if not added and len(failures) == 1:
         raise failures[0]
-    if not kept and not failures:
+    if not added and not failures:
         raise NotFoundError("no-descriptor", "there is no Boutiques descriptor", subject=source)
     for each in failures:
         common.output.warn(f"{each.subject}: {each.message}")
     if failures:
         raise IncompleteError(
-            "not-all-added", f"{len(failures)} of {kept + len(failures)} were not added", subject=source
+            "not-all-added", f"{len(failures)} of {added + len(failures)} were not added", subject=source
         )
     return None
 
@@ -120,12 +120,12 @@ def deprecate_command(
         raise UsageError("usage", "--undo takes neither --successor nor --because", subject=pipeline)
     catalogue = open_catalogue(common)
     instead = catalogue.find(successor).reference if successor else ""
-    said = None if undo else Deprecation(instead, because)
-    for each in catalogue.deprecate(pipeline, said):
+    deprecation = None if undo else Deprecation(instead, because)
+    for each in catalogue.deprecate(pipeline, deprecation):
         if common.json:
             common.output.record("pipeline", pipeline_record(each, catalogue.deprecation(each)))
         else:
-            common.output.line(f"{each.reference}: {said or 'not deprecated'}")
+            common.output.line(f"{each.reference}: {deprecation or 'not deprecated'}")
     return None
 
 
@@ -191,9 +191,9 @@ def example_command(
     found = Catalogue().find(pipeline)
     target = Path(output) if output is not None else None
     if ask:
-        from hibali_cli.handlers.pipeline_example import ask_for_invocation
+        from hibali_cli.handlers.pipeline_example import prompt_for_invocation
 
-        invocation, target = ask_for_invocation(found, target)
+        invocation, target = prompt_for_invocation(found, target)
     else:
         invocation = make_example(found, complete=complete)
         if target is not None and os.path.lexists(target):
@@ -206,7 +206,7 @@ def example_command(
     text = json.dumps(invocation, indent=4) + "\n"
     if target is not None:
         _write(target, text)
-        common.output.say(f"{target}: written")
+        common.output.info(f"{target}: written")
     if common.json:
         values = {"name": found.name, "version": found.version, "values": invocation}
         common.output.record("invocation", values)
@@ -297,8 +297,8 @@ def publish_command(common: Common, pipelines: tuple[str, ...], remote_name: str
     remote, seen = open_remote(common, remote_name)
     wanted = [catalogue.find(each) for each in pipelines] or catalogue.all()
     by = account_names()[1]
-    shelf = open_image_store(common, remote_name)
-    done = publish(catalogue, remote, remote_name, seen, wanted, by, shelf)
+    image_store = open_image_store(common, remote_name)
+    done = publish(catalogue, remote, remote_name, seen, wanted, by, image_store)
     show_exchanged(common, remote_name, done)
     missing = [each.pipeline.reference for each in done if each.content == "missing"]
     if missing:
@@ -326,7 +326,7 @@ def remove_command(common: Common, pipeline: str) -> int | None:
     if common.json:
         common.output.record("pipeline-change", {"name": name, "version": version, "change": "removed"})
     else:
-        common.output.say(f"{name}@{version} removed")
+        common.output.info(f"{name}@{version} removed")
     return None
 
 
@@ -358,8 +358,8 @@ def show_command(common: Common, pipeline: str) -> int | None:
     PIPELINE is NAME or NAME@VERSION; a NAME alone is the version added last. No site is asked: runs are shown as they were last heard of.
     """
     from hibali_cli.handlers.pipelines import (
+        describe_image,
         full_record,
-        image_argv,
         image_fields,
         show_pipeline,
         show_sites,
@@ -369,17 +369,19 @@ def show_command(common: Common, pipeline: str) -> int | None:
 
     catalogue = Catalogue()
     found = catalogue.find(pipeline)
-    trusted, said = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
+    trusted, deprecation = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
     sites = runs_by_site(runs_of(found.digest))
     image = catalogue.image(found)
     here = image is not None and catalogue.images.local_file(found, image) is not None
     if common.json:
         fields = image_fields(image, here=here) if image else None
         runs = [each.to_record() for each in sites]
-        common.output.record("pipeline", {**full_record(found, said, fields, trusted=trusted), "runs": runs})
+        common.output.record(
+            "pipeline", {**full_record(found, deprecation, fields, trusted=trusted), "runs": runs}
+        )
     else:
-        words = image_argv(image, here=here) if image else ""
-        show_pipeline(common.output, found, said, words, trusted=trusted)
+        words = describe_image(image, here=here) if image else ""
+        show_pipeline(common.output, found, deprecation, words, trusted=trusted)
         show_sites(common.output, sites)
     return None
 
@@ -461,13 +463,13 @@ def stage_command(common: Common, *, pipeline: str, site_name: str, image: str) 
         common.output.record("staged-image", {**record, **made})
     else:
         done = "is ready" if staged.fresh else "was ready"
-        where = f": {staged.path}" if staged.path else ""
-        common.output.say(f"{found.reference}: {staged.id} {done} at {site.name}{where}")
+        location = f": {staged.path}" if staged.path else ""
+        common.output.info(f"{found.reference}: {staged.id} {done} at {site.name}{location}")
     return None
 
 
 def _stage(
-    common: Common, pipeline: Pipeline, site: Site, container: Container, given: str, pinned: Pinned | None
+    common: Common, pipeline: Pipeline, site: Site, container: Container, archive: str, pinned: Pinned | None
 ) -> Staged:
     from pathlib import Path
 
@@ -480,7 +482,7 @@ def _stage(
     if not container.isolates:
         raise UsageError("no-image", f"{container.name} runs without images", subject=site.name)
     name = container.image_name(pipeline.container)
-    if not given and pinned is None:
+    if not archive and pinned is None:
         raise NotFoundError(
             "no-image",
             "the catalogue has no image of this pipeline",
@@ -491,8 +493,8 @@ def _stage(
         host = opener(site, on_event)()
         try:
             images = open_images(host, site, container, Synchroniser(), on_event)
-            if given:
-                return stage_archive(pipeline, name, images, Path(given))
+            if archive:
+                return stage_archive(pipeline, name, images, Path(archive))
             assert pinned is not None
             return stage_pinned(name, images, pinned)
         finally:
@@ -516,7 +518,7 @@ def trust_command(common: Common, pipeline: str) -> int | None:
     if common.json:
         common.output.record("pipeline", {**pipeline_record(found), "trusted": True})
     else:
-        common.output.say(f"{found.reference} may run without a container (sha256 {found.digest})")
+        common.output.info(f"{found.reference} may run without a container (sha256 {found.digest})")
     return None
 
 
@@ -578,11 +580,11 @@ def validate_command(common: Common, file: str, invocation: str | None, *, stric
         raise DescriptorError(advice, subject=file)
     answer_advice: list[Problem] = []
     if invocation is not None:
-        answers = read_invocation(pipeline, Path(invocation))
+        checked = read_invocation(pipeline, Path(invocation))
         answer_advice = find_repeated_advice(read_file_bytes(Path(invocation)))
         answer_advice += [
             Problem(each, f"its default does not apply beside {other}", advice=True)
-            for each, other in answers.withdrawn.items()
+            for each, other in checked.withdrawn.items()
         ]
         if strict and answer_advice:
             raise InvocationError(answer_advice, reference=pipeline.reference, subject=invocation)

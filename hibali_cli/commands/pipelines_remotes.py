@@ -60,10 +60,10 @@ def remotes_add_command(
         )
     change = add_remote(common.config, RemoteSettings(name, url, images), replace=replace)
     if common.json:
-        kept = {"images": images} if images else {}
-        common.output.record("remote", {"name": name, "url": url, **kept, "change": change})
+        image_field = {"images": images} if images else {}
+        common.output.record("remote", {"name": name, "url": url, **image_field, "change": change})
     else:
-        common.output.say(f"{name}: {change}")
+        common.output.info(f"{name}: {change}")
     return None
 
 
@@ -73,8 +73,8 @@ def remotes_list_command(common: Common) -> int | None:
     remotes = sorted(common.settings().remotes.items())
     if common.json:
         for name, remote in remotes:
-            kept = {"images": remote.images} if remote.images else {}
-            common.output.record("remote", {"name": name, "url": remote.url, **kept})
+            image_field = {"images": remote.images} if remote.images else {}
+            common.output.record("remote", {"name": name, "url": remote.url, **image_field})
         common.output.record("end", {"count": len(remotes), "exit": 0})
     elif remotes:
         rows = [(name, remote.url, remote.images or "") for name, remote in remotes]
@@ -100,7 +100,7 @@ def remotes_remove_command(common: Common, name: str) -> int | None:
     if common.json:
         common.output.record("remote", {"name": name, "url": "", "change": "removed"})
     else:
-        common.output.say(f"{name} was removed from {path}; the content of the remote is kept.")
+        common.output.info(f"{name} was removed from {path}; the content of the remote is kept.")
     return None
 
 
@@ -178,8 +178,8 @@ def _require_elsewhere(common: Common, reference: str, record: ImageRecord) -> N
 
     for name in sorted(common.settings().remotes):
         try:
-            shelf = open_image_store(common, name)
-            if shelf is not None and record.digest in shelf.present([record]):
+            image_store = open_image_store(common, name)
+            if image_store is not None and record.digest in image_store.present([record]):
                 return
         except HibaliError as problem:
             common.output.warn(f"{name} was not checked: {problem.message}")
@@ -204,12 +204,14 @@ def image_get_command(common: Common, pipeline: str, remote_name: str) -> int | 
     `pipelines fetch` fetches the record of the image; this command fetches its content, which must match the record (else exit 8).
     After an interruption, it resumes.
     """
-    from hibali_cli.handlers.pipeline_exchange import require_shelf
+    from hibali_cli.handlers.pipeline_exchange import require_image_store
     from hibali_cli.handlers.pipelines import open_catalogue, print_image
 
     catalogue = open_catalogue(common)
     found = catalogue.find(pipeline)
-    record, change = catalogue.images.receive(found, require_shelf(common, remote_name).get, remote_name)
+    record, change = catalogue.images.receive(
+        found, require_image_store(common, remote_name).get, remote_name
+    )
     print_image(common, catalogue, found, record, change)
     return None
 
@@ -232,8 +234,8 @@ def image_show_command(common: Common, pipeline: str) -> int | None:
     record = catalogue.images.require(found)
     file = catalogue.images.local_file(found, record)
     if common.json:
-        told = {"name": found.name, "version": found.version, **image_fields(record, here=file is not None)}
-        common.output.record("image", {**told, **({"file": str(file)} if file else {})})
+        fields = {"name": found.name, "version": found.version, **image_fields(record, here=file is not None)}
+        common.output.record("image", {**fields, **({"file": str(file)} if file else {})})
     else:
         common.output.pairs(
             {

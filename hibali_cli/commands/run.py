@@ -8,7 +8,7 @@ import click
 
 from hibali_cli.command import command
 from hibali_cli.options import Common
-from hibali_cli.run_options import RunOptions, take_run_options
+from hibali_cli.run_options import RunOptions, add_run_options
 
 
 @command(
@@ -50,7 +50,7 @@ from hibali_cli.run_options import RunOptions, take_run_options
 )
 @click.argument("pipeline")
 @click.argument("invocation", metavar="[INVOCATION.json]", required=False)
-@take_run_options
+@add_run_options
 def run_command(
     common: Common, *, pipeline: str, invocation: str | None, options: RunOptions, dry_run: bool
 ) -> int | None:
@@ -69,6 +69,6 @@ def run_command(
 
     catalogue = Catalogue()
     found = find_pipeline(common, catalogue, pipeline)
-    answers = None if invocation is None else Path(invocation)
+    invocation_path = None if invocation is None else Path(invocation)
     start = run_single if options.sweep is None else run_sweep
-    return start(common, catalogue, found, answers, options, dry_run=dry_run)
+    return start(common, catalogue, found, invocation_path, options, dry_run=dry_run)

@@ -62,7 +62,7 @@ def cancel_command(common: Common, run_id: str) -> int | None:
     if common.json:
         show_run(common, run)
     else:
-        common.output.say(f"{run.id} {state_text(run)}")
+        common.output.info(f"{run.id} {state_text(run)}")
     return None
 
 
@@ -225,7 +225,7 @@ def compare_command(common: Common, a: str, b: str, *, by: str | None, folder: s
     with listening(common, f"compare {a} {b}") as on_event:
         runs = update_runs(common, run_store, runs, on_event)
         found = compare_runs(common, run_store, runs, words, folder, on_event)
-    return print_comparison(common, found, asked=bool(words))
+    return print_comparison(common, found, with_tolerance=bool(words))
 
 
 @command(
@@ -405,7 +405,7 @@ def logs_command(
     if common.json:
         common.output.record("run", ended.to_record())
     else:
-        common.output.say(f"{ended.id} {ended.state}")
+        common.output.info(f"{ended.id} {ended.state}")
     return None
 
 
@@ -481,7 +481,7 @@ def release_command(common: Common, run_id: str) -> int | None:
     if common.json:
         show_run(common, run)
     else:
-        common.output.say(f"{run.id} {run.state}")
+        common.output.info(f"{run.id} {run.state}")
     return None
 
 
@@ -605,7 +605,7 @@ def show_command(common: Common, run_id: str) -> int | None:
     run_store = RunStore()
     run = run_store.load(run_id)
     with listening(common, f"run {run.id}") as on_event:
-        [run] = update_runs(common, run_store, [run], on_event, going_on=True)
+        [run] = update_runs(common, run_store, [run], on_event, submit_next=True)
     show_run(common, run)
     return None
 
@@ -662,19 +662,19 @@ def watch_command(common: Common, run_ids: tuple[str, ...], *, notify: str | Non
         runs = [run_store.load(run_id) for run_id in dict.fromkeys(run_ids)]
     else:
         runs = [run for run in run_store.all() if run.job and not run.state.ended]
-    told: list[Run] = []
+    ended_runs: list[Run] = []
     with notifying(common, notify) as notice:
 
-        def take(run: Run) -> None:
-            told.append(run)
+        def on_change(run: Run) -> None:
+            ended_runs.append(run)
             notice(run)
 
-        runs = watch_runs(common, run_store, runs, take)
+        runs = watch_runs(common, run_store, runs, on_change)
     if not runs:
-        common.output.say("No run is under way.")
+        common.output.info("No run is under way.")
     raise_failure(runs)
     if common.json:
-        common.output.record("end", {"count": len(told), "exit": 0})
+        common.output.record("end", {"count": len(ended_runs), "exit": 0})
     return None
 
 

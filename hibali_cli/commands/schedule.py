@@ -113,16 +113,16 @@ def add_command(common: Common, name: str, words: tuple[str, ...], **options: ob
 
 
 def _schedule(common: Common, name: str, words: tuple[str, ...], options: dict[str, object]) -> Schedule:
-    from hibali_cli.handlers.schedules import UNFIT, check_words
+    from hibali_cli.handlers.schedules import UNSAFE_CHARACTERS, check_argv
     from runs.schedules.schedule import Schedule, check_name, check_variable, read_expression
 
     folder = os.getcwd()  # noqa: PTH109  # a folder as the user sees it
-    if UNFIT.search(folder):
+    if UNSAFE_CHARACTERS.search(folder):
         raise UsageError("bad-folder", "the name of this folder cannot be stored", subject=ascii(folder))
     return Schedule(
         name=check_name(name),
         cron=read_expression(str(options["cron"])),
-        command=check_words(words),
+        command=check_argv(words),
         folder=folder,
         since=datetime.now(UTC).replace(microsecond=0),
         by=cast("Installer", options["by"] or "cron"),
@@ -154,7 +154,7 @@ def check_command(common: Common, name: str) -> int | None:
 
     schedule = load_schedules(common.config).one(name)
     print_problems(common, name, find_problems(common, schedule))
-    common.output.say(f"{name}: all checks passed.")
+    common.output.info(f"{name}: all checks passed.")
     return None
 
 
@@ -163,7 +163,12 @@ def check_command(common: Common, name: str) -> int | None:
 )
 def list_command(common: Common) -> int | None:
     """List the schedules of this configuration."""
-    from hibali_cli.handlers.schedules import due_words, outcome_words, schedule_fields, warn_of_missing
+    from hibali_cli.handlers.schedules import (
+        format_next_run,
+        format_outcome,
+        schedule_fields,
+        warn_of_missing,
+    )
     from runs.schedules.install import installed_names
     from runs.schedules.records import read_triggers
     from runs.schedules.schedule import load_schedules
@@ -182,8 +187,8 @@ def list_command(common: Common) -> int | None:
         (
             schedule.name,
             schedule.cron.text,
-            due_words(schedule),
-            outcome_words(triggers[-1] if triggers else None),
+            format_next_run(schedule),
+            format_outcome(triggers[-1] if triggers else None),
             " ".join(schedule.command),
         )
         for schedule, triggers in found
@@ -191,7 +196,7 @@ def list_command(common: Common) -> int | None:
     warn_of_missing(common, known, installed)
     common.output.table(["name", "cron", "next", "last", "command"], rows)
     if not found:
-        common.output.say('No schedules yet: hibali schedule add NAME --cron "0 3 * * *" -- push ...')
+        common.output.info('No schedules yet: hibali schedule add NAME --cron "0 3 * * *" -- push ...')
     return None
 
 
@@ -214,7 +219,7 @@ _LOG_EXAMPLES = [
 @click.option("--text", is_flag=True, help="Show the output of the runs instead of their results.")
 def log_command(common: Common, name: str, *, count: int, text: bool) -> int | None:
     """Show the results of a schedule's runs, the latest last."""
-    from hibali_cli.handlers.schedules import outcome_words
+    from hibali_cli.handlers.schedules import format_outcome
     from runs.schedules.records import read_triggers, triggered_schedules
     from runs.schedules.schedule import load_schedules
 
@@ -232,7 +237,7 @@ def log_command(common: Common, name: str, *, count: int, text: bool) -> int | N
     rows = [
         (
             f"{datetime.fromisoformat(each.began).astimezone():%Y-%m-%d %H:%M:%S}",
-            outcome_words(each) + (" (made up)" if each.made_up else ""),
+            format_outcome(each) + (" (made up)" if each.made_up else ""),
             None if each.seconds is None else format_duration(each.seconds),
             each.amount("files_moved") if each.amounts else None,
             format_size(each.amount("bytes_moved")) if each.amounts else None,
@@ -302,7 +307,7 @@ def metrics_command(common: Common, *, file: str | None, off: bool) -> int | Non
     put_metrics_file(common.config, str(path))
     if common.json:
         common.output.record("metrics", {"file": str(path), "text": path.read_text("utf-8")})
-    common.output.say(f"The metrics are in {path}, and are updated after each run.")
+    common.output.info(f"The metrics are in {path}, and are updated after each run.")
     return None
 
 
@@ -367,7 +372,7 @@ def notify_command(common: Common, **options: Any) -> int | None:
             )
     if given or off:
         path = put_notices(common.config, notices)
-        common.output.say(f"Saved in {path}.")
+        common.output.info(f"Saved in {path}.")
     if test:
         if not notices.has_receiver:
             raise UsageError(
@@ -492,7 +497,7 @@ def resume_command(common: Common, name: str) -> int | None:
 )
 def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
     """Run a schedule's command now in an environment as minimal as that of cron; exits with its code."""
-    from hibali_cli.handlers.schedules import outcome_words
+    from hibali_cli.handlers.schedules import format_outcome
     from runs.schedules.records import truncate_start_log
     from runs.schedules.schedule import load_schedules
     from runs.schedules.tend import maintain, run_missed
@@ -518,7 +523,7 @@ def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
         common.output.record("firing", trigger.to_record())
     elif not due:
         moved = f"; {trigger.amount('files_moved')} files moved" if trigger.amounts else ""
-        common.output.say(f"{name}: {outcome_words(trigger)}{moved}; {trigger.id}")
+        common.output.info(f"{name}: {format_outcome(trigger)}{moved}; {trigger.id}")
         if trigger.exit and trigger.message:
             common.output.warn(f"  {trigger.message}")
             common.output.warn(f"  {trigger.hint or f'hibali schedule log {name} --text'}")
@@ -532,7 +537,12 @@ def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
 @click.argument("name")
 def show_command(common: Common, name: str) -> int | None:
     """Show one schedule, when it is due, and its last run."""
-    from hibali_cli.handlers.schedules import due_words, outcome_words, schedule_fields, warn_of_missing
+    from hibali_cli.handlers.schedules import (
+        format_next_run,
+        format_outcome,
+        schedule_fields,
+        warn_of_missing,
+    )
     from runs.schedules.install import installed_names
     from runs.schedules.records import log_path, read_triggers
     from runs.schedules.schedule import load_schedules
@@ -549,8 +559,8 @@ def show_command(common: Common, name: str) -> int | None:
     values: dict[str, str | int | None] = {
         "name": schedule.name,
         "command": shlex.join(["hibali", *schedule.command]),
-        "next": due_words(schedule),
-        "last": outcome_words(last),
+        "next": format_next_run(schedule),
+        "last": format_outcome(last),
         "log": str(log_path(name)),
         "file": str(known.path),
     }

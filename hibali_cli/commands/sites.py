@@ -104,7 +104,7 @@ def add_command(common: Common, name: str, **options: Any) -> int | None:
     change, site = add_site(common.config, name, table, replace=replace)
     if common.json:
         common.output.record("site-change", {"name": name, "change": change})
-    common.output.say({"same": f"{name} stands there already."}.get(change, f"{name} is {change}."))
+    common.output.info({"same": f"{name} stands there already."}.get(change, f"{name} is {change}."))
     if check and change != "same":
         _check(common, site)
     return None
@@ -116,7 +116,7 @@ def _check(common: Common, site: Any) -> None:
     try:
         check_and_print(common, site)
     except HibaliError as problem:
-        common.output.say(f"{site.name} is kept; `hibali sites check {site.name}` asks again.")
+        common.output.info(f"{site.name} is kept; `hibali sites check {site.name}` asks again.")
         raise as_access_or_later(problem) from None
 
 
@@ -256,7 +256,7 @@ def import_command(
 @command("list", examples=[("hibali sites list", "See every site and how it is reached.")])
 def list_command(common: Common) -> int | None:
     """List the sites of config.toml."""
-    from hibali_cli.handlers.sites import how_reached, site_record
+    from hibali_cli.handlers.sites import site_address, site_record
 
     settings = common.settings()
     sites = [settings.sites[name] for name in sorted(settings.sites)]
@@ -266,12 +266,12 @@ def list_command(common: Common) -> int | None:
         common.output.record("end", {"count": len(sites), "exit": 0})
         return None
     rows = [
-        (site.name, site.kind, how_reached(site), site.scheduler.name if site.scheduler else None)
+        (site.name, site.kind, site_address(site), site.scheduler.name if site.scheduler else None)
         for site in sites
     ]
     common.output.table(["name", "type", "at", "scheduler"], rows)
     if not sites:
-        common.output.say(f"No sites yet in {settings.path}: hibali sites add NAME --ssh HOST")
+        common.output.info(f"No sites yet in {settings.path}: hibali sites add NAME --ssh HOST")
     return None
 
 
@@ -327,7 +327,7 @@ def remove_command(common: Common, name: str) -> int | None:
     path = remove_site(common.config, name)
     if common.json:
         common.output.record("site-change", {"name": name, "change": "removed", "file": str(path)})
-    common.output.say(f"{name} is no longer in {path}; nothing was removed at the site.")
+    common.output.info(f"{name} is no longer in {path}; nothing was removed at the site.")
     return None
 
 

@@ -23,11 +23,11 @@ from hibali_cli.transfer_options import (
     add_moving_options,
     add_packing_options,
     add_planning_options,
+    pop_follow_options,
+    pop_recorded,
     request_of,
     rules_of,
     saving_of,
-    take_following,
-    take_recorded,
 )
 
 # modules of transfers are imported where they are used, for start-up time
@@ -66,7 +66,7 @@ def push_command(common: Common, local: str, target: str, **options: Any) -> int
     The contents of a folder go into PATH; a file goes to exactly that name, or into PATH when it ends in a
     slash. Files that exist there unchanged are not sent again. Every file is hashed at both ends before it gets its name.
     """
-    following = take_following(options)
+    following = pop_follow_options(options)
     if following is None:
         return _move(common, "push", local, target, options)
     return _follow(common, local, target, following, options)
@@ -164,7 +164,7 @@ def plan_command(
     from transfers.request import Request
 
     settings = common.settings()
-    recorded = take_recorded(options)
+    recorded = pop_recorded(options)
     ends = read_location(source, settings), read_target(target, settings)
     request = Request("plan", *ends, rules_of(options), recorded=recorded)
 
@@ -233,7 +233,7 @@ def apply_command(
         doubts = check_trust(saved, (source, target), named, Path(file))
         if doubts:
             common.output.warn(f"{file}: {doubts}. Executed because its source and target were given.")
-        common.output.say(f"{source.text} to {target.text}, as planned at {header.at}")
+        common.output.info(f"{source.text} to {target.text}, as planned at {header.at}")
         backup = None if backup_dir is None else read_target(backup_dir, settings)
         saving = saving_of(push_to, no_save=no_save)
         request = Request("apply", source, target, header.rules, saved, backup, bwlimit or 0, saving=saving)
@@ -260,7 +260,7 @@ def _execute(common: Common, request: Request, *, dry_run: bool, detailed: bool)
         try:
             receipt = synchronise(request, on_event)
         except KeyboardInterrupt:
-            common.output.say(on_event.tally.safe())
+            common.output.info(on_event.tally.safe())
             raise
     _show_receipt(common, receipt)
     return int(receipt.exit)
@@ -345,7 +345,7 @@ def _show_counts(common: Common, plan: TransferPlan, lines: int, hint: str = "")
         code = Exit.INCOMPLETE if plan.unlisted else Exit.DONE
         common.output.record("end", {"count": lines + 1, "exit": int(code)})
         return
-    common.output.say(
+    common.output.info(
         f"Would move {planned.files_to_move} of {counted(planned.files, 'file')} ({format_size(planned.bytes_to_move)}),"
         f" keep {planned.files_kept} and delete {planned.files_to_delete}. Nothing was changed.{hint}"
     )
@@ -373,7 +373,7 @@ def _show_receipt(common: Common, receipt: Receipt) -> None:
         (receipt.files_deleted, "deleted"),
     )
     rest = "".join(f", {count} {word}" for count, word in others if count)
-    common.output.say(
+    common.output.info(
         f"{counted(receipt.files_moved, 'file')} ({format_size(receipt.bytes_moved)}) moved{packed}{verified};"
         f" {receipt.files_kept} kept{rest}; {receipt.seconds:.1f} s; {receipt.id}"
     )

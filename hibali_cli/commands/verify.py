@@ -116,17 +116,17 @@ def manifest_command(
     """
     from hibali.errors import UsageError
     from hibali.locations import read_location
-    from hibali_cli.handlers.verify import bag, take_stock
+    from hibali_cli.handlers.verify import write_bagit, write_manifest
     from transfers.rules import Rules
 
     place = read_location(location, common.settings())
     rules = Rules(include=include, exclude=exclude)
     if bagit is None:
-        return take_stock(common, place, rules, output, recorded=recorded)
+        return write_manifest(common, place, rules, output, recorded=recorded)
     if output is not None or include or exclude:
         raise UsageError(
             "usage",
             "a bag needs the whole payload and writes its own files: omit -o, --include and --exclude",
             subject="--bagit",
         )
-    return bag(common, place, bagit, recorded=recorded)
+    return write_bagit(common, place, bagit, recorded=recorded)

@@ -100,7 +100,7 @@ def _pairs(bundle: Bundle) -> dict[str, Cell]:
         "made by": f"hibali {record.hibali}",
     }
     for each in record.inputs:
-        shown[f"input {each.member.split('/')[1]}"] = _input_words(each)
+        shown[f"input {each.member.split('/')[1]}"] = _describe_input(each)
     if run is not None:
         ended = f" with exit code {run.exit_code}" if run.exit_code is not None else ""
         shown |= {
@@ -115,11 +115,11 @@ def _pairs(bundle: Bundle) -> dict[str, Cell]:
     return shown
 
 
-def _input_words(each: PackedInput) -> str:
+def _describe_input(each: PackedInput) -> str:
     files = f"{counted(each.files, 'file')}, " if each.type != "file" else ""
     size = f"{files}{counted(each.bytes, 'byte')}"
-    where = "" if each.included else f", not in it; it lay at {each.location}"
-    return f"{each.id}: {each.member} ({size}{where})"
+    location = "" if each.included else f", not in it; it lay at {each.location}"
+    return f"{each.id}: {each.member} ({size}{location})"
 
 
 def show_comparison(
@@ -137,18 +137,18 @@ def show_comparison(
         common.output.record("comparison", {**subject, **fields, "exit": code}, flush=True)
         return
     if not recorded:
-        common.output.say("The bundle is of no run: there is nothing to compare with.")
+        common.output.info("The bundle is of no run: there is nothing to compare with.")
         return
     for each in compared:
         common.output.text(f"{each.fate:<9}  {printable(each.path)}\n")
     others = ", ".join(
         f"{counts[fate]} {fate}" for fate in OutputResult if fate is not OutputResult.EQUAL and counts[fate]
     )
-    said = f"{counts[OutputResult.EQUAL]} of {counted(len(bundle.outputs), 'output')} are equal{'; ' + others if others else ''}"
-    common.output.say(f"{said}; they are in {target}")
+    summary = f"{counts[OutputResult.EQUAL]} of {counted(len(bundle.outputs), 'output')} are equal{'; ' + others if others else ''}"
+    common.output.info(f"{summary}; they are in {target}")
 
 
-class Taking(NamedTuple):
+class IncludeOptions(NamedTuple):
     """What to include besides descriptor, answers and digests."""
 
     include: Include
@@ -156,28 +156,28 @@ class Taking(NamedTuple):
 
 
 def make_bundle(
-    common: Common, what: str, output: str, pipeline: str | None, include: str, *, with_image: bool
+    common: Common, source: str, output: str, pipeline: str | None, include: str, *, with_image: bool
 ) -> None:
     """Write the bundle of a run or of an invocation, and show its content."""
     target = Path(output)
-    taking = Taking(cast("Include", include), with_image)
-    with listening(common, f"bundle {what}") as on_event:
-        if RUN_ID.fullmatch(what):
+    include_options = IncludeOptions(cast("Include", include), with_image)
+    with listening(common, f"bundle {source}") as on_event:
+        if RUN_ID.fullmatch(source):
             if pipeline is not None:
                 raise UsageError("usage", "a run knows its pipeline", subject="--pipeline")
-            parts = _parts_of_run(common, what, taking, on_event)
+            parts = _parts_of_run(common, source, include_options, on_event)
         else:
-            parts = _parts_of_invocation(common, Path(what), pipeline, taking, on_event)
+            parts = _parts_of_invocation(common, Path(source), pipeline, include_options, on_event)
         create_bundle(parts, target, on_event)
     with Archive(target) as archive:
         bundle = read_bundle(archive)
     if common.json:
         show_bundle(common, target, bundle)
     else:
-        _tell_made(common, target, bundle)
+        _show_created(common, target, bundle)
 
 
-def _parts_of_run(common: Common, run_id: str, taking: Taking, on_event: Listener) -> Parts:
+def _parts_of_run(common: Common, run_id: str, include_options: IncludeOptions, on_event: Listener) -> Parts:
     run_store, catalogue = RunStore(), Catalogue()
     [run] = update_runs(common, run_store, [run_store.load(run_id)], on_event)
     require_single(run)
@@ -197,43 +197,49 @@ def _parts_of_run(common: Common, run_id: str, taking: Taking, on_event: Listene
         run=run,
         image_id=image,
         outputs=outputs,
-        include=taking.include,
-        **_beside(catalogue, pipeline, taking, started=image),
+        include=include_options.include,
+        **_descriptor_files(catalogue, pipeline, include_options, started=image),
     )
 
 
 def _parts_of_invocation(
-    common: Common, answers: Path, reference: str | None, taking: Taking, on_event: Listener
+    common: Common,
+    invocation_path: Path,
+    reference: str | None,
+    include_options: IncludeOptions,
+    on_event: Listener,
 ) -> Parts:
     if reference is None:
         raise UsageError(
             "usage",
             "an invocation does not say which pipeline it is for",
-            subject=str(answers),
+            subject=str(invocation_path),
             hint="Give --pipeline NAME@VERSION, or the id of a run: hibali runs list",
         )
     catalogue = Catalogue()
     pipeline = catalogue.find(reference)
-    invocation = read_invocation(pipeline, answers)
-    changed = moment(answers.stat().st_mtime_ns) or moment(time.time_ns()) or ""
+    invocation = read_invocation(pipeline, invocation_path)
+    changed = moment(invocation_path.stat().st_mtime_ns) or moment(time.time_ns()) or ""
     return Parts(
         pipeline=pipeline,
         invocation=invocation,
         inputs=inputs_of_invocation(invocation, common.settings(), on_event),
         published=f"{changed[:19]}Z",
         agent=account_names()[0],
-        include=taking.include,
-        **_beside(catalogue, pipeline, taking),
+        include=include_options.include,
+        **_descriptor_files(catalogue, pipeline, include_options),
     )
 
 
-def _beside(catalogue: Catalogue, pipeline: Pipeline, taking: Taking, *, started: str = "") -> dict[str, Any]:
+def _descriptor_files(
+    catalogue: Catalogue, pipeline: Pipeline, include_options: IncludeOptions, *, started: str = ""
+) -> dict[str, Any]:
     """Return the files to include with a descriptor: signatures, and the record of its pinned image, if that was the one `started`."""
     files = catalogue.beside(pipeline.name, pipeline.version)
     image = catalogue.image(pipeline)
     if image is not None and started and image.id != f"sha256:{started}":
         image = None
-        if taking.image:
+        if include_options.image:
             raise RefusedError(
                 "other-image",
                 f"the run was started with sha256:{started}, and the catalogue has another image",
@@ -242,12 +248,12 @@ def _beside(catalogue: Catalogue, pipeline: Pipeline, taking: Taking, *, started
             )
     return {
         "image": image,
-        "image_file": catalogue.image_file(pipeline) if taking.image else None,
+        "image_file": catalogue.image_file(pipeline) if include_options.image else None,
         "signatures": {name: path.read_bytes() for name, path in files.items() if is_signature_name(name)},
     }
 
 
-def _tell_made(common: Common, target: Path, bundle: Bundle) -> None:
+def _show_created(common: Common, target: Path, bundle: Bundle) -> None:
     """Show the file, what is not in it, and its digest."""
     common.output.line(str(target))
     record = bundle.record
@@ -259,7 +265,7 @@ def _tell_made(common: Common, target: Path, bundle: Bundle) -> None:
     for problem in record.outputs.problems if record.outputs else ():
         common.output.warn(f"{problem['path']}: {problem['message']}")
     state = f" of a run that {record.run.state}" if record.run else ""
-    common.output.say(
+    common.output.info(
         f"{counted(target.stat().st_size, 'byte')}{state}; the sha256 of its manifest is {bundle.content}"
     )
 
@@ -278,41 +284,41 @@ class BundleRunOptions:
     new: bool
 
 
-def run_bundle(common: Common, asked: BundleRunOptions) -> int:
+def run_bundle(common: Common, options: BundleRunOptions) -> int:
     """Repeat a bundle's run; returns the exit code. Raises the error that stopped it."""
-    site = run_site(common, asked.site)
+    site = run_site(common, options.site)
     run_store = RunStore()
-    with listening(common, f"bundle {asked.file}") as on_event:
-        with Archive(Path(asked.file)) as archive:
-            bundle = read_bundle(archive, asked.name)
-            places = _places(bundle, asked.places)
+    with listening(common, f"bundle {options.file}") as on_event:
+        with Archive(Path(options.file)) as archive:
+            bundle = read_bundle(archive, options.name)
+            places = _places(bundle, options.places)
             check_contents(archive, bundle)
             catalogue = open_catalogue(common)
-            _keep(common, catalogue, bundle, asked.file)
+            _add_to_catalogue(common, catalogue, bundle, options.file)
             require_consent(common, catalogue, bundle.pipeline, load_container(site.container.name))
-            turn = f"bundle-{bundle.content}-{site.name}"
-            with run_store.lock(turn, on_event=on_event):
+            lock_name = f"bundle-{bundle.content}-{site.name}"
+            with run_store.lock(lock_name, on_event=on_event):
                 folder = unpack(archive, bundle, site.name)
-                request = with_job_proxy(_request(common, asked, bundle, folder, places, on_event))
+                request = with_job_proxy(_request(common, options, bundle, folder, places, on_event))
                 run = launch_at_site(
                     common,
                     request,
                     run_store,
                     on_event,
-                    on_begin=lambda run: common.output.say(f"run {run.id}"),
+                    on_begin=lambda run: common.output.info(f"run {run.id}"),
                 )
-        if not asked.wait:
+        if not options.wait:
             return _leave(common, run)
         [run] = wait_for_runs(common, run_store, [run], on_event)
         if run.state is State.LOST:
             raise find_failure(run) or RunFailedError("run-lost", "the run is lost", subject=run.id)
-        receipt, compared = _collect(common, asked, bundle, run, on_event)
-        with run_store.lock(turn, on_event=on_event):
+        receipt, compared = _collect(common, options, bundle, run, on_event)
+        with run_store.lock(lock_name, on_event=on_event):
             forget(bundle, site.name)
-    return _tell(common, asked, bundle, run, receipt, compared)
+    return _show_result(common, options, bundle, run, receipt, compared)
 
 
-def _keep(common: Common, catalogue: Catalogue, bundle: Bundle, subject: str) -> None:
+def _add_to_catalogue(common: Common, catalogue: Catalogue, bundle: Bundle, subject: str) -> None:
     """Add the pipeline to the catalogue, under the rules for fetched pipelines."""
     pipeline = bundle.pipeline
     beside, image = dict(bundle.signatures), ""
@@ -341,20 +347,20 @@ def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:
                 hint="Write --input ID=LOCATION; `hibali bundle show FILE` says which are not in it.",
             )
         places[number] = location
-    lacking = [each for number, each in away if number not in places]
-    if lacking:
-        lines = [f"{each.id}, which lay at {each.location}" for each in lacking]
+    missing = [each for number, each in away if number not in places]
+    if missing:
+        lines = [f"{each.id}, which lay at {each.location}" for each in missing]
         raise NotFoundError(
             "inputs-not-included",
             "\n".join(["the bundle has only the digests of these inputs", *lines]),
-            hint=" ".join(f"--input {each.id}=LOCATION" for each in lacking[:3]),
+            hint=" ".join(f"--input {each.id}=LOCATION" for each in missing[:3]),
         )
     return places
 
 
 def _request(
     common: Common,
-    asked: BundleRunOptions,
+    options: BundleRunOptions,
     bundle: Bundle,
     folder: Path,
     places: Mapping[int, str],
@@ -365,10 +371,10 @@ def _request(
         number: str(place_of(folder, each)) if each.included else places[number]
         for number, each in enumerate(bundle.record.inputs)
     }
-    answers = folder / "answers.json"
-    write_atomic(answers, json.dumps(_values(bundle, located)).encode("ascii"))
+    invocation_path = folder / "answers.json"
+    write_atomic(invocation_path, json.dumps(_values(bundle, located)).encode("ascii"))
     request = read_request(
-        common, bundle.pipeline, answers, asked.site, RunOptions(image=asked.image), identify=True
+        common, bundle.pipeline, invocation_path, options.site, RunOptions(image=options.image), identify=True
     )
     for number, each in enumerate(bundle.record.inputs):
         identity = request.workload.identities[number]
@@ -384,7 +390,7 @@ def _request(
                 subject=printable(located[number]),
                 hint=f"Remove {folder} and type the same line again." if each.included else "",
             )
-    return replace(_with_image(request, bundle, folder, asked.image), new=asked.new)
+    return replace(_with_image(request, bundle, folder, options.image), new=options.new)
 
 
 def _with_image(request: Request, bundle: Bundle, folder: Path, given: str) -> Request:
@@ -428,23 +434,25 @@ def _leave(common: Common, run: Run) -> int:
         flush_results()
         raise queue_full_error(run)
     if not common.json:
-        common.output.say(f"{run.state} at {run.site}; the same line without --no-wait compares its outputs.")
+        common.output.info(
+            f"{run.state} at {run.site}; the same line without --no-wait compares its outputs."
+        )
     return int(Exit.DONE)
 
 
 def _collect(
-    common: Common, asked: BundleRunOptions, bundle: Bundle, run: Run, on_event: Listener
+    common: Common, options: BundleRunOptions, bundle: Bundle, run: Run, on_event: Listener
 ) -> tuple[Receipt, list[OutputComparison]]:
     """Pull and verify the outputs of the run, and compare their digests with the recorded ones."""
     site = run_site(common, run.site)
-    target = read_target(asked.target or f"./{run.id}", common.settings())
+    target = read_target(options.target or f"./{run.id}", common.settings())
     receipt = collect(run, site, target, RunStore(), on_event)
     return receipt, compare_outputs(bundle.outputs, hash_outputs(run, site).digests)
 
 
-def _tell(
+def _show_result(
     common: Common,
-    asked: BundleRunOptions,
+    options: BundleRunOptions,
     bundle: Bundle,
     run: Run,
     receipt: Receipt,
@@ -452,7 +460,7 @@ def _tell(
 ) -> int:
     """Show the comparison; afterwards the same command starts a new run. Raises its result as an error without --json."""
     differs = bundle.record.run is not None and any(each.fate is not OutputResult.EQUAL for each in compared)
-    code = _judge(receipt, differs=differs)
+    code = _exit_code(receipt, differs=differs)
     show_comparison(common, run, bundle, receipt.target, compared, int(code))
     flush_results()
     if not run.results.reported:
@@ -460,14 +468,14 @@ def _tell(
     failure = find_failure(run)
     if differs and code is Exit.INCOMPLETE:
         failure = IncompleteError(
-            "outputs-differ", "not every output is what the bundle says", subject=printable(asked.file)
+            "outputs-differ", "not every output is what the bundle says", subject=printable(options.file)
         )
     if failure is not None and not common.json:
         raise failure
     return int(code)
 
 
-def _judge(receipt: Receipt, *, differs: bool) -> Exit:
+def _exit_code(receipt: Receipt, *, differs: bool) -> Exit:
     """Return the exit code: RUN_FAILED first, then problems of collecting outputs, then the comparison."""
     if receipt.exit is Exit.DONE and differs:
         return Exit.INCOMPLETE

@@ -39,13 +39,13 @@ def list_place(common: Common, location: Location, *, recursive: bool, long: boo
     with listening(common, f"ls {location.text}") as on_event:
         for entry in _entries(location, on_event, recursive=recursive):
             count += 1
-            seen.take(entry)
+            seen.add(entry)
             if common.json:
                 common.output.record("entry", entry_fields(entry))
             else:
                 _print_entry(common, entry, long=long)
     if not location.typed_local:
-        seen.keep(unless=location.name)
+        seen.save(unless=location.name)
     if common.json:
         common.output.record("end", {"count": count, "exit": 0})
     return 0
@@ -135,7 +135,7 @@ def make_folder(common: Common, location: Location) -> int:
     return 0
 
 
-def take_away(
+def remove_path(
     common: Common, text: str, *, recursive: bool, yes: bool, max_delete: str | None, dry_run: bool
 ) -> int:
     """Remove the named file or folder, or only show what would be removed; returns the exit code."""
@@ -146,7 +146,7 @@ def take_away(
 
     def confirm(plan: RemovalPlan) -> None:
         if not yes:
-            _ask(common, location.text, plan)
+            _confirm(common, location.text, plan)
 
     with listening(
         common, f"rm {location.text}", records=not dry_run, ends_at_plan=dry_run or not yes
@@ -155,7 +155,7 @@ def take_away(
             plan_removal(request, lambda plan: _show(common, location.name, plan), on_event)
             return 0
         receipt = remove(request, confirm, on_event)
-    _tell_receipt(common, receipt)
+    _show_receipt(common, receipt)
     return int(receipt.exit)
 
 
@@ -164,9 +164,9 @@ def _counts(plan: RemovalPlan) -> str:
     return f"{counted(plan.files, 'file')}{folders}, {counted(plan.bytes, 'byte')}"
 
 
-def _ask(common: Common, subject: str, plan: RemovalPlan) -> None:
+def _confirm(common: Common, subject: str, plan: RemovalPlan) -> None:
     """Ask for confirmation; raises `RefusedError` without it."""
-    common.output.say(f"{subject}: {_counts(plan)}")
+    common.output.info(f"{subject}: {_counts(plan)}")
     hint = f"To check first, add --dry-run. To confirm, add --yes --max-delete {plan.files}"
     if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise RefusedError(
@@ -193,14 +193,14 @@ def _show(common: Common, name: bytes, plan: RemovalPlan) -> None:
         common.output.record("planned", event_fields(plan.planned()))
         common.output.record("end", {"count": plan.files + plan.folders + 1, "exit": 0})
     else:
-        common.output.say(f"{_counts(plan)} would be removed. Nothing was changed.")
+        common.output.info(f"{_counts(plan)} would be removed. Nothing was changed.")
 
 
-def _tell_receipt(common: Common, receipt: Receipt) -> None:
+def _show_receipt(common: Common, receipt: Receipt) -> None:
     if common.json:
         common.output.record("receipt", receipt.to_record())
         return
-    common.output.say(
+    common.output.info(
         f"{counted(receipt.files_deleted, 'file')} removed; {receipt.seconds:.1f} s; {receipt.id}"
     )
     if receipt.exit is Exit.INCOMPLETE:

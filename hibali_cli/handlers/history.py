@@ -45,7 +45,7 @@ def list_history(common: Common, options: dict[str, Any]) -> int | None:
         [_row(each, now) for each in shown],
     )
     if len(shown) < len(found):
-        common.output.say(f"The latest {len(shown)} of {len(found)}; --last {len(found)} shows all.")
+        common.output.info(f"The latest {len(shown)} of {len(found)}; --last {len(found)} shows all.")
     return None
 
 
@@ -60,7 +60,7 @@ def _row(each: Operation, now: float) -> tuple[Cell, ...]:
         each.operation,
         each.source,
         each.target,
-        _result_words(each, now),
+        _describe_result(each, now),
         each.number("files_moved"),
         format_size(each.number("bytes_moved")),
         each.proof_moved,
@@ -68,7 +68,7 @@ def _row(each: Operation, now: float) -> tuple[Cell, ...]:
     )
 
 
-def _result_words(each: Operation, now: float) -> str:
+def _describe_result(each: Operation, now: float) -> str:
     result = each.result(now)
     code = (each.stopped or {}).get("code")
     return f"{result} ({code})" if code else str(result)
@@ -113,7 +113,7 @@ def _list_moves(common: Common, path: str, operations: Iterable[Operation], last
         common.output.record("end", {"count": len(found), "exit": 0})
         return None
     if not found:
-        common.output.say(f"The ledger knows nothing of {path}.")
+        common.output.info(f"The ledger knows nothing of {path}.")
         return None
     common.output.table(
         ["when", "what", "operation", "from", "to", "files", "bytes", "failed", "proof"],
@@ -134,11 +134,11 @@ def _list_moves(common: Common, path: str, operations: Iterable[Operation], last
     )
     moved = [each for each in found if each.files and each.change in {FileChange.ARRIVED, FileChange.LEFT}]
     if moved:
-        common.output.say(_last_words(moved[-1]))
+        common.output.info(_describe_verification(moved[-1]))
     return None
 
 
-def _last_words(move: Move) -> str:
+def _describe_verification(move: Move) -> str:
     words = {"": "how it was verified is not recorded", "none": "not verified"}
     proof = words.get(move.proof or "", f"verified by {move.proof}")
     digest = f", sha256 {move.sha256}" if move.sha256 else ""
@@ -202,7 +202,7 @@ def show_operation(common: Common, identifier: str) -> int | None:
             [(path_from_fields(each), str(each.get("code")), str(each.get("message"))) for each in shown],
         )
         if len(shown) < details.files["failed"]:
-            common.output.say(
+            common.output.info(
                 f"{len(shown)} of {details.files['failed']} are shown; -v shows a thousand of them."
             )
     return None
@@ -277,7 +277,7 @@ def compact_history(common: Common, before: float, *, dry_run: bool) -> int | No
         common.output.record("compacted", fields, flush=True)
         return None
     would = "would go" if dry_run else "went"
-    common.output.say(
+    common.output.info(
         f"{counted(lines, 'line')} ({format_size(size)}) {would} from {counted(journals, 'journal')}; every receipt stays."
     )
     return None

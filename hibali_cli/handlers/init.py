@@ -19,7 +19,14 @@ from hibali.system_errors import reason_of
 from hibali.text import did_you_mean, printable
 from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.handlers.site_check import as_access_or_later
-from hibali_cli.handlers.site_import import ImportRequest, change_of, choose, gather, show, take
+from hibali_cli.handlers.site_import import (
+    ImportRequest,
+    add_proposals,
+    change_of,
+    choose_proposals,
+    find_sites,
+    show_proposals,
+)
 from hibali_cli.options import Common
 from hibali_cli.output import coloured, write_message
 from hibali_cli.path_completion import complete_last, complete_path
@@ -41,7 +48,7 @@ def visit_and_show(common: Common, site: Site, *, job: bool) -> StepList:
     return walk
 
 
-def look_at(common: Common, site: Site, *, job: bool) -> int:
+def check_and_show(common: Common, site: Site, *, job: bool) -> int:
     """Check the site and show each step as it ends; returns 0, or raises the worst problem."""
     walk = visit_and_show(common, site, job=job)
     worst = walk.worst()
@@ -51,10 +58,10 @@ def look_at(common: Common, site: Site, *, job: bool) -> int:
         common.output.record("end", {"count": len(walk.steps), "exit": 0})
         return 0
     warnings = sum(step.verdict is Verdict.WARNING for step in walk.steps)
-    told = f", with {warnings} warnings" if warnings > 1 else ", with a warning" if warnings else ""
-    common.output.say(f"{site.name} works{told}.")
+    remark = f", with {warnings} warnings" if warnings > 1 else ", with a warning" if warnings else ""
+    common.output.info(f"{site.name} works{remark}.")
     if not job and site.scheduler is not None:
-        common.output.say(f"To test a job, too: hibali doctor {site.name} --job")
+        common.output.info(f"To test a job, too: hibali doctor {site.name} --job")
     return 0
 
 
@@ -64,11 +71,11 @@ def _show(common: Common, step: Step) -> None:
         code = step.problem.code if step.problem is not None else None
         common.output.record("step", {**fields, "code": code}, flush=True)
         return
-    word = f"{step.verdict:<{_WIDTH}}"
+    part = f"{step.verdict:<{_WIDTH}}"
     if coloured(sys.stdout):
-        word = f"\x1b[{_COLOURS[step.verdict]}m{word}\x1b[0m"
+        part = f"\x1b[{_COLOURS[step.verdict]}m{part}\x1b[0m"
     first, *more = step.found.split("\n")
-    lines = [f"{word}  {step.name:<{_NAMES}}  {printable(first)}"]
+    lines = [f"{part}  {step.name:<{_NAMES}}  {printable(first)}"]
     indent = " " * (_WIDTH + _NAMES + 4)
     lines += [f"{indent}{printable(line)}" for line in more]
     if step.fix:
@@ -82,61 +89,63 @@ _FOLDER = "~/hibali"
 _CONTENT = b"The first file that hibali sent from this account.\n"
 _NONE = frozenset({"", "none", "no", "n"})
 
-Read = Callable[[str, Callable[[str], list[str]]], str]
+ReadLine = Callable[[str, Callable[[str], list[str]]], str]
 
 
 class InitOptions(NamedTuple):
     """The options of `init`: the source of sites, the folder of a local site, the target of the first file, and whether to ask."""
 
-    wanted: ImportRequest
+    request: ImportRequest
     here: str | None
     to: str | None
     push: bool
     yes: bool
 
 
-def begin(common: Common, asked: InitOptions) -> int:
+def set_up(common: Common, options: InitOptions) -> int:
     """Set up sites and send a first file; returns the exit code. Raises `UsageError` where a question needs a terminal."""
-    asks = not asked.yes
-    if asks and (common.json or not has_terminal()):
+    interactive = not options.yes
+    if interactive and (common.json or not has_terminal()):
         raise UsageError(
             "no-terminal",
             "questions are not possible: stdin or stderr is not a terminal, or --json was given",
             subject="hibali init",
             hint="Without questions: hibali init --yes",
         )
-    proposals = _gather(common, asked)
-    if asks:
+    proposals = _choose_proposals(common, options)
+    if interactive:
         with terminal_as_stdout():
-            proposals = ask_which(proposals, read_line) if proposals and not asked.wanted.only else proposals
-            target, folder = ask_where(common.settings(), proposals, asked, read_line)
+            proposals = (
+                choose_sites(proposals, read_line) if proposals and not options.request.only else proposals
+            )
+            target, folder = choose_target(common.settings(), proposals, options, read_line)
     else:
-        target, folder = asked.to, asked.here or _FOLDER
-    taken = [site for _, site in take(common, proposals, replace=False)]
-    for site in taken:
-        common.output.say(f"{site.name} was added to {common.settings().path}.")
-    problems = _look_at_all(common, taken)
-    if asked.push:
+        target, folder = options.to, options.here or _FOLDER
+    added_sites = [site for _, site in add_proposals(common, proposals, replace=False)]
+    for site in added_sites:
+        common.output.info(f"{site.name} was added to {common.settings().path}.")
+    problems = _check_all(common, added_sites)
+    if options.push:
         _send_first(common, target or _local_site(common, folder), {site.name for site, _ in problems})
     if problems:
         raise as_access_or_later(problems[0][1])
     return 0
 
 
-def _gather(common: Common, asked: InitOptions) -> list[Proposal]:
+def _choose_proposals(common: Common, options: InitOptions) -> list[Proposal]:
     """Return the sites to add: without questions only the named ones."""
-    if asked.yes and not (asked.wanted.source or asked.wanted.only):
+    if options.yes and not (options.request.source or options.request.only):
         return []
     settings = common.settings()
-    found = gather(settings, asked.wanted)
-    chosen = choose(found, asked.wanted.only)
+    found = find_sites(settings, options.request)
+    chosen = choose_proposals(found, options.request.only)
     chosen = [each for each in chosen if change_of(common, each) == "added"]
-    if asked.yes and not common.json:
-        show(common, [], chosen)
+    if options.yes and not common.json:
+        show_proposals(common, [], chosen)
     return chosen
 
 
-def ask_which(proposals: Sequence[Proposal], read: Read) -> list[Proposal]:
+def choose_sites(proposals: Sequence[Proposal], read: ReadLine) -> list[Proposal]:
     """Ask which of the proposals to add, by name or number."""
     write_message("Hosts and remotes known on this machine:")
     width = max(len(each.name) for each in proposals)
@@ -144,52 +153,54 @@ def ask_which(proposals: Sequence[Proposal], read: Read) -> list[Proposal]:
         write_message(
             f"  {number:>3}  {each.name:<{width}}  {printable(each.reached)}  ({printable(each.origin)})"
         )
-    by_word = {str(number): each for number, each in enumerate(proposals, start=1)}
-    by_word |= {each.name: each for each in proposals}
+    by_answer = {str(number): each for number, each in enumerate(proposals, start=1)}
+    by_answer |= {each.name: each for each in proposals}
     names = [each.name for each in proposals]
     while True:
-        said = read(
+        answer = read(
             "Which of them should become sites? Names or numbers, all, or none [none]: ",
-            _last_of([*names, "all", "none"]),
+            _complete_from([*names, "all", "none"]),
         )
-        words = said.replace(",", " ").split()
-        if said.strip().lower() in _NONE:
+        parts = answer.replace(",", " ").split()
+        if answer.strip().lower() in _NONE:
             return []
-        if words == ["all"]:
+        if parts == ["all"]:
             return list(proposals)
-        unknown = [word for word in words if word not in by_word]
+        unknown = [part for part in parts if part not in by_answer]
         if not unknown:
-            return list({by_word[word].name: by_word[word] for word in words}.values())
+            return list({by_answer[part].name: by_answer[part] for part in parts}.values())
         write_message(
             f"  {printable(unknown[0])} is not in the list. {did_you_mean(unknown[0], names)}".rstrip()
         )
 
 
-def _last_of(words: Sequence[str]) -> Callable[[str], list[str]]:
-    return lambda text: complete_last(text, words)
+def _complete_from(parts: Sequence[str]) -> Callable[[str], list[str]]:
+    return lambda text: complete_last(text, parts)
 
 
-def ask_where(
-    settings: Settings, proposals: Sequence[Proposal], asked: InitOptions, read: Read
+def choose_target(
+    settings: Settings, proposals: Sequence[Proposal], options: InitOptions, read: ReadLine
 ) -> tuple[str | None, str]:
     """Ask where the first file goes: a site, or None and the local folder that becomes one."""
-    usual = asked.here or _FOLDER
-    if asked.to or not asked.push:
-        return asked.to, usual
+    usual = options.here or _FOLDER
+    if options.to or not options.push:
+        return options.to, usual
     names = [name for name, site in settings.sites.items() if _takes_files(site)]
     names += [each.name for each in proposals if each.table["kind"] != "s3" or "bucket" in each.table["s3"]]
-    told = f", or one of {', '.join(names)}" if names else ""
+    alternatives = f", or one of {', '.join(names)}" if names else ""
     while True:
-        said = read(
-            f"Where should a first file go? A folder of this machine{told} [{usual}]: ",
+        answer = read(
+            f"Where should a first file go? A folder of this machine{alternatives} [{usual}]: ",
             lambda text: _places(text, names),
         )
-        said = said.strip() or usual
-        if said in names or said.partition(":")[0] in names:
-            return said, usual
-        if "/" in said:
-            return None, said
-        write_message(f"  Type a site, or a folder with a slash in it. {did_you_mean(said, names)}".rstrip())
+        answer = answer.strip() or usual
+        if answer in names or answer.partition(":")[0] in names:
+            return answer, usual
+        if "/" in answer:
+            return None, answer
+        write_message(
+            f"  Type a site, or a folder with a slash in it. {did_you_mean(answer, names)}".rstrip()
+        )
 
 
 def _places(text: str, names: Sequence[str]) -> list[str]:
@@ -202,14 +213,14 @@ def _takes_files(site: Site) -> bool:
     return site.kind != "url" or (site.url or "").startswith("dav")
 
 
-def _look_at_all(common: Common, sites: Sequence[Site]) -> list[tuple[Site, HibaliError]]:
+def _check_all(common: Common, sites: Sequence[Site]) -> list[tuple[Site, HibaliError]]:
     """Check each site; return those that do not work, with the reasons."""
     problems = []
     for site in sites:
         worst = visit_and_show(common, site, job=False).worst()
         if worst is not None:
             problems.append((site, worst))
-            common.output.say(
+            common.output.info(
                 f"{site.name} stays configured. After correcting the problem: hibali doctor {site.name}"
             )
     return problems
@@ -232,7 +243,7 @@ def _local_site(common: Common, folder: str) -> str:
     change, site = add_site(common.config, name, table)
     if common.json:
         common.output.record("site-change", {"name": name, "change": change})
-    common.output.say(f"{name} is {path}.")
+    common.output.info(f"{name} is {path}.")
     return site.name
 
 
@@ -242,22 +253,22 @@ def _send_first(common: Common, target: str, broken: set[str]) -> None:
 
     name = target.partition(":")[0]
     if name in broken:
-        common.output.say(f"Nothing was sent: {name} does not work yet.")
+        common.output.info(f"Nothing was sent: {name} does not work yet.")
         return
     common.settings().site(name)
     file = private_folder(state_folder() / "first") / "hello.txt"
     if not file.exists():
         write_atomic(file, _CONTENT)
     place = target if ":" in target else f"{name}:{_FIRST}/"
-    common.output.say(shlex.join(["hibali", "push", str(file), place]))
-    words = [str(file), place, *(["--config", common.config] if common.config else [])]
-    words += (
+    common.output.info(shlex.join(["hibali", "push", str(file), place]))
+    parts = [str(file), place, *(["--config", common.config] if common.config else [])]
+    parts += (
         ["--json"] * common.json
         + ["--quiet"] * common.output.quiet
         + ["--no-progress"] * (not common.progress)
     )
-    with push.make_context("push", words) as context:
+    with push.make_context("push", parts) as context:
         push.invoke(context)
     around = place.rpartition("/")[0] if "/" in place else place
-    common.output.say(f"It was sent and verified. To see it: hibali ls {around}")
-    common.output.say(f"To send a folder of yours: hibali push FOLDER {name}:FOLDER")
+    common.output.info(f"It was sent and verified. To see it: hibali ls {around}")
+    common.output.info(f"To send a folder of yours: hibali push FOLDER {name}:FOLDER")

@@ -69,13 +69,13 @@ def run_single(
     common: Common,
     catalogue: Catalogue,
     pipeline: Pipeline,
-    answers: Path | None,
+    invocation_path: Path | None,
     options: RunOptions,
     *,
     dry_run: bool,
 ) -> int | None:
     """Run a pipeline once with the answers in a file; return the exit code."""
-    if answers is None:
+    if invocation_path is None:
         raise UsageError(
             "usage",
             "a run needs a file with answers",
@@ -83,11 +83,13 @@ def run_single(
             hint=f"`hibali pipelines example {pipeline.reference}` writes one to fill in; --param ID=VALUE,... makes a sweep.",
         )
     if is_choice(options, common.settings()):
-        request = _choose_request(common, pipeline, answers, options)
+        request = _choose_request(common, pipeline, invocation_path, options)
         if options.explain and dry_run:
             return None
     else:
-        request = read_request(common, pipeline, answers, options.sites[0], options, identify=not dry_run)
+        request = read_request(
+            common, pipeline, invocation_path, options.sites[0], options, identify=not dry_run
+        )
     warn_of_shortfalls(common, request)
     check_dataset(request, options.collect.dataset)
     if dry_run:
@@ -97,9 +99,11 @@ def run_single(
     return launch_and_follow(common, request, options)
 
 
-def _choose_request(common: Common, pipeline: Pipeline, answers: Path, options: RunOptions) -> Request:
+def _choose_request(
+    common: Common, pipeline: Pipeline, invocation_path: Path, options: RunOptions
+) -> Request:
     """Return the request at the best of several sites."""
-    invocation = read_invocation(pipeline, answers)
+    invocation = read_invocation(pipeline, invocation_path)
     located = locate_inputs(invocation, common.settings(), None)
     command_key = run_key(
         pipeline, invocation, texts_of(located), chosen_sites(options), options.name, options.start.after
@@ -107,7 +111,7 @@ def _choose_request(common: Common, pipeline: Pipeline, answers: Path, options: 
     here = replace(options, start=replace(options.start, wait=False, polled=True))
 
     def make(name: str) -> Request:
-        return read_request(common, pipeline, answers, name, here, identify=True, located=located)
+        return read_request(common, pipeline, invocation_path, name, here, identify=True, located=located)
 
     return choose_site(common, options, pipeline, command_key, located, make)
 
@@ -115,7 +119,7 @@ def _choose_request(common: Common, pipeline: Pipeline, answers: Path, options: 
 def read_request(
     common: Common,
     pipeline: Pipeline,
-    answers: Path,
+    invocation_path: Path,
     site_name: str,
     options: RunOptions,
     *,
@@ -127,7 +131,7 @@ def read_request(
     Args:
         common: The common options.
         pipeline: The pipeline to run.
-        answers: The file with its answers.
+        invocation_path: The file with the values of its inputs.
         site_name: The site to run it at.
         options: The other options of the command line.
         identify: Hash the inputs; without it nothing is read, as for a dry run.
@@ -135,7 +139,7 @@ def read_request(
     """
     compute = compute_site(run_site(common, site_name))
     settings, site = common.settings(), compute.site
-    invocation = read_invocation(pipeline, answers)
+    invocation = read_invocation(pipeline, invocation_path)
     compute.container.image_name(pipeline.container)
     if identify:
         references = list_references(list_inputs(invocation), settings)
@@ -146,7 +150,7 @@ def read_request(
         located = locate_inputs(invocation, settings, site, identify=identify)
     else:
         located = locate_for_site(located, site, settings)
-    typed = typed_request(answers, located, options.image).to_fields()
+    typed = typed_request(invocation_path, located, options.image).to_fields()
     fast = options.job.fast or NO_FAST_OPTIONS
     request = make_request(pipeline, invocation, located, compute, options.image, typed, first, fast)
     request = request.with_workload(name=options.name)
@@ -227,19 +231,19 @@ def require_dependencies(
     The scheduler waits for the others. Raises `NotFoundError`, and what `runs.dependencies.require_success` does.
     """
     run_store, start = RunStore(), options.start
-    taken: dict[str, list[Reference]] = {run_id: [] for run_id in start.after}
+    by_run: dict[str, list[Reference]] = {run_id: [] for run_id in start.after}
     for each in references:
-        taken.setdefault(each.run, []).append(each)
+        by_run.setdefault(each.run, []).append(each)
 
     def needed(run: Run) -> list[Run]:
-        return needed_parts(run, [] if run.id in start.after else taken[run.id])
+        return needed_parts(run, [] if run.id in start.after else by_run[run.id])
 
     first = [
         run
-        for run in map(run_store.load, taken)
+        for run in map(run_store.load, by_run)
         if start.sweep
         or must_end_before(
-            run, taken[run.id], needed(run), compute.site, compute.container, compute.scheduler
+            run, by_run[run.id], needed(run), compute.site, compute.container, compute.scheduler
         )
     ]
     unfinished = [run for run in first if not all(part.state.final for part in needed(run))]
@@ -381,7 +385,7 @@ def report_collected(common: Common, receipt: Receipt) -> None:
         return
     moved = f"{receipt.files_moved} transferred"
     verified = f", verified by {receipt.proof_moved}" if receipt.proof_moved else ""
-    common.output.say(f"{counted(receipt.files, 'file')} in {receipt.target}, {moved}{verified}")
+    common.output.info(f"{counted(receipt.files, 'file')} in {receipt.target}, {moved}{verified}")
 
 
 def _show_dry_run(common: Common, request: Request) -> None:
@@ -408,7 +412,7 @@ def show_files(common: Common, request: Request, prepared: Prepared, files: Mapp
         return
     _show_resources(common.output, prepared.resources)
     for path, content in files.items():
-        common.output.say(f"--- {prepared.folder}/{path}")
+        common.output.info(f"--- {prepared.folder}/{path}")
         if sys.stdout.isatty():
             for line in content.splitlines():
                 common.output.line(line)
@@ -423,9 +427,9 @@ def _show_resources(output: Output, resources: DecidedResources) -> None:
         for each in resources.to_fields()
     ]
     if not rows:
-        output.say("No resources requested; the scheduler's defaults apply")
+        output.info("No resources requested; the scheduler's defaults apply")
         return
     widths = [min(_WIDEST, max(len(row[column]) for row in rows)) for column in (0, 1)]
-    output.say("Requested resources:")
+    output.info("Requested resources:")
     for name, value, origin in rows:
-        output.say(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {origin}")
+        output.info(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {origin}")

@@ -82,7 +82,7 @@ _FILE = Input("file", "file", "File")
 _SEPARATORS = re.compile(r"[\s,]+")
 
 
-def ask_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict[str, Any], Path | None]:
+def prompt_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict[str, Any], Path | None]:
     """Ask for the answers on the terminal, and for their target; None is stdout.
 
     Raises `UsageError` without a terminal, `KeyboardInterrupt` when the user leaves.
@@ -104,12 +104,12 @@ def ask_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict[st
                 text = read_line("Another file [stdout]: ", lambda begun: complete_path(begun, Path.cwd()))
                 target = Path(str(read_typed(_FILE, text))) if text.strip() else None
         except KeyboardInterrupt:
-            _say("Nothing was written.")
+            _print("Nothing was written.")
             raise
     return values, target
 
 
-class _TakeBackError(Exception):
+class _UndoError(Exception):
     """The user typed `<`."""
 
 
@@ -129,18 +129,18 @@ class ExampleDialogue:
     def run(self) -> dict[str, Any]:
         """Ask until the answers are a valid invocation. Raises `KeyboardInterrupt`, and `UsageError` where no answer can be valid."""
         pipeline = self._dialogue.pipeline
-        _say(f"{pipeline.reference}: {printable(' '.join(pipeline.description.split()))}")
-        _say(_HELP)
+        _print(f"{pipeline.reference}: {printable(' '.join(pipeline.description.split()))}")
+        _print(_HELP)
         while not isinstance(step := next_step(self._dialogue), Completed):
             try:
-                self._take(step)
-            except _TakeBackError:
-                self._take_back()
+                self._run_step(step)
+            except _UndoError:
+                self._undo()
             except UsageError as refused:  # the input was not text
-                _say(f"  {refused.message}")
+                _print(f"  {refused.message}")
         return dict(step.values)
 
-    def _take(self, step: AskInput | ChooseInput | OfferInputs | Unsatisfiable) -> None:
+    def _run_step(self, step: AskInput | ChooseInput | OfferInputs | Unsatisfiable) -> None:
         match step:
             case AskInput():
                 self._ask(step)
@@ -149,7 +149,7 @@ class ExampleDialogue:
             case OfferInputs():
                 self._offer(step)
             case Unsatisfiable():
-                _tell(step.problems)
+                _show_problems(step.problems)
                 if not self._before:
                     raise UsageError(
                         "no-invocation",
@@ -157,18 +157,18 @@ class ExampleDialogue:
                         subject=self._dialogue.pipeline.reference,
                         hint="The descriptor asks for what cannot be.",
                     )
-                _say("  The last answer is taken back.")
-                self._take_back()
+                _print("  The last answer is taken back.")
+                self._undo()
 
-    def _go_on(self, dialogue: Dialogue) -> None:
+    def _advance(self, dialogue: Dialogue) -> None:
         self._before.append(self._dialogue)
         self._dialogue = dialogue
 
-    def _take_back(self) -> None:
+    def _undo(self) -> None:
         if self._before:
             self._dialogue = self._before.pop()
         else:
-            _say("  There is nothing before this.")
+            _print("  There is nothing before this.")
 
     def _ask(self, step: AskInput) -> None:
         tool_input = step.tool_input
@@ -180,17 +180,17 @@ class ExampleDialogue:
             value = read_typed(tool_input, text) if text else None
         if value is None:
             if step.can_skip:
-                self._go_on(self._dialogue.skip(tool_input.id))
+                self._advance(self._dialogue.skip(tool_input.id))
             else:
-                _say("  This one is needed.")
+                _print("  This one is needed.")
             return
         value = unwrap_for_schema(self._dialogue.pipeline, tool_input, value)
         problems = find_value_conflicts(self._dialogue, tool_input, value)
-        _tell(problems)
+        _show_problems(problems)
         if not problems:
             if tool_input.kind == "File":
                 _note_missing(value)
-            self._go_on(self._dialogue.answer(tool_input.id, value))
+            self._advance(self._dialogue.answer(tool_input.id, value))
 
     def _entries(self, step: AskInput) -> list[Any] | None:
         """Read one entry per line until an empty one; None without entries."""
@@ -202,46 +202,46 @@ class ExampleDialogue:
                 return entries or None
             value = read_typed(tool_input, text)
             problems = find_entry_problems(tool_input, value)
-            _tell(problems)
+            _show_problems(problems)
             if not problems:
                 entries.append(value)
 
     def _choose(self, step: ChooseInput) -> None:
-        _say(f"\n{printable(step.reason)}")
+        _print(f"\n{printable(step.reason)}")
         self._table(step.members)
         text = self._line("which: ", [each.id for each in step.members])
         if text in {each.id for each in step.members}:
-            self._go_on(self._dialogue.request(text))
+            self._advance(self._dialogue.request(text))
         else:
-            _say(f"  One of: {', '.join(each.id for each in step.members)}")
+            _print(f"  One of: {', '.join(each.id for each in step.members)}")
 
     def _offer(self, step: OfferInputs) -> None:
         ids = [each.id for each in step.inputs]
         if self._listed != tuple(ids):
-            _say("\nThese can be answered besides:")
+            _print("\nThese can be answered besides:")
             self._table(step.inputs)
             self._listed = tuple(ids)
         text = self._line("which others [none]: ", ids)
         named = [each for each in _SEPARATORS.split(text) if each]
         unknown = [each for each in named if each not in ids]
         if unknown:
-            _say(f"  Not among them: {', '.join(printable(each) for each in unknown)}")
+            _print(f"  Not among them: {', '.join(printable(each) for each in unknown)}")
             return
         dialogue = self._dialogue if named else self._dialogue.close()
         for each in dict.fromkeys(named):
             dialogue = dialogue.request(each)
-        self._go_on(dialogue)
+        self._advance(dialogue)
 
     def _line(self, prompt: str, subject: Input | Sequence[str]) -> str:
         text = self._read(prompt, partial(_complete, subject)).strip()
         if text == _BACK:
-            raise _TakeBackError
+            raise _UndoError
         return text
 
     def _table(self, inputs: Sequence[Input]) -> None:
         width = max(len(each.id) for each in inputs)
         for each in inputs:
-            _say(f"  {each.id:<{width}}  {printable(_kind(each))}: {printable(_one_line(each.name))}")
+            _print(f"  {each.id:<{width}}  {printable(_kind(each))}: {printable(_one_line(each.name))}")
 
 
 def _complete(subject: Input | Sequence[str], text: str) -> list[str]:
@@ -249,37 +249,37 @@ def _complete(subject: Input | Sequence[str], text: str) -> list[str]:
         return complete_last(text, subject)
     if subject.kind == "File" and not subject.choices:
         return complete_path(text, Path.cwd())
-    words = ["yes", "no"] if subject.kind == "Flag" else [write_typed(each) for each in subject.choices or ()]
-    return [word for word in words if word.startswith(text)]
+    parts = ["yes", "no"] if subject.kind == "Flag" else [write_typed(each) for each in subject.choices or ()]
+    return [part for part in parts if part.startswith(text)]
 
 
 def _describe(step: AskInput) -> None:
     tool_input = step.tool_input
     reason = f" ({printable(step.reason)})" if step.reason else ""
-    _say(f"\n{tool_input.id}: {printable(_one_line(tool_input.name))}{reason}")
+    _print(f"\n{tool_input.id}: {printable(_one_line(tool_input.name))}{reason}")
     if tool_input.description and tool_input.description != tool_input.name:
-        _say(f"  {printable(_one_line(tool_input.description))}")
-    _say(
+        _print(f"  {printable(_one_line(tool_input.description))}")
+    _print(
         f"  {printable(_kind(tool_input))}{'; one entry a line, an empty line ends' if tool_input.is_list else ''}"
     )
 
 
 def _kind(tool_input: Input) -> str:
     """Describe type, limits and choices briefly."""
-    words = ["Integer" if tool_input.integer else tool_input.kind]
+    parts = ["Integer" if tool_input.integer else tool_input.kind]
     for limit, exclusive, (open_word, closed_word) in (
         (tool_input.minimum, tool_input.exclusive_minimum, ("greater than", "at least")),
         (tool_input.maximum, tool_input.exclusive_maximum, ("less than", "at most")),
     ):
         if limit is not None:
-            words.append(f"{open_word if exclusive else closed_word} {limit:g}")
+            parts.append(f"{open_word if exclusive else closed_word} {limit:g}")
     if tool_input.choices:
-        words.append("one of " + ", ".join(write_typed(each) for each in tool_input.choices))
+        parts.append("one of " + ", ".join(write_typed(each) for each in tool_input.choices))
     if tool_input.minimum_entries:
-        words.append(f"at least {tool_input.minimum_entries:g} entries")
+        parts.append(f"at least {tool_input.minimum_entries:g} entries")
     if tool_input.maximum_entries:
-        words.append(f"at most {tool_input.maximum_entries:g} entries")
-    return f"{'list of ' if tool_input.is_list else ''}{', '.join(words)}"
+        parts.append(f"at most {tool_input.maximum_entries:g} entries")
+    return f"{'list of ' if tool_input.is_list else ''}{', '.join(parts)}"
 
 
 def _shown_default(tool_input: Input) -> str:
@@ -292,15 +292,15 @@ def _shown_default(tool_input: Input) -> str:
 def _note_missing(value: Any) -> None:
     for each in value if isinstance(value, list) else [value]:
         if ":" not in each.partition("/")[0] and not os.path.lexists(each):  # a SITE:PATH is not checked
-            _say(f"  (there is no {printable(each)} here now)")
+            _print(f"  (there is no {printable(each)} here now)")
 
 
-def _tell(problems: Sequence[Problem]) -> None:
+def _show_problems(problems: Sequence[Problem]) -> None:
     for each in problems:
-        _say(f"  {printable(str(each))}")
+        _print(f"  {printable(str(each))}")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     write_message(text)
 
 

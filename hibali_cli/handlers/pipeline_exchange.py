@@ -42,7 +42,7 @@ def open_image_store(common: Common, remote_name: str) -> ImageStore | None:
     return SiteImageStore(location, listening)
 
 
-def require_shelf(common: Common, remote_name: str) -> ImageStore:
+def require_image_store(common: Common, remote_name: str) -> ImageStore:
     """Return the image store of a remote; raises `UsageError` for one without."""
     store = open_image_store(common, remote_name)
     if store is None:
@@ -116,4 +116,4 @@ def show_exchanged(common: Common, remote: str, done: list[Exchanged]) -> None:
     if common.json:
         common.output.record("end", {"count": len(done), "exit": 0})
     else:
-        common.output.say(f"{len(changed)} changed, {len(done) - len(changed)} unchanged")
+        common.output.info(f"{len(changed)} changed, {len(done) - len(changed)} unchanged")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runs.images import Pinned
     from runs.store import SiteRuns
 
-    Said = Callable[[Summary], Deprecation | None]
+    FindDeprecation = Callable[[Summary], Deprecation | None]
     from registry.pipeline import Change
 
 
@@ -67,11 +67,11 @@ def image_fields(record: ImageRecord, *, here: bool) -> dict[str, Any]:
     }
 
 
-def image_argv(record: ImageRecord, *, here: bool) -> str:
+def describe_image(record: ImageRecord, *, here: bool) -> str:
     """Describe an image in one line."""
     names = f" {', '.join(record.names)}" if record.names else ""
-    where = "here" if here else "not here"
-    return f"{record.digest} ({record.format}, {counted(record.size, 'byte')}, {where}){names}"
+    state = "here" if here else "not here"
+    return f"{record.digest} ({record.format}, {counted(record.size, 'byte')}, {state}){names}"
 
 
 def print_image(
@@ -80,16 +80,20 @@ def print_image(
     """Show the result for an image."""
     here = catalogue.images.local_file(pipeline, record) is not None
     if common.json:
-        told = {"name": pipeline.name, "version": pipeline.version, **image_fields(record, here=here)}
-        common.output.record("image", {**told, "change": change})
+        fields = {"name": pipeline.name, "version": pipeline.version, **image_fields(record, here=here)}
+        common.output.record("image", {**fields, "change": change})
     else:
         common.output.line(record.digest)
-        common.output.say(f"{pipeline.reference}: image {change}")
+        common.output.info(f"{pipeline.reference}: image {change}")
 
 
-def pipeline_record(pipeline: Pipeline | Summary, said: Deprecation | None = None) -> dict[str, Any]:
+def pipeline_record(pipeline: Pipeline | Summary, deprecation: Deprecation | None = None) -> dict[str, Any]:
     """Return the fields that identify and describe a pipeline."""
-    deprecated = {"deprecated": {"successor": said.successor, "because": said.because}} if said else {}
+    deprecated = (
+        {"deprecated": {"successor": deprecation.successor, "because": deprecation.because}}
+        if deprecation
+        else {}
+    )
     return {
         "name": pipeline.name,
         "version": pipeline.version,
@@ -101,11 +105,11 @@ def pipeline_record(pipeline: Pipeline | Summary, said: Deprecation | None = Non
 
 
 def full_record(
-    pipeline: Pipeline, said: Deprecation | None, image: Mapping[str, Any] | None, *, trusted: bool
+    pipeline: Pipeline, deprecation: Deprecation | None, image: Mapping[str, Any] | None, *, trusted: bool
 ) -> dict[str, Any]:
     """Return all fields: the author's descriptor unchanged, and those of hibali; `image` is from `image_fields`."""
     return {
-        **pipeline_record(pipeline, said),
+        **pipeline_record(pipeline, deprecation),
         **({"image": dict(image)} if image else {}),
         "trusted": trusted,
         "runnable": _why_unrunnable(pipeline) == "",
@@ -116,7 +120,7 @@ def full_record(
 def list_pipelines(
     output: Output,
     entries: Iterable[Summary | Damaged],
-    deprecation: Said,
+    find_deprecation: FindDeprecation,
     images: Mapping[tuple[str, str], str],
 ) -> int:
     """Print a line for each entry; `images` has the digests of images. Returns 6 when an entry is damaged, else 0."""
@@ -129,12 +133,12 @@ def list_pipelines(
             damaged += 1
             output.warn(f"{each.reference}: {each.error.message}")
             continue
-        said = deprecation(each)
+        deprecation = find_deprecation(each)
         image = images.get((each.name, each.version))
         if output.json:
             kept = {"image": {"digest": image}} if image else {}
-            output.record("pipeline", {**pipeline_record(each, said), **kept})
-        subject = f"({said}) {each.description}" if said else each.description
+            output.record("pipeline", {**pipeline_record(each, deprecation), **kept})
+        subject = f"({deprecation}) {each.description}" if deprecation else each.description
         digests = (
             each.digest[:12],
             *([image.removeprefix("sha256:")[:12] if image else ""] if images else []),
@@ -150,7 +154,7 @@ def list_pipelines(
 
 
 def show_pipeline(
-    output: Output, pipeline: Pipeline, said: Deprecation | None, image: str, *, trusted: bool
+    output: Output, pipeline: Pipeline, deprecation: Deprecation | None, image: str, *, trusted: bool
 ) -> None:
     """Show everything needed to write an invocation; `image` is a line about its image."""
     output.pairs(
@@ -160,10 +164,10 @@ def show_pipeline(
             "digest": f"sha256 {pipeline.digest}",
             "description": _one_line(pipeline.description),
             "command": pipeline.command_template,
-            "container": _container_words(pipeline),
+            "container": _describe_container(pipeline),
             **({"image": image} if image else {}),
             "bare": "trusted" if trusted else "not trusted",
-            **({"note": str(said)} if said else {}),
+            **({"note": str(deprecation)} if deprecation else {}),
             **({"not run": _why_unrunnable(pipeline)} if _why_unrunnable(pipeline) else {}),
         }
     )
@@ -172,7 +176,7 @@ def show_pipeline(
         output.table(
             ["input", "type", "needed", "default", "about"],
             [
-                (each.id, _kind_words(each), "" if each.optional else "yes", _default(each), each.name)
+                (each.id, _describe_type(each), "" if each.optional else "yes", _default(each), each.name)
                 for each in pipeline.inputs
             ],
         )
@@ -181,12 +185,12 @@ def show_pipeline(
         output.table(
             ["output", "path", "needed", "about"],
             [
-                (each.id, _path_words(each), "" if each.optional else "yes", each.name)
+                (each.id, _describe_path(each), "" if each.optional else "yes", each.name)
                 for each in pipeline.outputs
             ],
         )
     for group in pipeline.groups:
-        output.line(f"{group.id}: {_group_words(group)} {', '.join(group.members)}")
+        output.line(f"{group.id}: {_describe_group(group)} {', '.join(group.members)}")
 
 
 def show_sites(output: Output, sites: Sequence[SiteRuns]) -> None:
@@ -217,20 +221,20 @@ def _why_unrunnable(pipeline: Pipeline) -> str:
     return ""
 
 
-def _container_words(pipeline: Pipeline) -> str:
+def _describe_container(pipeline: Pipeline) -> str:
     container = pipeline.container
     if container is None:
         return "none"
     return f"{container.kind} {container.index} {container.image or container.url}".replace("  ", " ")
 
 
-def _kind_words(tool_input: Input) -> str:
+def _describe_type(tool_input: Input) -> str:
     kind = "Integer" if tool_input.integer else tool_input.kind
     choices = f": {', '.join(str(each) for each in tool_input.choices)}" if tool_input.choices else ""
     return f"{kind}{' list' if tool_input.is_list else ''}{choices}"
 
 
-def _path_words(output: OutputFile) -> str:
+def _describe_path(output: OutputFile) -> str:
     return output.path_template or "; ".join(
         f"{template} ({'otherwise' if condition == 'default' else f'if {condition}'})"
         for condition, template in output.conditions
@@ -243,13 +247,13 @@ def _default(tool_input: Input) -> str:
     return "" if tool_input.default is None else json.dumps(tool_input.default, ensure_ascii=False)
 
 
-def _group_words(group: Any) -> str:
-    words = [
+def _describe_group(group: Any) -> str:
+    rules = [
         (group.mutually_exclusive, "at most one of"),
         (group.one_is_required, "at least one of"),
         (group.all_or_none, "all or none of"),
     ]
-    return " and ".join(text for given, text in words if given) or "together:"
+    return " and ".join(text for applies, text in rules if applies) or "together:"
 
 
 def _one_line(text: str) -> str:
@@ -265,15 +269,15 @@ def show_changes(output: Output, changes: list[Change], code: int) -> None:
     """Print a line for each change; `code` is the exit code."""
     for each in changes:
         if output.json:
-            told = {"change": each.kind, "path": each.path, "before": each.before, "after": each.after}
-            output.record("difference", {**told, "breaking": each.breaking})
+            fields = {"change": each.kind, "path": each.path, "before": each.before, "after": each.after}
+            output.record("difference", {**fields, "breaking": each.breaking})
         else:
             mark = "!" if each.breaking else " "
             output.line(f"{mark} {_MARKS[each.kind]} {each.path}{_values(each)}")
     if output.json:
         output.record("end", {"count": len(changes), "exit": code})
     elif not changes:
-        output.say("no differences")
+        output.info("no differences")
 
 
 def _values(change: Change) -> str:
@@ -282,12 +286,12 @@ def _values(change: Change) -> str:
         name = part.get("name") if isinstance(part, dict) else None
         return f": {name}" if isinstance(name, str) else ""
     if change.kind == "added":
-        return f": {_word(change.after)}"
+        return f": {_format_value(change.after)}"
     if change.kind == "removed":
-        return f": {_word(change.before)}"
-    return f": {_word(change.before)} -> {_word(change.after)}"
+        return f": {_format_value(change.before)}"
+    return f": {_format_value(change.before)} -> {_format_value(change.after)}"
 
 
-def _word(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."

@@ -34,7 +34,7 @@ from runs.model import Run
 from runs.outputs import OutputDigests
 from runs.store import RunStore
 
-_WORDS: dict[str, str] = {
+_LABELS: dict[str, str] = {
     OutputResult.EQUAL: "equal",
     OutputResult.DIFFERENT: "differs",
     OutputResult.MISSING: "only in A",
@@ -102,7 +102,7 @@ def compare_runs(
     within: frozenset[TaskOutputComparison] = frozenset()
     if by and different:
         with _place(folder) as place:
-            within = _alike(common, runs, left, different, by, place, on_event)
+            within = _within_tolerance(common, runs, left, different, by, place, on_event)
     problems = [(run.id, each) for run, some in zip(runs, left, strict=True) for each in some.problems]
     alone = sum(pair.a is None or pair.b is None for pair in pairs)
     return Comparison(a, b, outputs, _facts(a, b, pairs), problems, alone, within)
@@ -122,7 +122,7 @@ def _place(folder: str | None) -> Iterator[Path]:
         yield Path(made)
 
 
-def _alike(
+def _within_tolerance(
     common: Common,
     runs: Sequence[Run],
     left: Sequence[OutputDigests],
@@ -140,35 +140,37 @@ def _alike(
     ]
     return frozenset(
         each
-        for each, mine, theirs in zip(different, *names, strict=True)
-        if mine is not None and theirs is not None and passes_command(by, here[0][mine], here[1][theirs])
+        for each, own_name, other_name in zip(different, *names, strict=True)
+        if own_name is not None
+        and other_name is not None
+        and passes_command(by, here[0][own_name], here[1][other_name])
     )
 
 
-def print_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
+def print_comparison(common: Common, found: Comparison, *, with_tolerance: bool) -> int:
     """Show the differences, every output and the counts; return the exit code, or raise it as an error without --json."""
     counts = Counter(_WITHIN if each in found.within else each.output.fate for each in found.outputs)
     if common.json:
-        _tell_program(common, found, counts, asked=asked)
+        _write_records(common, found, counts, with_tolerance=with_tolerance)
         return int(found.exit)
     if found.facts:
         rows = [(fact.name, _shown(fact.a), _shown(fact.b)) for fact in found.facts]
         common.output.table(["not the same", f"A {found.a.id}", f"B {found.b.id}"], rows)
         common.output.text("\n")
     for each in found.outputs:
-        word = _WITHIN if each in found.within else _WORDS[each.output.fate]
-        common.output.text(f"{word:<9}  {_named(each)}\n")
+        label = _WITHIN if each in found.within else _LABELS[each.output.fate]
+        common.output.text(f"{label:<9}  {_named(each)}\n")
     for run_id, problem in found.problems:
         common.output.warn(f"{run_id}: {printable(problem.path)}: {problem.message}")
-    words: dict[str, str] = {_WITHIN: "within tolerance", **_WORDS}
+    words: dict[str, str] = {_WITHIN: "within tolerance", **_LABELS}
     others = [
         f"{counts[each]} {words[each]}" for each in words if each != OutputResult.EQUAL and counts[each]
     ]
-    common.output.say(
+    common.output.info(
         f"{counts[OutputResult.EQUAL]} of {counted(len(found.outputs), 'output')} are equal{''.join('; ' + each for each in others)}"
     )
     if found.alone:
-        common.output.say(
+        common.output.info(
             f"{counted(found.alone, 'task')} without a task with the same answers in the other run"
         )
     if found.exit is not Exit.DONE:
@@ -178,11 +180,11 @@ def print_comparison(common: Common, found: Comparison, *, asked: bool) -> int:
     return 0
 
 
-def _tell_program(common: Common, found: Comparison, counts: Counter[str], *, asked: bool) -> None:
+def _write_records(common: Common, found: Comparison, counts: Counter[str], *, with_tolerance: bool) -> None:
     for each in found.outputs:
         output = each.output
         more: dict[str, Any] = {"task_a": each.pair.a, "task_b": each.pair.b} if found.has_tasks else {}
-        if asked and output.fate is OutputResult.DIFFERENT:
+        if with_tolerance and output.fate is OutputResult.DIFFERENT:
             more["within"] = each in found.within
         digests = {"recorded": output.recorded or None, "found": output.found or None}
         common.output.record("compared", {**path_fields(output.path), "fate": output.fate, **digests, **more})
@@ -209,10 +211,10 @@ def _tell_program(common: Common, found: Comparison, counts: Counter[str], *, as
 
 def _named(each: TaskOutputComparison) -> str:
     """Return the name with the numbers of its tasks, if any."""
-    mine, theirs = each.name_a, each.name_b
-    if mine is None or theirs is None or mine == theirs:
-        return printable(mine or theirs or b"")
-    return f"{printable(mine)} (B: {printable(theirs)})"
+    own_name, other_name = each.name_a, each.name_b
+    if own_name is None or other_name is None or own_name == other_name:
+        return printable(own_name or other_name or b"")
+    return f"{printable(own_name)} (B: {printable(other_name)})"
 
 
 def _shown(value: Any) -> str | None:

@@ -35,44 +35,44 @@ class CleanOptions:
     dry: bool
 
 
-def clean_and_print(common: Common, asked: CleanOptions) -> int:
+def clean_and_print(common: Common, options: CleanOptions) -> int:
     """Remove the folders and show each.
 
     Returns INCOMPLETE if one could not be removed, REFUSED if a named one must not be removed.
     """
     run_store = RunStore()
     everything = run_store.all()
-    wanted = replace(asked.wanted, needed=needed_ids(everything))
-    runs = [run_store.load(each) for each in dict.fromkeys(asked.run_ids)] or everything
+    wanted = replace(options.wanted, needed=needed_ids(everything))
+    runs = [run_store.load(each) for each in dict.fromkeys(options.run_ids)] or everything
     planned = [
         each
-        for each in plan_cleaning([run for run in runs if asked.site in {None, run.site}], wanted)
-        if asked.run_ids or (each.run.folder and not each.run.results.cleaned)
+        for each in plan_cleaning([run for run in runs if options.site in {None, run.site}], wanted)
+        if options.run_ids or (each.run.folder and not each.run.results.cleaned)
     ]
     for each in planned:
-        if asked.run_ids and each.fate is CleanResult.KEPT and not each.run.results.cleaned:
+        if options.run_ids and each.fate is CleanResult.KEPT and not each.run.results.cleaned:
             raise RefusedError("not-removed", each.because, subject=each.run.id)
-    if not asked.dry:
-        _ask(common, asked, planned)
+    if not options.dry:
+        _confirm(common, options, planned)
         with listening(common, "clean") as on_event:
             planned = _clean(common, run_store, planned, wanted, on_event)
-    return _show(common, planned, dry=asked.dry)
+    return _show(common, planned, dry=options.dry)
 
 
-def _ask(common: Common, asked: CleanOptions, planned: Sequence[Cleaned]) -> None:
+def _confirm(common: Common, options: CleanOptions, planned: Sequence[Cleaned]) -> None:
     """Ask before removing outputs that were not collected; raises `RefusedError` without confirmation."""
     lost = [
         each.run for each in planned if each.fate is CleanResult.PLANNED and not each.run.results.collected
     ]
-    if not lost or asked.yes:
+    if not lost or options.yes:
         return
-    what = f"the outputs of {counted(len(lost), 'run')} were not collected and would be lost"
+    warning = f"the outputs of {counted(len(lost), 'run')} were not collected and would be lost"
     hint = "To check first, add --dry-run. To confirm, add --yes"
     if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise RefusedError(
-            "unconfirmed", f"{what}, which needs confirmation, but this is not a terminal", hint=hint
+            "unconfirmed", f"{warning}, which needs confirmation, but this is not a terminal", hint=hint
         )
-    common.output.say(what)
+    common.output.info(warning)
     if not click.confirm("Remove them?", err=True):
         raise RefusedError("unconfirmed", "nothing was removed")
 
@@ -105,7 +105,7 @@ def _show(common: Common, cleaned: Sequence[Cleaned], *, dry: bool) -> int:
         ]
         common.output.table(["run", "site", "state", "folder"], rows)
     gone = sum(each.fate in {CleanResult.REMOVED, CleanResult.PLANNED} for each in cleaned)
-    common.output.say(f"{counted(gone, 'folder')} {'would be ' if dry else ''}removed.")
+    common.output.info(f"{counted(gone, 'folder')} {'would be ' if dry else ''}removed.")
     return int(code)
 
 
@@ -126,23 +126,23 @@ def adopt_and_print(common: Common, named: Sequence[str], *, everything: bool) -
 
     Raises `NotFoundError` for an unknown id, `RefusedError` for a run that cannot be adopted.
     """
-    ids = [word for word in named if RUN_ID.fullmatch(word)]
-    sites = _sites(common, [word for word in named if not RUN_ID.fullmatch(word)])
+    ids = [run_id for run_id in named if RUN_ID.fullmatch(run_id)]
+    sites = _sites(common, [run_id for run_id in named if not RUN_ID.fullmatch(run_id)])
     run_store = RunStore()
-    known = [word for word in ids if run_store.knows(word)]
+    known = [run_id for run_id in ids if run_store.knows(run_id)]
     with listening(common, "adopt") as on_event:
         found_runs = []
         for site in sites:
             with contextlib.closing(opener(site, on_event)()) as host:
                 found_runs += [
-                    _take(run_store, each, wanted=everything or each.id in ids)
+                    _adopt(run_store, each, wanted=everything or each.id in ids)
                     for each in find_unknown_runs(host, site, run_store)
                     if not ids or each.id in ids
                 ]
-        taken = [run_store.load(each.id) for each in found_runs if each.fate is Adoption.ADOPTED]
-        update_runs(common, run_store, taken, on_event)
+        adopted_runs = [run_store.load(each.id) for each in found_runs if each.fate is Adoption.ADOPTED]
+        update_runs(common, run_store, adopted_runs, on_event)
     _show_found(common, found_runs)
-    _check(found_runs, ids, known)
+    _check_found(found_runs, ids, known)
     return 0
 
 
@@ -163,7 +163,7 @@ def _all_sites(common: Common) -> Iterator[Site]:
                 common.output.warn(f"{name} was not searched: {problem.message}")
 
 
-def _take(run_store: RunStore, found_run: FoundRun, *, wanted: bool) -> FoundRun:
+def _adopt(run_store: RunStore, found_run: FoundRun, *, wanted: bool) -> FoundRun:
     if not wanted or found_run.fate is not Adoption.FOUND:
         return found_run
     adopt(run_store, found_run)
@@ -191,15 +191,15 @@ def _show_found(common: Common, found_runs: Sequence[FoundRun]) -> None:
         common.output.table(["run", "site", "pipeline", "job", "begun at", "now"], rows)
     adopted = sum(each.fate is Adoption.ADOPTED for each in found_runs)
     found = sum(each.fate is Adoption.FOUND for each in found_runs)
-    common.output.say(f"{counted(len(found_runs), 'run')} not in this ledger; {adopted} adopted.")
+    common.output.info(f"{counted(len(found_runs), 'run')} not in this ledger; {adopted} adopted.")
     if found:
-        common.output.say(f"To adopt the other {found}, add --yes or their ids.")
+        common.output.info(f"To adopt the other {found}, add --yes or their ids.")
 
 
-def _check(found_runs: Sequence[FoundRun], ids: Sequence[str], known: Sequence[str]) -> None:
+def _check_found(found_runs: Sequence[FoundRun], ids: Sequence[str], known: Sequence[str]) -> None:
     found = {each.id: each for each in found_runs}
-    for word in ids:
-        if word not in found and word not in known:
-            raise NotFoundError("no-such-run", "no run with this id was found", subject=word)
-        if word in found and found[word].fate is Adoption.LEFT:
-            raise RefusedError("not-adopted", found[word].because, subject=word)
+    for run_id in ids:
+        if run_id not in found and run_id not in known:
+            raise NotFoundError("no-such-run", "no run with this id was found", subject=run_id)
+        if run_id in found and found[run_id].fate is Adoption.LEFT:
+            raise RefusedError("not-adopted", found[run_id].because, subject=run_id)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from runs.logs import Stream
 
 
-LOOK_SECONDS = 0.2  # seconds between two reads of the ledger
+POLL_SECONDS = 0.2  # seconds between two reads of the ledger
 
 
 def run_site(common: Common, name: str) -> Site:
@@ -70,16 +70,18 @@ def wait_for_runs(
     parts = by_site(common, runs)
     with following(common, run_store, runs, on_event) as shown:
 
-        def take(run: Run) -> None:
+        def on_change(run: Run) -> None:
             shown.changed(run)
             changed(run)
 
         if len(parts) == 1:
-            _follow(common, run_store, parts[0], opener(parts[0].site, shown.on_event), shown.on_event, take)
+            _follow(
+                common, run_store, parts[0], opener(parts[0].site, shown.on_event), shown.on_event, on_change
+            )
         elif parts:
-            watching = follow_all(common, run_store, runs, parts, shown.on_event, take)
+            watching = follow_all(common, run_store, runs, parts, shown.on_event, on_change)
             while not watching.is_over:
-                pause(LOOK_SECONDS)
+                pause(POLL_SECONDS)
             for problem in watching.problems:
                 raise problem
     ended = [run_store.load(run.id) for run in runs]
@@ -135,7 +137,7 @@ def _follow(
     on_event: Listener,
     changed: Callable[[Run], None],
 ) -> None:
-    def take(run: Run) -> None:
+    def on_change(run: Run) -> None:
         common.output.detail(f"{run.id} {run.state} {run.status.native}".rstrip())
         changed(run)
 
@@ -146,7 +148,7 @@ def _follow(
         part.run_ids,
         limits=part.site.limits,
         on_event=on_event,
-        changed=take,
+        changed=on_change,
     )
 
 
@@ -177,22 +179,22 @@ def fetch_usage(common: Common, run_store: RunStore, run: Run, on_event: Listene
 
 
 def update_runs(
-    common: Common, run_store: RunStore, runs: list[Run], on_event: Listener, *, going_on: bool = False
+    common: Common, run_store: RunStore, runs: list[Run], on_event: Listener, *, submit_next: bool = False
 ) -> list[Run]:
     """Query each site once; a run whose site does not answer keeps its recorded state, with a warning.
 
-    With `going_on` a pilot whose allocation has ended gets the next one.
+    With `submit_next` a pilot whose allocation has ended gets the next one.
     """
     fresh = {run.id: run for run in runs}
-    asked = [run for run in runs if run.job and not run.state.final]
-    for name, scheduler in sorted({(run.site, run.placement.scheduler) for run in asked}):
-        some = [run for run in asked if (run.site, run.placement.scheduler) == (name, scheduler)]
+    active = [run for run in runs if run.job and not run.state.final]
+    for name, scheduler in sorted({(run.site, run.placement.scheduler) for run in active}):
+        group = [run for run in active if (run.site, run.placement.scheduler) == (name, scheduler)]
         try:
             host = opener(run_site(common, name), on_event)()
             try:
-                fresh |= {run.id: run for run in update(host, load_scheduler(scheduler), run_store, some)}
+                fresh |= {run.id: run for run in update(host, load_scheduler(scheduler), run_store, group)}
                 limits = run_site(common, name).limits
-                for run in [fresh[each.id] for each in some if going_on]:
+                for run in [fresh[each.id] for each in group if submit_next]:
                     if run.sweep is not None and run.sweep.pilot is not None and can_submit_more(run):
                         fresh[run.id] = submit_more(
                             host, load_scheduler(scheduler), run_store, run, limits, on_event
@@ -214,16 +216,16 @@ def notifying(common: Common, text: str | None) -> Iterator[Callable[[Run], None
     if text is None:
         yield ignore_run
         return
-    notices = _Notices(common, read_target(text))
+    notices = _NotificationSender(common, read_target(text))
     try:
-        yield notices.take
+        yield notices.on_change
     except HibaliError:
         notices.finish()
         raise
     notices.finish()
 
 
-class _Notices:
+class _NotificationSender:
     """Send notifications one after the other in a thread, because a receiver may be slow."""
 
     def __init__(self, common: Common, target: Target) -> None:
@@ -234,7 +236,7 @@ class _Notices:
         self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
         self._thread.start()
 
-    def take(self, run: Run) -> None:
+    def on_change(self, run: Run) -> None:
         """Notify of the end of a run, if it has ended; may be called from any thread."""
         if run.state.ended and run.id not in self._notified:
             self._notified.add(run.id)
@@ -288,12 +290,12 @@ def following(
         if not drawn:
             yield Following(on_event, ignore_run)
             return
-        shown = _Shown(run_store, on_event)
+        shown = _RunDisplay(run_store, on_event)
         with output.after(shown.clear):
             try:
                 for run_id in ids:
-                    shown.take(run_store.load(run_id))
-                yield Following(shown.on_event, shown.take)
+                    shown.on_change(run_store.load(run_id))
+                yield Following(shown.on_event, shown.on_change)
             finally:
                 shown.clear()
 
@@ -314,7 +316,7 @@ def continues(run_store: RunStore, run_ids: Sequence[str]) -> str:
     return f"The run continues at {run.site}. To follow it: hibali runs wait {named}{cancel}"
 
 
-class _Shown:
+class _RunDisplay:
     """The display: a line for one run, a table for several; may be used by any thread."""
 
     def __init__(self, run_store: RunStore, on_event: Listener) -> None:
@@ -326,7 +328,7 @@ class _Shown:
         self._trouble_until = 0.0
         self._drawing = Drawing(self._lines, _A_SECOND)
 
-    def take(self, run: Run) -> None:
+    def on_change(self, run: Run) -> None:
         """Show the new state of a run."""
         spans = run_timeline(run, self._run_store.records(run.id))
         with self._guard:

@@ -18,7 +18,7 @@ from hibali.retry import pause
 from hibali.text import printable
 from hibali_cli import output
 from hibali_cli.display import Drawing, plain_line, shortened
-from hibali_cli.handlers.run_sites import LOOK_SECONDS, by_site, continues, follow_all
+from hibali_cli.handlers.run_sites import POLL_SECONDS, by_site, continues, follow_all
 from hibali_cli.handlers.runs import Row, row_of, table_lines
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
@@ -32,15 +32,15 @@ _A_SECOND = 1  # runs take minutes; faster updates are not needed
 _TROUBLE_SECONDS = 5.0  # seconds that a failed poll is shown beyond the pause after it
 
 
-class Shown(Protocol):
+class RunDisplay(Protocol):
     """A display of changes."""
 
     on_event: Listener
 
-    def take(self, row: Row) -> None:
+    def update(self, row: Row) -> None:
         """Show the new state of a run."""
 
-    def stand(self) -> None:
+    def redraw(self) -> None:
         """Draw again, if something else was written meanwhile."""
 
     def end(self) -> None:
@@ -64,12 +64,12 @@ def watch_runs(
                 before = rows.get(run.id)
                 rows[run.id] = row_of(run, _since(run_store, run))
                 if before is None or before.run != run:
-                    shown.take(rows[run.id])
+                    shown.update(rows[run.id])
                     changed(run)
             if is_over:
                 break
-            shown.stand()
-            pause(LOOK_SECONDS)
+            shown.redraw()
+            pause(POLL_SECONDS)
         shown.end()
     for problem in watching.problems:
         raise problem
@@ -82,7 +82,7 @@ def _since(run_store: RunStore, run: Run) -> float:
 
 
 @contextmanager
-def _shown(common: Common) -> Iterator[Shown]:
+def _shown(common: Common) -> Iterator[RunDisplay]:
     drawn = (
         common.progress
         and not common.json
@@ -108,7 +108,7 @@ class _Changes:
         self._common = common
         self.on_event = on_event
 
-    def take(self, row: Row) -> None:
+    def update(self, row: Row) -> None:
         """See Shown."""
         run = row.run
         if self._common.json:
@@ -117,7 +117,7 @@ class _Changes:
         self._common.output.line(f"{now()[:19]}Z {run.id} {run.state:<9} {row.subject}".rstrip())
         output.flush_results()
 
-    def stand(self) -> None:
+    def redraw(self) -> None:
         """See Shown."""
 
     def end(self) -> None:
@@ -136,13 +136,13 @@ class _Table:
         self._drawing = Drawing(self._lines, _A_SECOND)
         self.on_event: Listener = EventPrinter(common, self, Tally(), None)
 
-    def take(self, row: Row) -> None:
+    def update(self, row: Row) -> None:
         """See Shown."""
         with self._guard:
             self._rows[row.run.id] = row
         self._drawing.show()
 
-    def stand(self) -> None:
+    def redraw(self) -> None:
         """See Shown."""
         if self._rows:
             self._drawing.show()

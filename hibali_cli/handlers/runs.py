@@ -106,8 +106,8 @@ def count_states(states: Iterable[str]) -> str:
 
 def table_lines(rows: Sequence[Row], width: int, height: int, now: float) -> list[Text]:
     """Return a heading, the counts, and as many rows as fit: unfinished runs come before ended ones."""
-    told = f"{counted(len(rows), 'run')}: {count_states(row.run.state for row in rows)}"
-    lines = [plain_line(shortened(told, width, front=1.0), "bold")]
+    label = f"{counted(len(rows), 'run')}: {count_states(row.run.state for row in rows)}"
+    lines = [plain_line(shortened(label, width, front=1.0), "bold")]
     shown = _most_wanted(rows, max(1, height - 3))
     cells = [row.cells(now) for row in shown]
     widths = _widths(cells, width)
@@ -134,10 +134,10 @@ def _most_wanted(rows: Sequence[Row], most: int) -> list[Row]:
     return [row for row in rows if row.run.id in wanted]
 
 
-def _widths(cells: Sequence[Sequence[str]], room: int) -> list[int]:
+def _widths(cells: Sequence[Sequence[str]], available: int) -> list[int]:
     """Return the width of each column, 0 for one that is left out; the least important ones give way."""
     widths = [0] * len(_HEADINGS)
-    left = room
+    left = available
     for column in _IMPORTANCE:
         longest = max((cell_len(row[column]) for row in cells), default=0)
         wanted = min(_MOST[column], max(longest, len(_HEADINGS[column]))) if longest else 0
@@ -265,7 +265,7 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "memory": None if run.status.memory_bytes is None else format_size(run.status.memory_bytes),
         "digest": f"sha256 {run.spec.pipeline_digest}",
         "image": run.placement.image or None,
-        **{f"input {number}": _input_words(each) for number, each in enumerate(run.spec.inputs)},
+        **{f"input {number}": _describe_input(each) for number, each in enumerate(run.spec.inputs)},
         "folder": run.folder or None,
         "after": ", ".join(run.spec.after) or None,
         "collected": ", ".join(run.results.collected) or None,
@@ -275,7 +275,7 @@ def run_pairs(run: Run) -> dict[str, Cell]:
     }
 
 
-def _input_words(each: Mapping[str, str]) -> str:
+def _describe_input(each: Mapping[str, str]) -> str:
     """Format an input: its location, and its identity at that time."""
     return f"{each['id']}: {each['location']} ({each['identity']})"
 
@@ -376,12 +376,12 @@ def report_unfinished(common: Common, run: Run) -> None:
         flush_results()
         raise queue_full_error(run)
     if not common.json:
-        told = (
+        label = (
             f"on hold at {run.site}: hibali runs release"
             if run.on_hold
             else f"{run.state} at {run.site}: hibali runs wait"
         )
-        common.output.say(f"{told} {run.id}")
+        common.output.info(f"{label} {run.id}")
 
 
 def report_ends(common: Common, run_store: RunStore, runs: list[Run]) -> None:
@@ -390,7 +390,7 @@ def report_ends(common: Common, run_store: RunStore, runs: list[Run]) -> None:
         if common.json:
             common.output.record("run", run.to_record())
         else:
-            common.output.say(f"{run.id} {state_text(run)}{' (reused)' if run.results.reused else ''}")
+            common.output.info(f"{run.id} {state_text(run)}{' (reused)' if run.results.reused else ''}")
     flush_results()
     for run in runs:
         if run.state.final and not run.results.reported:

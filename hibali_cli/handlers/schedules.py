@@ -32,28 +32,30 @@ from runs.schedules.schedule import Schedule, Schedules
 from runs.store import RunStore
 from transfers.stores.open_store import open_store
 
-UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and bytes that are not UTF-8
+UNSAFE_CHARACTERS = re.compile(
+    r"[\x00-\x1f\x7f\ud800-\udfff]"
+)  # control characters, and bytes that are not UTF-8
 
 
-def check_words(words: Sequence[str]) -> tuple[str, ...]:
+def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
     """Check the arguments after `hibali` of a command to schedule; raises `UsageError` as running it would."""
-    given = list(words[1:] if words[:1] == ("hibali",) else words)
-    if not given or given[0] == "schedule":
+    arguments = list(argv[1:] if argv[:1] == ("hibali",) else argv)
+    if not arguments or arguments[0] == "schedule":
         raise UsageError(
             "bad-command",
             "the command to run must follow --, as in: -- push /data bucket:data",
             subject="hibali schedule add",
         )
-    for word in given:
-        if UNFIT.search(word):
+    for argument in arguments:
+        if UNSAFE_CHARACTERS.search(argument):
             raise UsageError(
                 "bad-command",
                 "an argument with a newline, another control character or invalid UTF-8 cannot be stored",
-                subject=ascii(word),
+                subject=ascii(argument),
                 hint="Use the folder that contains it.",
             )
-    parse_command(given)
-    return tuple(given)
+    parse_command(arguments)
+    return tuple(arguments)
 
 
 def schedule_fields(schedule: Schedule, triggers: Sequence[Trigger], *, installed: bool) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def schedule_fields(schedule: Schedule, triggers: Sequence[Trigger], *, installe
     }
 
 
-def due_words(schedule: Schedule) -> str:
+def format_next_run(schedule: Schedule) -> str:
     """Format when it is due next, in local time."""
     if schedule.paused:
         return "paused"
@@ -85,7 +87,7 @@ def warn_of_missing(common: Common, schedules: Schedules, installed: set[str]) -
             )
 
 
-def outcome_words(trigger: Trigger | None) -> str:
+def format_outcome(trigger: Trigger | None) -> str:
     """Describe the result of a firing in a few words."""
     if trigger is None:
         return "never run"
@@ -107,12 +109,14 @@ def print_change(common: Common, schedules: Schedules, schedule: Schedule, chang
         for line in lines:
             common.output.text(line + "\n")
     if change in {"removed", "paused"}:
-        common.output.say(f"{schedule.name} is {change}; nothing triggers it any more.")
+        common.output.info(f"{schedule.name} is {change}; nothing triggers it any more.")
         return
     by = {"cron": "by your crontab", "systemd": "by a timer of your systemd", "print": "by the lines above"}[
         schedule.by
     ]
-    common.output.say(f"{schedule.name} is {change}, and triggered {by}; next run: {due_words(schedule)}.")
+    common.output.info(
+        f"{schedule.name} is {change}, and triggered {by}; next run: {format_next_run(schedule)}."
+    )
     if schedule.by == "systemd" and not lingers():
         common.output.warn(
             "Timers stop while you are logged out. To keep them running: loginctl enable-linger"
@@ -180,7 +184,7 @@ _FILES: Mapping[str, tuple[str, ...]] = {
     "pipelines add": ("source",),
     "verify": ("manifest",),
 }
-_NEED_A_PERSON = frozenset({"init", "sites import", "sites login"})
+_INTERACTIVE = frozenset({"init", "sites import", "sites login"})
 _NEED_YES = frozenset({"rm"})
 _NAMES_A_NEW_ONE = frozenset({"pipelines fetch", "pipelines remotes add", "sites add"})
 
@@ -207,23 +211,23 @@ class Command:
                     yield parameter, str(value)
 
 
-def parse_command(words: Sequence[str]) -> Command:
+def parse_command(argv: Sequence[str]) -> Command:
     """Parse the arguments after `hibali` without running them. Raises as running them would."""
     from hibali_cli.root import root
 
     context = click.Context(root, info_name="hibali")
     found: click.Command = root
-    rest = list(words)
+    rest = list(argv)
     while isinstance(found, click.Group) and (rest or not found.invoke_without_command):
         if not rest or rest[0].startswith("-"):
             if found.invoke_without_command:
                 break
             raise UsageError(
-                "bad-command", f"{' '.join(words)!r} is no command by itself", subject="hibali schedule add"
+                "bad-command", f"{' '.join(argv)!r} is no command by itself", subject="hibali schedule add"
             )
         name, command, rest = found.resolve_command(context, rest)
         if command is None or name is None:
-            raise UsageError("bad-command", "there is no such command", subject=" ".join(words))
+            raise UsageError("bad-command", "there is no such command", subject=" ".join(argv))
         found = command
         context = click.Context(found, info_name=name, parent=context)
     if {"-h", "--help"} & set(rest):
@@ -246,7 +250,7 @@ def find_mistakes(common: Common, schedule: Schedule) -> list[HibaliError]:
     with contextlib.chdir(schedule.folder):
         settings = _settings(common, command)
         checks: Iterable[Callable[[], None]] = (
-            lambda: _check_person(command),
+            lambda: _check_interactive(command),
             lambda: _check_names(command, settings),
             lambda: _check_options(common, command),
             lambda: _check_files(command),
@@ -286,8 +290,8 @@ def find_closed_ends(
 
 
 def _dry_run(common: Common, schedule: Schedule) -> list[HibaliError]:
-    words = ["run", "--dry-run", "--json", "--no-progress", *schedule.command[1:]]
-    problem = try_command(words, bare_environment(common.config, schedule.environment))
+    argv = ["run", "--dry-run", "--json", "--no-progress", *schedule.command[1:]]
+    problem = try_command(argv, bare_environment(common.config, schedule.environment))
     return [] if problem is None else [problem]
 
 
@@ -295,8 +299,8 @@ def _missing_inputs(command: Command, settings: Settings) -> list[HibaliError]:
     """Look for the files of the answers, which a dry run does not check."""
     if not command.values("invocation") or command.values("each") or command.values("parameters"):
         return []
-    [pipeline], [answers] = command.values("pipeline"), command.values("invocation")
-    invocation = check_invocation(Catalogue().find(pipeline), read_json_file(Path(answers)))
+    [pipeline], [invocation_path] = command.values("pipeline"), command.values("invocation")
+    invocation = check_invocation(Catalogue().find(pipeline), read_json_file(Path(invocation_path)))
     texts = [each.text for each in list_inputs(invocation) if not each.text.startswith(FROM_RUN)]
     return [problem for text in texts if (problem := _closed(read_location(text, settings))) is not None]
 
@@ -333,8 +337,8 @@ def _settings(common: Common, command: Command) -> Settings:
     return replace(common, config=command.context.params.get("config") or common.config).settings()
 
 
-def _check_person(command: Command) -> None:
-    if command.name in _NEED_A_PERSON or (
+def _check_interactive(command: Command) -> None:
+    if command.name in _INTERACTIVE or (
         command.name in _NEED_YES and not (command.context.params["yes"] or command.context.params["dry_run"])
     ):
         raise UsageError(
@@ -378,16 +382,16 @@ def _check_options(common: Common, command: Command) -> None:
     """Check options; raises for conflicting ones, and for missing lists of names."""
     if command.name not in {"push", "pull", "sync"}:
         return
-    from hibali_cli.transfer_options import request_of, take_following
+    from hibali_cli.transfer_options import pop_follow_options, request_of
 
     options = {name: value for name, value in command.context.params.items() if name not in COMMON_NAMES}
     ends = {"push": ("local", "target"), "pull": ("source", "local"), "sync": ("source", "target")}
     source, target = (options.pop(name) for name in ends[command.name])
     if command.name == "push":
-        take_following(options)
+        pop_follow_options(options)
     del options["dry_run"], options["detailed_exit_code"]
-    asked = replace(common, config=command.context.params.get("config") or common.config)
-    check_writable(request_of(asked, command.name, source, target, options).target)
+    with_config = replace(common, config=command.context.params.get("config") or common.config)
+    check_writable(request_of(with_config, command.name, source, target, options).target)
 
 
 def _check_files(command: Command) -> None:

@@ -102,7 +102,7 @@ def list_cache(common: Common, name: str) -> int:
         common.output.table(headings, rows)
         held = sum(bool(each.held_by) for each in kept)
         total = sum(each.bytes for each in kept)
-        common.output.say(
+        common.output.info(
             f"{name}: {counted(len(kept), 'entry', 'entries')}, {counted(total, 'byte')}; {held} in use by runs."
         )
         return int(Exit.DONE)
@@ -110,7 +110,7 @@ def list_cache(common: Common, name: str) -> int:
 
 def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> int:
     """Evict entries, or only show them; exit 6 where one could not be evicted."""
-    limits = _read_keep(keep)
+    limits = _read_limit(keep)
     with _opened(common, name, f"evict {name}") as place:
         chosen = choose_entries(place.contents, **limits)
         done: list[Evicted] = []
@@ -121,8 +121,8 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
             if common.json:
                 common.output.record("evicted", {**place.fields(each.entry), **fate}, flush=True)
             else:
-                words = f"{each.fate:<8}{each.entry.name.text}  {counted(each.entry.bytes, 'byte')}"
-                common.output.line(f"{words}  ({each.because})" if each.because else words)
+                line = f"{each.fate:<8}{each.entry.name.text}  {counted(each.entry.bytes, 'byte')}"
+                common.output.line(f"{line}  ({each.because})" if each.because else line)
 
         if dry:
             for kept in chosen:
@@ -133,11 +133,13 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
         if common.json:
             common.output.record("end", {"count": len(done), "exit": int(code)})
             return int(code)
-        gone = [each.entry for each in done if each.fate in {EvictionResult.EVICTED, EvictionResult.PLANNED}]
+        evicted = [
+            each.entry for each in done if each.fate in {EvictionResult.EVICTED, EvictionResult.PLANNED}
+        ]
         verb = "would be evicted" if dry else "evicted"
-        total = sum(each.bytes for each in gone)
-        common.output.say(
-            f"{name}: {len(gone)} of {counted(len(place.contents.entries), 'entry', 'entries')} ({counted(total, 'byte')}) {verb}."
+        total = sum(each.bytes for each in evicted)
+        common.output.info(
+            f"{name}: {len(evicted)} of {counted(len(place.contents.entries), 'entry', 'entries')} ({counted(total, 'byte')}) {verb}."
         )
         return int(code)
 
@@ -171,7 +173,7 @@ def _finder() -> Callable[[str], Run | None]:
     return find
 
 
-def _read_keep(text: str | None) -> dict[str, Any]:
+def _read_limit(text: str | None) -> dict[str, Any]:
     """Parse `--keep`: a duration in lower case, else a size; raises `UsageError`."""
     if text is None:
         return {}

@@ -40,7 +40,7 @@ def check_and_print(common: Common, site: Site) -> None:
     else:
         common.output.pairs({"site": site.name, **report.facts})
     if not problems:
-        common.output.say(f"{site.name} answers.")
+        common.output.info(f"{site.name} answers.")
         return
     worst = min(problems, key=_order)
     for problem in problems:
@@ -82,7 +82,7 @@ def tune_and_print(common: Common, site: Site, place: Location | None, logins: i
     if found.trials:
         common.output.table(["logins", "channels", "there", "back"], map(_row, found.trials))
     if found.because:
-        common.output.say(f"{found.because[0].upper()}{found.because[1:]}.")
+        common.output.info(f"{found.because[0].upper()}{found.because[1:]}.")
     if found.proposed is not None:
         common.output.line(f"[sites.{site.name}.ssh]")
         common.output.line(f"logins = {found.proposed.logins}")
@@ -174,7 +174,7 @@ def clean_and_print(
         common.output.table(["bucket", "key", "begun", "now"], rows)
     ended = sum(left.fate in {CleanupResult.ENDED, CleanupResult.PLANNED} for left in found)
     verb = "would be aborted" if dry else "were aborted"
-    common.output.say(f"{site.name}: {ended} of {counted(len(found), 'uncompleted upload')} {verb}.")
+    common.output.info(f"{site.name}: {ended} of {counted(len(found), 'uncompleted upload')} {verb}.")
     return int(code)
 
 
@@ -209,7 +209,7 @@ def log_in_and_print(common: Common, site: Site) -> None:
         common.output.record("site-login", {"name": site.name, "change": found.change, "facts": found.facts})
     else:
         common.output.pairs({"site": site.name, **found.facts})
-    common.output.say(_SAID[found.change].format(name=site.name))
+    common.output.info(_SAID[found.change].format(name=site.name))
 
 
 def log_out_and_print(common: Common, site: Site) -> None:
@@ -220,7 +220,7 @@ def log_out_and_print(common: Common, site: Site) -> None:
     change = "logged out" if found.change == "logged out" else "same"
     if common.json:
         common.output.record("site-login", {"name": site.name, "change": change, "facts": {}})
-    common.output.say(
+    common.output.info(
         f"Logged out of Globus, for every site with the client of {site.name}."
         if change == "logged out"
         else f"{site.name}: not logged in to Globus."

@@ -147,10 +147,14 @@ def _choose(
     sizes = Sizes()
     with listening(common, "choosing a site") as on_event:
         for request in requests.values():
-            looked = assess_site(request, opener(request.compute.site, on_event), sizes, run_store, on_event)
-            if looked.run is not None:
-                return Choice(looked.run.site, f"run {looked.run.id} of the same command is unfinished there")
-            candidates.append(looked.candidate)
+            assessed = assess_site(
+                request, opener(request.compute.site, on_event), sizes, run_store, on_event
+            )
+            if assessed.run is not None:
+                return Choice(
+                    assessed.run.site, f"run {assessed.run.id} of the same command is unfinished there"
+                )
+            candidates.append(assessed.candidate)
     return choose(candidates)
 
 
@@ -190,8 +194,8 @@ def _show_choice(common: Common, choice: Choice, *, explain: bool) -> None:
         )
     elif explain:
         for text in _table(choice.candidates):
-            common.output.say(text)
-    common.output.say(f"{choice.site}: {choice.because}")
+            common.output.info(text)
+    common.output.info(f"{choice.site}: {choice.because}")
     for each in choice.candidates if not explain else ():
         if each.later:
             common.output.warn(f"{each.site} was not considered: {each.why_not}")

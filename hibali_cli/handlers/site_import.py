@@ -32,18 +32,18 @@ class ImportRequest(NamedTuple):
     ssh_config: str | None = None
 
 
-def gather(settings: Settings, wanted: ImportRequest) -> list[Found]:
+def find_sites(settings: Settings, request: ImportRequest) -> list[Found]:
     """Find sites in the source. Raises `NotFoundError`, `UsageError`, `RefusedError`, and as `hibali.http.fetch` does."""
-    if wanted.source not in {"", *OWN}:
-        found = importers.read_profile(_read(settings, wanted.source), printable(wanted.source))
-        return [importers.with_account(each, wanted.user, wanted.account) for each in found]
+    if request.source not in {"", *OWN}:
+        found = importers.read_profile(_read(settings, request.source), printable(request.source))
+        return [importers.with_account(each, request.user, request.account) for each in found]
     gathered: list[Found] = []
-    if wanted.source in {"", "ssh"}:
-        gathered += importers.propose_ssh_hosts(Path(wanted.ssh_config) if wanted.ssh_config else None, ())
+    if request.source in {"", "ssh"}:
+        gathered += importers.propose_ssh_hosts(Path(request.ssh_config) if request.ssh_config else None, ())
     path = importers.rclone_config_file()
-    if wanted.source == "rclone" or (wanted.source == "" and path.exists()):
-        taken = [each.name for each in proposals_in(gathered)]
-        gathered += importers.propose_rclone_remotes(path, taken)
+    if request.source == "rclone" or (request.source == "" and path.exists()):
+        used_names = [each.name for each in proposals_in(gathered)]
+        gathered += importers.propose_rclone_remotes(path, used_names)
     return gathered
 
 
@@ -66,7 +66,7 @@ def _read(settings: Settings, source: str) -> bytes:
         raise unreadable(problem, source) from None
 
 
-def choose(found: Sequence[Found], only: Sequence[str]) -> list[Proposal]:
+def choose_proposals(found: Sequence[Found], only: Sequence[str]) -> list[Proposal]:
     """Return the proposals with these names, or all; raises `NotFoundError` for an unknown name."""
     proposals = proposals_in(found)
     if not only:
@@ -76,12 +76,12 @@ def choose(found: Sequence[Found], only: Sequence[str]) -> list[Proposal]:
         from hibali.text import did_you_mean
 
         passed = next((each for each in found if isinstance(each, Passed) and each.name in missing), None)
-        told = did_you_mean(missing[0], [each.name for each in proposals])
+        suggestion = did_you_mean(missing[0], [each.name for each in proposals])
         raise NotFoundError(
             "not-proposed",
             passed.because if passed else "the source has no site with this name",
             subject=missing[0],
-            hint=f"{told}`hibali sites import` lists all sites found.",
+            hint=f"{suggestion}`hibali sites import` lists all sites found.",
         )
     return [each for each in proposals if each.name in only]
 
@@ -94,15 +94,21 @@ def change_of(common: Common, proposal: Proposal) -> Change | None:
         return None
 
 
-def show(common: Common, found: Sequence[Found], proposals: Sequence[Proposal]) -> None:
+def show_proposals(common: Common, found: Sequence[Found], proposals: Sequence[Proposal]) -> None:
     """Show the proposals exactly as they would be written, with what is missing; skipped hosts come last."""
     for each in proposals:
         change = change_of(common, each)
         text = render_site(each.name, each.table)
         notes = [*each.notes, *(["Another site with this name exists."] if change is None else [])]
         if common.json:
-            told = {None: "differs", "added": "planned"}.get(change, change)
-            fields = {"name": each.name, "origin": each.origin, "change": told, "toml": text, "notes": notes}
+            result = {None: "differs", "added": "planned"}.get(change, change)
+            fields = {
+                "name": each.name,
+                "origin": each.origin,
+                "change": result,
+                "toml": text,
+                "notes": notes,
+            }
             common.output.record("site-proposal", fields)
             continue
         mark = {None: "another site with this name exists", "same": "exists already"}.get(change, "")
@@ -121,7 +127,9 @@ def show(common: Common, found: Sequence[Found], proposals: Sequence[Proposal]) 
                 common.output.detail(f"{passed.name} ({passed.origin}) is skipped: {passed.because}.")
 
 
-def take(common: Common, proposals: Sequence[Proposal], *, replace: bool) -> list[tuple[Change, Site]]:
+def add_proposals(
+    common: Common, proposals: Sequence[Proposal], *, replace: bool
+) -> list[tuple[Change, Site]]:
     """Write them to config.toml, all or none: each is checked before the first is written. Raises `RefusedError`."""
     for each in proposals:
         plan_site(common.config, each.name, each.table, replace=replace)
@@ -136,32 +144,32 @@ class ImportOptions(NamedTuple):
     yes: bool
 
 
-def import_sites(common: Common, asked: ImportOptions, options: Mapping[str, Any]) -> int:
+def import_sites(common: Common, options: ImportOptions, selection: Mapping[str, Any]) -> int:
     """Find sites, show them, and add the confirmed ones; returns the exit code."""
     settings = common.settings()
-    wanted = ImportRequest(asked.source, **options)
-    found = gather(settings, wanted)
-    chosen = choose(found, wanted.only)
-    show(common, found, chosen)
-    if wanted.source in {"", *OWN} and not wanted.only and not asked.replace:
+    request = ImportRequest(options.source, **selection)
+    found = find_sites(settings, request)
+    chosen = choose_proposals(found, request.only)
+    show_proposals(common, found, chosen)
+    if request.source in {"", *OWN} and not request.only and not options.replace:
         # sites that the user added already are kept
         chosen = [each for each in chosen if change_of(common, each) is not None]
     new = [each for each in chosen if change_of(common, each) != "same"]
-    taken = []
-    if chosen and (asked.yes or (new and _agrees(common, [each.name for each in new]))):
-        taken = take(common, chosen, replace=asked.replace)
+    added = []
+    if chosen and (options.yes or (new and _agrees(common, [each.name for each in new]))):
+        added = add_proposals(common, chosen, replace=options.replace)
     if common.json:
-        for change, site in taken:
+        for change, site in added:
             common.output.record("site-change", {"name": site.name, "change": change})
-        common.output.record("end", {"count": len(found) + len(taken), "exit": 0})
+        common.output.record("end", {"count": len(found) + len(added), "exit": 0})
         return 0
-    for change, site in taken:
-        told = "exists already" if change == "same" else f"is {change}"
-        common.output.say(f"{site.name} {told}. To check it: hibali doctor {site.name}")
+    for change, site in added:
+        result = "exists already" if change == "same" else f"is {change}"
+        common.output.info(f"{site.name} {result}. To check it: hibali doctor {site.name}")
     if not found:
-        common.output.say("No sites were found. To add one yourself: hibali sites add NAME --ssh HOST")
-    elif new and not taken:
-        common.output.say("No site was added. --yes adds all sites shown, --only NAME some of them.")
+        common.output.info("No sites were found. To add one yourself: hibali sites add NAME --ssh HOST")
+    elif new and not added:
+        common.output.info("No site was added. --yes adds all sites shown, --only NAME some of them.")
     return 0
 
 
@@ -170,5 +178,5 @@ def _agrees(common: Common, names: list[str]) -> bool:
     if common.json or not has_terminal():
         return False
     with terminal_as_stdout():
-        said = read_line(f"Add {', '.join(names)}? [y/N] ", lambda _: ["yes", "no"])
-    return said.strip().lower() in {"y", "yes"}
+        answer = read_line(f"Add {', '.join(names)}? [y/N] ", lambda _: ["yes", "no"])
+    return answer.strip().lower() in {"y", "yes"}

@@ -34,7 +34,7 @@ def site_pairs(site: Site) -> dict[str, str]:
     return dict(_flat(site_record(site), ""))
 
 
-def how_reached(site: Site) -> str:
+def site_address(site: Site) -> str:
     """Return the address in one word: a host, an endpoint, a URL or this machine."""
     return kind_of(site).address(site)
 
@@ -109,7 +109,7 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if option == "credentials_command" and kind == "url":
             keys = ("credentials_command",)  # noqa: PLW2901  # of a URL it is a key of the site itself
         if option in _COMMANDS:
-            value = _words(_option(option), value)
+            value = _split_option(_option(option), value)
         elif option in _PAIRS:
             value = _pairs(_option(option), value)
         _put(table, keys, value)
@@ -166,16 +166,16 @@ def _kind(name: str, options: Mapping[str, Any]) -> str:
     return kinds[0]
 
 
-def _words(option: str, text: str) -> list[str]:
+def _split_option(option: str, text: str) -> list[str]:
     try:
         return list(split_command(text))
     except ValueError as problem:
         raise UsageError("bad-words", str(problem), subject=option) from None
 
 
-def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
+def _pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         left, equals, right = text.partition("=")
         if not (left and equals and right):
             raise UsageError("bad-pair", f"{text!r} is not {option} LEFT=RIGHT", subject=option)

@@ -35,12 +35,12 @@ def show_report(common: Common, output: str | None, days: int) -> int | None:
     found = read_overview(common.config, days)
     written = None if output is None else _write(found, output)
     if common.json:
-        where = {"path": None} if written is None else path_fields(os.fsencode(written[0]))
+        page_fields = {"path": None} if written is None else path_fields(os.fsencode(written[0]))
         size = None if written is None else written[1]
-        common.output.record("report", {**to_record(found), **where, "bytes": size}, flush=True)
+        common.output.record("report", {**to_record(found), **page_fields, "bytes": size}, flush=True)
     elif written is not None:
         common.output.line(os.fsencode(written[0]))
-        common.output.say(headline(found) + ".")
+        common.output.info(headline(found) + ".")
     else:
         common.output.text(_on_terminal(found))
     return None
@@ -103,9 +103,11 @@ def _schedules(lines: Sequence[Line]) -> object:
         for firing in line.strip:
             strip.append(*_SIGNS[mark_of(firing)])
         last = line.last
-        told = "" if last is None else f"{mark_of(last)} {(last.ended or last.began)[:16].replace('T', ' ')}"
+        last_run = (
+            "" if last is None else f"{mark_of(last)} {(last.ended or last.began)[:16].replace('T', ' ')}"
+        )
         table.add_row(
-            Text(line.plan.name), Text(str(line.health), style=_COLOURS[line.health]), strip, Text(told)
+            Text(line.plan.name), Text(str(line.health), style=_COLOURS[line.health]), strip, Text(last_run)
         )
     return table
 

@@ -66,21 +66,21 @@ from transfers.journal import Receipt
 from transfers.request import SaveOptions
 
 
-def read_tasks(pipeline: Pipeline, answers: Path | None, sweep: SweepOptions) -> Workload:
+def read_tasks(pipeline: Pipeline, invocation_path: Path | None, sweep: SweepOptions) -> Workload:
     """Read and check the tasks of a sweep; raises every problem of every row at once. Their files are not located yet."""
-    given = read_json_file(answers) if answers is not None else {}
+    values = read_json_file(invocation_path) if invocation_path is not None else {}
     rows = make_rows(pipeline, sweep.each, sweep.parameters)
-    files = ", ".join(str(each) for each in (sweep.each, answers) if each is not None)
-    invocations = check_tasks(pipeline, given, rows, subject=files or "--param")
+    files = ", ".join(str(each) for each in (sweep.each, invocation_path) if each is not None)
+    invocations = check_tasks(pipeline, values, rows, subject=files or "--param")
     tasks = tuple(
         TaskRequest(number, row.values, invocation)
         for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)
     )
-    return Workload(pipeline, Invocation(dict(given), dict(given)), tuple(files_of(tasks)), tasks=tasks)
+    return Workload(pipeline, Invocation(dict(values), dict(values)), tuple(files_of(tasks)), tasks=tasks)
 
 
 def _choose_request(
-    common: Common, workload: Workload, answers: Path | None, sweep: SweepOptions, options: RunOptions
+    common: Common, workload: Workload, invocation_path: Path | None, sweep: SweepOptions, options: RunOptions
 ) -> Request:
     """Return the request at the best of several sites, by the inputs of all tasks together."""
     several = several_allowed(workload.tasks)
@@ -90,7 +90,9 @@ def _choose_request(
     here = replace(options, start=replace(options.start, wait=False, polled=True))
 
     def make(name: str) -> Request:
-        return _read_request(common, workload, answers, sweep, name, here, identify=True, located=located)
+        return _read_request(
+            common, workload, invocation_path, sweep, name, here, identify=True, located=located
+        )
 
     return choose_site(common, options, workload.pipeline, command_key, located, make)
 
@@ -98,7 +100,7 @@ def _choose_request(
 def _read_request(
     common: Common,
     workload: Workload,
-    answers: Path | None,
+    invocation_path: Path | None,
     sweep: SweepOptions,
     site_name: str,
     options: RunOptions,
@@ -116,7 +118,7 @@ def _read_request(
         located = locate_files(workload.inputs, settings, compute.site, identify=identify, several=several)
     else:
         located = locate_for_site(located, compute.site, settings)
-    typed = typed_request(answers, located, options.image, sweep.each, sweep.parameters).to_fields()
+    typed = typed_request(invocation_path, located, options.image, sweep.each, sweep.parameters).to_fields()
     request = make_request(workload.pipeline, workload.invocation, located, compute, options.image, typed)
     compute.container.image_name(workload.pipeline.container)
     request = request.with_workload(tasks=workload.tasks, name=options.name)
@@ -128,16 +130,18 @@ def _repeat_request(
     common: Common, run_store: RunStore, run: Run, pipeline: Pipeline, numbers: Sequence[int]
 ) -> Request:
     """Return the request that repeats these tasks of a run, or all of one that is no sweep."""
-    again = read_rerun_request(run, run_store, pipeline, numbers)
+    recorded = read_rerun_request(run, run_store, pipeline, numbers)
     compute = compute_site(run_site(common, run.site))
-    image = str(again.typed.get("image", ""))
-    several = several_allowed(again.tasks or [TaskRequest(0, {}, again.invocation)])
-    located = locate_files(again.files, common.settings(), compute.site, known=again.known, several=several)
-    request = make_request(pipeline, again.invocation, located, compute, image, again.typed)
-    job = RequestedJob(parse_resource_argv(again.typed.get("options") or ()))
+    image = str(recorded.typed.get("image", ""))
+    several = several_allowed(recorded.tasks or [TaskRequest(0, {}, recorded.invocation)])
+    located = locate_files(
+        recorded.files, common.settings(), compute.site, known=recorded.known, several=several
+    )
+    request = make_request(pipeline, recorded.invocation, located, compute, image, recorded.typed)
+    job = RequestedJob(parse_resource_argv(recorded.typed.get("options") or ()))
     request = with_requested_job(request, job).with_job(proxy=run.submission.proxy)
     warn_of_shortfalls(common, request)
-    request = request.with_workload(tasks=again.tasks, origin=run.id, name=run.spec.name)
+    request = request.with_workload(tasks=recorded.tasks, origin=run.id, name=run.spec.name)
     pilot = run.sweep.pilot if run.sweep is not None else None
     return request if pilot is None else with_pilot(request, pilot.allocations)
 
@@ -157,7 +161,7 @@ def rerun(common: Common, run_id: str, collect: CollectOptions, *, failed: bool,
     if not numbers:
         if common.json:
             common.output.record("run", run.to_record())
-        common.output.say(f"{run.id} {state_text(run)}: there is nothing to run again")
+        common.output.info(f"{run.id} {state_text(run)}: there is nothing to run again")
         return 0
     catalogue = Catalogue()
     request = _repeat_request(common, run_store, run, catalogue.find(run.spec.pipeline), numbers)
@@ -171,7 +175,7 @@ def run_sweep(
     common: Common,
     catalogue: Catalogue,
     pipeline: Pipeline,
-    answers: Path | None,
+    invocation_path: Path | None,
     options: RunOptions,
     *,
     dry_run: bool,
@@ -179,14 +183,16 @@ def run_sweep(
     """Run a pipeline once for each task of a sweep; return the exit code."""
     assert options.sweep is not None
     check_table_options(options.collect, wait=options.wait)
-    workload = read_tasks(pipeline, answers, options.sweep)
+    workload = read_tasks(pipeline, invocation_path, options.sweep)
     if is_choice(options, common.settings()):
-        request = _choose_request(common, workload, answers, options.sweep, options)
+        request = _choose_request(common, workload, invocation_path, options.sweep, options)
         if options.explain and dry_run:
             return None
     else:
         [site] = set(options.sites)
-        request = _read_request(common, workload, answers, options.sweep, site, options, identify=not dry_run)
+        request = _read_request(
+            common, workload, invocation_path, options.sweep, site, options, identify=not dry_run
+        )
     warn_of_shortfalls(common, request)
     if options.sweep.allocations:
         request = with_pilot(request, options.sweep.allocations)
@@ -233,10 +239,10 @@ def _launch_and_follow(common: Common, request: Request, options: RunOptions) ->
 
 
 def _report_submitted(common: Common, run: Run) -> None:
-    common.output.say(f"{state_text(run)} at {run.site}: hibali runs wait {run.id}")
+    common.output.info(f"{state_text(run)} at {run.site}: hibali runs wait {run.id}")
     waiting = sum(len(chunk.tasks) for chunk in sweep_of(run).unsubmitted())
     if waiting:
-        common.output.say(
+        common.output.info(
             f"{counted(waiting, 'task waits', 'tasks wait')} because the queue is full; `hibali runs wait {run.id}` submits them"
         )
 
@@ -311,7 +317,7 @@ def collect_sweep(common: Common, run_store: RunStore, run: Run, collect: Collec
     """Pull the outputs of the tasks that have ended, and write the table of all tasks; return the exit code. Raises how the sweep failed."""
     check_table_options(collect, wait=True)
     with listening(common, f"collect {run.id}") as on_event:
-        [run] = update_runs(common, run_store, [run], on_event, going_on=True)
+        [run] = update_runs(common, run_store, [run], on_event, submit_next=True)
         target = read_target(collect.target or f"./{run.id}", common.settings())
         site = run_site(common, run.site)
         collector = TaskCollector(run_store, site, target, on_event, SaveOptions(save=not collect.no_save))
@@ -354,7 +360,7 @@ def make_table(
             for output, name in files
         ]
     write_table(path, run, outputs)
-    common.output.say(f"{path}: {counted(len(sweep_of(run).tasks), 'task')}")
+    common.output.info(f"{path}: {counted(len(sweep_of(run).tasks), 'task')}")
 
 
 def _text(path: bytes) -> str:
@@ -370,5 +376,5 @@ def _show_dry_run(common: Common, request: Request) -> None:
     shown = prepare_sweep_dry_run(request, new_identifier())
     count = len(request.workload.tasks)
     jobs = "one job after the other" if request.job.allocations else counted(shown.chunks, "job array")
-    common.output.say(f"{counted(count, 'task')} in {jobs}; this is the first job, and the first task")
+    common.output.info(f"{counted(count, 'task')} in {jobs}; this is the first job, and the first task")
     show_files(common, request, shown.prepared, shown.files)

@@ -30,7 +30,7 @@ from hibali_cli.failure import print_error
 from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.transfer_options import take_selection
+from hibali_cli.transfer_options import pop_selection
 from transfers.entry import Verification
 from transfers.inventory import Hashed, Inventory, InventoryRequest
 from transfers.journal import Coverage, Receipt
@@ -54,30 +54,32 @@ def verify(common: Common, first: str, second: str | None, options: dict[str, An
             receipt = work.receipt
             receipt.exit = Exit.TRY_LATER
         except KeyboardInterrupt:
-            common.output.say("What was found good is kept: --resume goes on from here.")
+            common.output.info("What was found good is kept: --resume goes on from here.")
             raise
-    _tell(common, receipt)
+    _show_receipt(common, receipt)
     return int(receipt.exit)
 
 
 def _read_request(
     common: Common, first: str, second: str | None, options: dict[str, Any]
 ) -> VerificationRequest:
-    given = options["manifest"]
-    if given is not None and second is not None:
+    manifest_path = options["manifest"]
+    if manifest_path is not None and second is not None:
         raise UsageError("usage", "a manifest is compared with one place, not with two", subject="--manifest")
-    if options["bagit"] and given is None:
+    if options["bagit"] and manifest_path is None:
         raise UsageError("usage", "it says how to read --manifest FILE", subject="--bagit")
     if options["seed"] is not None and options["sample"] is None:
         raise UsageError("usage", "it draws a sample: give --sample, too", subject="--seed")
-    if given == options["files_from"] == "-":
+    if manifest_path == options["files_from"] == "-":
         raise UsageError("usage", "only one list can come from stdin", subject="--files-from")
     settings = common.settings()
     places = read_location(first, settings), read_location(second, settings) if second else None
     return VerificationRequest(
         *places,
-        manifest=None if given is None else _read(given, bag=options["bagit"] or is_bag_name(given)),
-        rules=Rules(**take_selection(options)),
+        manifest=None
+        if manifest_path is None
+        else _read(manifest_path, bag=options["bagit"] or is_bag_name(manifest_path)),
+        rules=Rules(**pop_selection(options)),
         exact=options["exact"],
         sample=read_share(options["sample"]) if options["sample"] is not None else None,
         seed=options["seed"],
@@ -85,29 +87,29 @@ def _read_request(
     )
 
 
-def _read(given: str, *, bag: bool) -> Manifest:
+def _read(manifest_path: str, *, bag: bool) -> Manifest:
     """Read an untrusted manifest from a local file or stdin."""
-    if given == "-":
+    if manifest_path == "-":
         return read_manifest(sys.stdin.buffer, "stdin", bag=bag)
     try:
-        with Path(given).open("rb") as stream:
-            return read_manifest(stream, given, bag=bag)
+        with Path(manifest_path).open("rb") as stream:
+            return read_manifest(stream, manifest_path, bag=bag)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such file", subject=given) from None
+        raise NotFoundError("no-such-file", "there is no such file", subject=manifest_path) from None
     except PermissionError:
-        raise AccessError("denied", "this file may not be read", subject=given) from None
+        raise AccessError("denied", "this file may not be read", subject=manifest_path) from None
     except OSError as problem:
-        raise unreadable(problem, given) from None
+        raise unreadable(problem, manifest_path) from None
 
 
-def _tell(common: Common, receipt: Receipt) -> None:
+def _show_receipt(common: Common, receipt: Receipt) -> None:
     if common.json:
         common.output.record("receipt", receipt.to_record())
         return
     coverage = receipt.coverage or Coverage()
-    common.output.say(
+    common.output.info(
         f"{receipt.files_kept} of {counted(receipt.files, 'file')} are what they should be"
-        f"{_how(coverage)}; {receipt.seconds:.1f} s"
+        f"{_describe_coverage(coverage)}; {receipt.seconds:.1f} s"
     )
     if receipt.exit == Exit.TRY_LATER:
         print_error(
@@ -134,7 +136,7 @@ def _not_verified(receipt: Receipt, coverage: Coverage) -> NotVerifiedError:
     )
 
 
-def _how(coverage: Coverage) -> str:
+def _describe_coverage(coverage: Coverage) -> str:
     """Describe the coverage, where not everything was hashed in this call."""
     parts = []
     if coverage.files_recorded:
@@ -150,20 +152,22 @@ def _how(coverage: Coverage) -> str:
 _BLOCK = 64 * 1024
 
 
-def take_stock(common: Common, place: Location, rules: Rules, output: str | None, *, recorded: bool) -> int:
+def write_manifest(
+    common: Common, place: Location, rules: Rules, output: str | None, *, recorded: bool
+) -> int:
     """Print or write the manifest of a place; returns the exit code."""
     leave_out = _inside(place, output) if output is not None else None
-    told = _Told(common)
+    summary = _Summary(common)
     if output is None and _on_terminal():
         common = replace(common, progress=False)  # the lines themselves are the progress
-    with _kept(common), listening(common, f"manifest {place.text}") as on_event, ExitStack() as stack:
+    with _resume_hint(common), listening(common, f"manifest {place.text}") as on_event, ExitStack() as stack:
         wanted = InventoryRequest(place, rules, recorded=recorded, leave_out=leave_out)
-        stock = stack.enter_context(Inventory(wanted, told.through(on_event)))
+        stock = stack.enter_context(Inventory(wanted, summary.counting(on_event)))
         # after the listing, which must not find the partial file
         file = stack.enter_context(WholeFile(Path(output))) if output is not None else None
         lines = bytearray()
         for hashed in stock.hashed():
-            told.take(hashed)
+            summary.add(hashed)
             if file is not None:
                 file.write(write_line(hashed.entry.path, hashed.digest))
             elif not common.json:
@@ -173,10 +177,10 @@ def take_stock(common: Common, place: Location, rules: Rules, output: str | None
         _print(common, lines)
         if file is not None:
             file.commit()
-    return told.end(output or place.text)
+    return summary.end(output or place.text)
 
 
-def bag(common: Common, place: Location, folder: str, *, recorded: bool) -> int:
+def write_bagit(common: Common, place: Location, folder: str, *, recorded: bool) -> int:
     """Write a bag's tag files; returns the exit code."""
     if _inside(place, folder) is not None:
         raise UsageError(
@@ -185,21 +189,21 @@ def bag(common: Common, place: Location, folder: str, *, recorded: bool) -> int:
             subject=folder,
             hint="LOCATION is the payload: hibali manifest FOLDER/data --bagit FOLDER",
         )
-    told = _Told(common)
-    with _kept(common), listening(common, f"manifest {place.text}") as listener:
-        on_event = told.through(listener)
+    summary = _Summary(common)
+    with _resume_hint(common), listening(common, f"manifest {place.text}") as listener:
+        on_event = summary.counting(listener)
         with Inventory(InventoryRequest(place, recorded=recorded), on_event) as stock:
             today = datetime.now(UTC).date()
-            write_bag(stock, Path(folder), today, f"hibali {__version__}", told.take)
-        if told.percent:
-            words = (
+            write_bag(stock, Path(folder), today, f"hibali {__version__}", summary.add)
+        if summary.percent:
+            names = (
                 "the names with % are written as RFC 8493 has them, which the program bagit.py cannot read"
             )
-            on_event(Noted(f"{told.percent} of {words}."))
-    return told.end(folder)
+            on_event(Noted(f"{summary.percent} of {names}."))
+    return summary.end(folder)
 
 
-class _Told:
+class _Summary:
     """The counts of the files reported so far."""
 
     def __init__(self, common: Common) -> None:
@@ -207,7 +211,7 @@ class _Told:
         self._files = self._bytes = self._recorded = self._failed = self._lines = 0
         self.percent = 0
 
-    def through(self, on_event: Listener) -> Listener:
+    def counting(self, on_event: Listener) -> Listener:
         """Return a listener that also counts events."""
 
         def listen(event: Event) -> None:
@@ -218,7 +222,7 @@ class _Told:
 
         return listen
 
-    def take(self, hashed: Hashed) -> None:
+    def add(self, hashed: Hashed) -> None:
         """Write the line of one file."""
         entry = hashed.entry
         self._files += 1
@@ -244,7 +248,7 @@ class _Told:
             self._common.output.record("end", {"count": self._lines, "exit": int(code)})
             return int(code)
         earlier = f"; {self._recorded} of the digests are on record and were not computed now"
-        self._common.output.say(
+        self._common.output.info(
             f"{counted(self._files, 'file')}, {counted(self._bytes, 'byte')}{earlier if self._recorded else ''}"
         )
         if self._failed:
@@ -264,12 +268,12 @@ def _print(common: Common, lines: bytearray) -> None:
 
 
 @contextmanager
-def _kept(common: Common) -> Iterator[None]:
+def _resume_hint(common: Common) -> Iterator[None]:
     """Set the hint after an interruption: nothing has to be hashed again."""
     try:
         yield
     except KeyboardInterrupt:
-        common.output.say("What was hashed is kept: --recorded goes on from here.")
+        common.output.info("What was hashed is kept: --recorded goes on from here.")
         raise
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from hibali.annex_key import key_of
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.files import private_folder, sync_folder
-from hibali.locks import take_lock
+from hibali.locks import acquire_lock
 from hibali.text import printable
 from registry.catalogue_folder import History, Pins, VersionFolders, writing
 from registry.git import Git, committer_environment
@@ -359,7 +359,7 @@ class ImageContents:
     def _locked(self, record: ImageRecord) -> Iterator[Path]:
         """Yield the folder of a content, locked against other processes."""
         folder = private_folder(private_folder(self._state / "images") / record.hex)
-        with take_lock(private_folder(folder / "turn")), writing(folder):
+        with acquire_lock(private_folder(folder / "turn")), writing(folder):
             yield folder
 
     def store(self, name: str, version: str, record: ImageRecord, file: Path) -> None:

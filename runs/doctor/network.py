@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hibali import subprocesses
-from hibali.config.importers import read_told
+from hibali.config.importers import read_ssh_options
 from hibali.config.model import Site, SshSettings
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener
@@ -99,7 +99,7 @@ def query_ssh_config(command: Sequence[str], host: str) -> dict[str, str]:
     """
     finished = subprocesses.run([*command, "-G", "--", host], timeout=15)
     if finished.exit_code == 0:
-        return read_told(finished.stdout.decode("utf-8", "replace"))
+        return read_ssh_options(finished.stdout.decode("utf-8", "replace"))
     message = printable(finished.stderr.strip()[-300:])
     if b"onfiguration" in finished.stderr or b"config" in finished.stderr:
         hint = f"Correct ~/.ssh/config; then: {' '.join(command)} -G {host}"

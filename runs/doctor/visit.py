@@ -12,7 +12,7 @@ from hibali.config.model import Site
 from hibali.config.settings import require_built, require_built_for_runs
 from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener
-from hibali.http import Answer
+from hibali.http import Response
 from runs import rate_limits
 from runs.doctor import machine
 from runs.doctor.machine import reach
@@ -102,7 +102,7 @@ def _check_access(checks: StepList, site: Site, requests: Requests, access: str)
     _try_writing(checks, site, requests)
 
 
-def _list_one(requests: Requests) -> tuple[Answer, bool]:
+def _list_one(requests: Requests) -> tuple[Response, bool]:
     """List one page of one name; return the answer, and whether it was a success."""
     query = {"list-type": "2", "max-keys": "1"} if requests.bucket else {}
     try:
@@ -134,7 +134,7 @@ def _judge_failure(checks: StepList, problem: HibaliError, url: str, access: str
         checks.skip(STEPS[3:], "the endpoint does not answer")
 
 
-def _judge_clock(checks: StepList, response: Answer) -> None:
+def _judge_clock(checks: StepList, response: Response) -> None:
     server_time = response.seconds
     if server_time is None:
         checks.skip(["clock"], "the server tells no time")

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from hibali.config.schema import (
     Note,
     Wrong,
+    argv,
     choice,
     collect,
     duration,
@@ -32,7 +33,6 @@ from hibali.config.schema import (
     tables,
     text,
     whole,
-    words,
 )
 from hibali.config.settings import SettingsError, raise_wrong
 from hibali.errors import HibaliError, NotFoundError, UsageError
@@ -197,7 +197,7 @@ class Schedule:
 
     name: str
     cron: Expression = setting(_cron, doc="when, as in crontab(5)")
-    command: tuple[str, ...] = setting(words, doc="the words after `hibali`")
+    command: tuple[str, ...] = setting(argv, doc="the words after `hibali`")
     folder: str = setting(_ABSOLUTE, default="/", doc="the current folder of the command")
     since: datetime = setting(_moment, default=_EPOCH, doc="when it was added or resumed")
     by: Installer = setting(choice(Installer), default="cron", doc="what starts it")
@@ -252,13 +252,13 @@ class Schedule:
 class Notices:
     """The receivers of notifications; none if all are empty. A secret is read from a file or a command and never stored."""
 
-    command: tuple[str, ...] = setting(words, default=(), doc="a command that gets the notice")
+    command: tuple[str, ...] = setting(argv, default=(), doc="a command that gets the notice")
     mail: str = setting(
         text(r"[^\s<>,;@-][^\s<>,;@]*@[^\s<>,;@]+", "an address"), default="", doc="a mail address"
     )
     webhook: str = setting(line, default="", doc="a URL that gets the notice")
     secret_file: str = setting(_ABSOLUTE, default="", doc="a file with the secret of the webhook")
-    secret_command: tuple[str, ...] = setting(words, default=(), doc="a command that prints it")
+    secret_command: tuple[str, ...] = setting(argv, default=(), doc="a command that prints it")
     expires_within_days: int = setting(
         whole(least=0, most=365), default=7, doc="when an expiring login is reported"
     )

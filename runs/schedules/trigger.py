@@ -152,7 +152,7 @@ def run_transfer(
             results.add(record)
 
     process = subprocesses.BackgroundProcess(
-        argv, environment=environment, folder=folder, stderr_file=log.stream, take=read_line, leave=leave
+        argv, environment=environment, folder=folder, stderr_file=log.stream, on_line=read_line, leave=leave
     )
     began = time.monotonic()
     try:

@@ -13,7 +13,7 @@ import pytest
 
 from hibali.config.settings import load_sites
 from hibali.locations import Location, read_location
-from hibali.plugins import built_in_words
+from hibali.plugins import built_in_names
 from tests.services.processes import free_port
 from tests.support.places import (
     OBJECT_STORES,
@@ -41,7 +41,7 @@ def store_words() -> list[Any]:
     WebDAV servers differ where the standard allows it: all tests use a second one, too.
     """
     heavy = [pytest.param(word, marks=pytest.mark.heavy) for word in ("globus", "webdav-plain")]
-    return [*(word for word in built_in_words("transfers.stores") if word != "globus"), *heavy]
+    return [*(word for word in built_in_names("transfers.stores") if word != "globus"), *heavy]
 
 
 def store_servers() -> list[Any]:

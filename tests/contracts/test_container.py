@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import RefusedError, UsageError
-from hibali.plugins import built_in_words
+from hibali.plugins import built_in_names
 from registry.pipeline import Container as Wanted
 from runs.containers.base import Bind, Container, Task, check_environment, load_container, read_options
 from runs.schedulers.base import load_scheduler
@@ -35,13 +35,13 @@ RANK = {"SLURM_PROCID": "1", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1"}
 DEVICES = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": "2,3"}
 
 
-@pytest.fixture(params=built_in_words("runs.containers"))
+@pytest.fixture(params=built_in_names("runs.containers"))
 def container(request: pytest.FixtureRequest) -> Container:
     return load_container(request.param)
 
 
 def isolating() -> list[str]:
-    return [word for word in built_in_words("runs.containers") if load_container(word).isolates]
+    return [word for word in built_in_names("runs.containers") if load_container(word).isolates]
 
 
 def binding() -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError
-from hibali.http import Answer
+from hibali.http import Response
 from registry.catalogue_folder import Deprecation
 from registry.descriptor import read_descriptor
 from registry.images.record import write_record
@@ -303,7 +303,7 @@ def test_of_two_that_a_server_takes_at_once_one_wins_and_the_other_is_told(
         return
     ask, both = Requests.ask, Barrier(2)
 
-    def ask_at_once(self: Requests, method: str, key: bytes = b"", **more: Any) -> Answer:
+    def ask_at_once(self: Requests, method: str, key: bytes = b"", **more: Any) -> Response:
         """Send both requests, as if both arrived between the server's check and its write."""
         at_once = method == "PUT" and key.endswith(f"tool/1.0/{PUBLISHED}".encode())
         if not at_once:
@@ -437,7 +437,7 @@ def watch_requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]
     sent: list[tuple[str, str, int]] = []
     send = Requests._send
 
-    def watched(requests: Requests, method: str, url: str, headers: Any, body: Any, *more: Any) -> Answer:
+    def watched(requests: Requests, method: str, url: str, headers: Any, body: Any, *more: Any) -> Response:
         if "/.hibali/probe/" not in url and "probe" not in url:
             sent.append((method, url, len(body)))
         return send(requests, method, url, headers, body, *more)

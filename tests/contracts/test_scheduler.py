@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import HibaliError, TryLaterError, UsageError
-from hibali.plugins import built_in_words
+from hibali.plugins import built_in_names
 from runs.schedulers.base import (
     Job,
     NotSubmitted,
@@ -37,12 +37,12 @@ KNOWS_NONE = {
 }
 RECORDINGS = sorted(
     path
-    for word in built_in_words("runs.schedulers")
+    for word in built_in_names("runs.schedulers")
     for path in (Path(__file__).parents[1] / "recordings" / word).glob("*.json")
 )
 
 
-@pytest.fixture(params=built_in_words("runs.schedulers"))
+@pytest.fixture(params=built_in_names("runs.schedulers"))
 def scheduler(request: pytest.FixtureRequest) -> Scheduler:
     return load_scheduler(request.param)
 
@@ -56,7 +56,7 @@ def directives_or_none(scheduler: Scheduler, resources: Resources) -> tuple[str,
 
 
 def test_scheduler_has_its_configured_name(scheduler: Scheduler) -> None:
-    assert scheduler.name in built_in_words("runs.schedulers")
+    assert scheduler.name in built_in_names("runs.schedulers")
     assert load_scheduler(scheduler.name) is scheduler
 
 

@@ -126,7 +126,7 @@ class _AppendRun:
         frame = self._source.read(tail.name, start, stop)
         if frame.header["problem"] is not None:
             return problem_from(frame.header["problem"])
-        self._pace.take(len(frame.body))
+        self._pace.acquire(len(frame.body))
         self._target.add(tail, start, frame)
         self._held += len(frame.body)
         self._pending.append(_Piece(tail, stop, len(frame.body), frame.header["after"]))

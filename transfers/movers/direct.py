@@ -58,7 +58,7 @@ class DirectMover(StreamMover):
 
     def _paced(self, units: Iterable[Unit]) -> Iterator[Unit]:
         for unit in units:
-            self._pace.take(unit_bytes(unit))
+            self._pace.acquire(unit_bytes(unit))
             yield unit
 
 

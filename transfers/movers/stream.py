@@ -142,6 +142,6 @@ class PacedPayloads(ProgressReport):
                 if item.entry.kind is Kind.FILE and verification is not Verification.DIGEST:
                     self.verifications[item.number] = verification
             size = len(payload.data)
-            self._pace.take(size)
+            self._pace.acquire(size)
             yield payload
             self.report_progress(payload.unit, size)

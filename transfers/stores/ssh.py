@@ -46,7 +46,13 @@ def connect(
     host = settings.data_host if bulk else None
     attempts = 1 if again else 3
     login = Login(
-        settings, site.limits, host=host, on_event=on_event, may_ask=not again, attempts=attempts, since=since
+        settings,
+        site.limits,
+        host=host,
+        on_event=on_event,
+        may_prompt=not again,
+        attempts=attempts,
+        since=since,
     )
     return _start_agent(login, site, inspect_path, again=again), login.logins
 
@@ -92,7 +98,9 @@ def _further_logins(site: Site, on_event: Listener) -> list[Login]:
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
     return [
-        Login(settings, site.limits, host=settings.data_host, on_event=on_event, number=number, may_ask=False)
+        Login(
+            settings, site.limits, host=settings.data_host, on_event=on_event, number=number, may_prompt=False
+        )
         for number in range(settings.logins)
     ]
 

@@ -20,8 +20,8 @@ from hibali.errors import (
 )
 from hibali.events import Listener, ignore
 from hibali.http import (
-    ANSWER_SECONDS,
-    MOST_ERROR,
+    MAX_ERROR_BYTES,
+    RESPONSE_SECONDS,
     bad_certificate,
     request_timeout,
     too_long,
@@ -52,7 +52,7 @@ _MOST_REDIRECTS = 3
 _MOST_WHOLE = 64 * 1024 * 1024  # largest file read whole from a server without ranges
 # Timeout of a server that sends nothing; a whole response may take longer.
 _SILENT_SECONDS = 60.0
-_ANSWER_SECONDS = ANSWER_SECONDS
+_RESPONSE_SECONDS = RESPONSE_SECONDS
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _Result = TypeVar("_Result")
@@ -114,7 +114,7 @@ class Web:
         url = self._url(path)
         end = None if length is None else offset + length
         start = None if length is None else offset
-        seconds = request_timeout(most if length is None else length, _ANSWER_SECONDS)
+        seconds = request_timeout(most if length is None else length, _RESPONSE_SECONDS)
         content = self._tried(
             lambda: self._within("_cat_file", url, seconds=seconds, start=start, end=end), absent=False
         )
@@ -146,7 +146,7 @@ class Web:
         from fsspec.asyn import sync
 
         files = self._fs()
-        limit = _ANSWER_SECONDS if seconds is None else seconds
+        limit = _RESPONSE_SECONDS if seconds is None else seconds
 
         async def work() -> Any:
             try:
@@ -267,7 +267,7 @@ def _response_class(subject: str) -> Any:
 
         def _most(self) -> int:
             if self.status >= 400:
-                return MOST_ERROR
+                return MAX_ERROR_BYTES
             wanted = _RANGE.fullmatch(self.request_info.headers.get("Range", ""))
             if wanted and self.status == 206:
                 return int(wanted[2]) - int(wanted[1]) + 1

@@ -17,7 +17,7 @@ from runs.schedulers.base import JobVariables
 
 
 def test_the_folder_is_the_table() -> None:
-    assert {"direct", "slurm"} <= set(plugins.built_in_words("runs.schedulers"))
+    assert {"direct", "slurm"} <= set(plugins.built_in_names("runs.schedulers"))
     assert plugins.load("runs.schedulers", "slurm").__name__ == "runs.schedulers.slurm"
 
 
@@ -40,7 +40,7 @@ def test_others_add_words_but_never_replace_ours(monkeypatch: pytest.MonkeyPatch
     )
     assert plugins.load("runs.schedulers", "slurm").__name__ == "runs.schedulers.slurm"
     assert plugins.load("runs.schedulers", "my-own").__name__ == "loads"
-    assert "my-own" in plugins.words("runs.schedulers")
+    assert "my-own" in plugins.plugin_names("runs.schedulers")
     with pytest.raises(UsageError) as caught:
         plugins.load("runs.schedulers", "broken")
     assert caught.value.code == "broken-plugin"

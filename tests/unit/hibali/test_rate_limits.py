@@ -83,9 +83,9 @@ def test_what_is_used_is_counted_by_the_hour_and_forgotten_after_days(
     now = datetime(2026, 1, 2, 3, 59, 59, tzinfo=UTC)
     monkeypatch.setattr("hibali.rate_limits.now", lambda: f"{now:%Y-%m-%dT%H:%M:%S.%fZ}")
     for _ in range(3):
-        note_use("sites", "juwels", what="command squeue")
-    note_use("sites", "juwels", what="command sbatch", times=2)
-    note_use("logins", "abc", what="login")
+        note_use("sites", "juwels", request="command squeue")
+    note_use("sites", "juwels", request="command sbatch", times=2)
+    note_use("logins", "abc", request="login")
     folder = Path(hibali_home.state) / "sites" / "juwels" / "usage"
     [path] = folder.iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
@@ -96,13 +96,13 @@ def test_what_is_used_is_counted_by_the_hour_and_forgotten_after_days(
     old = folder / (now - timedelta(days=9)).strftime("%Y-%m-%dT%H.jsonl")
     old.touch()
     path.unlink()
-    note_use("sites", "juwels", what="login")
+    note_use("sites", "juwels", request="login")
     assert not old.exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_counting_never_fails(hibali_home: Any) -> None:
     Path(hibali_home.state).chmod(0o500)
-    note_use("sites", "juwels", what="login")
+    note_use("sites", "juwels", request="login")
     of_site().refused("no")
     of_site().answered()

@@ -31,7 +31,7 @@ while True:
     try:
         print("ready", flush=True)
         while True:
-            pace.take(1)
+            pace.acquire(1)
     except KeyboardInterrupt:
         continue
 """

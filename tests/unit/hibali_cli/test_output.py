@@ -99,13 +99,15 @@ def test_elsewhere_cells_are_whole_and_a_long_one_pads_no_other_row(
     st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 20), st.booleans()), min_size=1, max_size=9),
     st.integers(20, 300),
 )
-def test_widths_fit_and_nothing_is_cut_that_had_room(columns: list[tuple[int, int, bool]], room: int) -> None:
+def test_widths_fit_and_nothing_is_cut_that_had_room(
+    columns: list[tuple[int, int, bool]], available: int
+) -> None:
     natural = [max(width, heading) for width, heading, _ in columns]
-    widths = fitting_widths(natural, [each[1] for each in columns], [each[2] for each in columns], room)
+    widths = fitting_widths(natural, [each[1] for each in columns], [each[2] for each in columns], available)
     assert 1 <= len(widths) <= len(columns)
-    assert sum(widths) + 2 * (len(widths) - 1) <= room
+    assert sum(widths) + 2 * (len(widths) - 1) <= available
     assert all(width <= most for width, most in zip(widths, natural, strict=False))
-    if sum(natural) + 2 * (len(natural) - 1) <= room:
+    if sum(natural) + 2 * (len(natural) - 1) <= available:
         assert widths == natural
 
 

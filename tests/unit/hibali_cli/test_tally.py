@@ -40,7 +40,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 def tallied(events: list[Event], seconds: float = 1.0) -> Tally:
     tally = Tally()
     for number, event in enumerate(events):
-        tally.take(event, number * seconds)
+        tally.update(event, number * seconds)
     return tally
 
 
@@ -49,7 +49,7 @@ def test_whatever_happens_it_never_says_more_than_all(events: list[tuple[Event, 
     tally, now = Tally(), 100.0
     for event, seconds in events:
         now += seconds
-        tally.take(event, now)
+        tally.update(event, now)
         assert 0 <= tally.share <= 1
         assert tally.bytes <= tally.bytes_to_do
         assert (tally.seconds_left(now) or 0) >= 0
@@ -73,8 +73,8 @@ def test_what_stood_there_before_is_done_and_was_not_fast() -> None:
     assert tally.bytes == 950
     assert (tally.rate(10) or 0) < 20
     assert [one.bytes for one in tally.current.values()] == [950]
-    tally.take(Moved(b"x", "file", 1000, None, "digest", 0), 11)
-    tally.take(Carrying(b"x", 900, 1000, 1000), 12)  # told late
+    tally.update(Moved(b"x", "file", 1000, None, "digest", 0), 11)
+    tally.update(Carrying(b"x", 900, 1000, 1000), 12)  # told late
     assert (tally.current, tally.bytes) == ({}, 950)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 
 from hibali.config.model import Gpus, SchedulerSettings, local_site
 from hibali.errors import RefusedError, UsageError
-from hibali.plugins import built_in_words
+from hibali.plugins import built_in_names
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
 from runs.containers.bare import CONTAINER as BARE
@@ -67,7 +67,7 @@ def test_no_value_reaches_the_job_script(value: str) -> None:
         assert found.submit == prepared({"say": "another"}, container).submit
 
 
-@pytest.mark.parametrize("word", built_in_words("runs.schedulers"))
+@pytest.mark.parametrize("word", built_in_names("runs.schedulers"))
 def test_a_line_that_looks_like_a_directive_stays_a_value(word: str) -> None:
     scheduler = load_scheduler(word)
     lines = "\n".join(f"{mark} -N evil" for mark in ("#SBATCH", "#OAR", "#$", "#PBS", "#BSUB", "#DW"))

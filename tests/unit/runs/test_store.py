@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import NotFoundError, TryLaterError
-from hibali.locks import take_lock
+from hibali.locks import acquire_lock
 from runs.model import State
 from runs.records import fold_records
 from runs.store import RunStore
@@ -99,17 +99,17 @@ def test_a_run_that_is_none_is_not_found(name: str) -> None:
 
 
 def test_one_claim_at_a_time(tmp_path: Path) -> None:
-    with take_lock(tmp_path), pytest.raises(TryLaterError) as refused:
-        take_lock(tmp_path)
+    with acquire_lock(tmp_path), pytest.raises(TryLaterError) as refused:
+        acquire_lock(tmp_path)
     assert str(os.getpid()) in refused.value.message
-    take_lock(tmp_path).release()
+    acquire_lock(tmp_path).release()
 
 
 def test_a_claim_of_a_dead_process_gives_way_to_exactly_one(tmp_path: Path) -> None:
     code = f"""
         import os, pathlib
-        from hibali.locks import take_lock
-        take_lock(pathlib.Path({str(tmp_path)!r}))
+        from hibali.locks import acquire_lock
+        acquire_lock(pathlib.Path({str(tmp_path)!r}))
         os._exit(9)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
@@ -118,7 +118,7 @@ def test_a_claim_of_a_dead_process_gives_way_to_exactly_one(tmp_path: Path) -> N
 
     def reserve() -> None:
         try:
-            taken.append(take_lock(tmp_path))
+            taken.append(acquire_lock(tmp_path))
         except TryLaterError as problem:
             refused.append(problem)
 
@@ -133,4 +133,4 @@ def test_a_claim_of_a_dead_process_gives_way_to_exactly_one(tmp_path: Path) -> N
 def test_a_claim_from_another_machine_is_respected(tmp_path: Path) -> None:
     (tmp_path / "1.json").write_text('{"host":"elsewhere","boot":"x","pid":1,"start":"1","token":"t"}')
     with pytest.raises(TryLaterError):
-        take_lock(tmp_path)
+        acquire_lock(tmp_path)

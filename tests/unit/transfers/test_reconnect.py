@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.errors import AccessError, HibaliError, TryLaterError
-from hibali.retry import try_again
+from hibali.retry import retry_after
 from transfers.pipeline.batches import NumberSet
 from transfers.reconnect import RetryPolicy, is_lost
 
@@ -82,7 +82,7 @@ def test_only_what_may_succeed_later_is_tried_again_and_the_last_error_is_the_on
         raise problems.pop(0)
 
     with pytest.raises(AccessError, match="never"):
-        try_again(
+        retry_after(
             attempt,
             TryLaterError("connection-lost", "lost"),
             next_pause=lambda: 0.001,
@@ -97,7 +97,7 @@ def test_without_a_pause_nothing_is_tried() -> None:
         raise AssertionError
 
     with pytest.raises(TryLaterError, match="lost"):
-        try_again(
+        retry_after(
             attempt,
             TryLaterError("connection-lost", "lost"),
             next_pause=lambda: None,

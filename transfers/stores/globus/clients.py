@@ -40,7 +40,7 @@ from requests.adapters import HTTPAdapter
 from hibali.config.model import GlobusClient, Site, endpoint_problem
 from hibali.errors import AccessError, RefusedError, UsageError
 from hibali.files import private_folder, state_folder
-from hibali.http import ANSWER_SECONDS, MOST_ANSWER, Deadline, too_long, watched
+from hibali.http import MAX_RESPONSE_BYTES, RESPONSE_SECONDS, Deadline, too_long, watched
 from hibali.subprocesses import credentials_from, hidden_variable
 from transfers.stores.globus.errors import answered, login_needed
 
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 
 _SUBJECT = "Globus"
-_ANSWER_SECONDS = ANSWER_SECONDS
-_MOST = MOST_ANSWER
+_RESPONSE_SECONDS = RESPONSE_SECONDS
+_MOST = MAX_RESPONSE_BYTES
 _PIECE = 64 * 1024
 
 
@@ -90,7 +90,7 @@ class _Adapter(HTTPAdapter):
                 hint="Unset the variables GLOBUS_SDK_SERVICE_URL_*, which say where Globus is.",
             )
         more["stream"] = True
-        with Deadline(_ANSWER_SECONDS, _SUBJECT):
+        with Deadline(_RESPONSE_SECONDS, _SUBJECT):
             response = super().send(request, *words, **more)
             pieces: list[bytes] = []
             size = 0

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 from hibali.config.model import GLOBUS_DEADLINE_SECONDS, Site
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener, ignore
-from hibali.http import MOST_ANSWER
+from hibali.http import MAX_RESPONSE_BYTES
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Verification
@@ -367,7 +367,7 @@ class GlobusStore(RequestStore):
         etag: str | None = None,
         offset: int = 0,
         length: int | None = None,
-        most: int = MOST_ANSWER,
+        most: int = MAX_RESPONSE_BYTES,
     ) -> Got:
         """Return bytes of a file for `Reading`; with an `etag`, also query its current tag and size."""
         self._path(path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import MOST_ANSWER, Bytes
+from hibali.http import MAX_RESPONSE_BYTES, Bytes
 from transfers.stores.pooled_reading import Got, changed
 from transfers.stores.s3.requests import (
     CHECKSUM,
@@ -71,7 +71,7 @@ class Bulk:
         etag: str | None = None,
         offset: int = 0,
         length: int | None = None,
-        most: int = MOST_ANSWER,
+        most: int = MAX_RESPONSE_BYTES,
     ) -> Got:
         """Read an object of at most `most` bytes, or `length` > 0 bytes from `offset`.
 
@@ -114,7 +114,7 @@ class Bulk:
             headers["Range"] = f"bytes={offset}-{offset + length - 1}"
         try:
             answer = self._requests.ask(
-                "GET", key, headers=headers, most=most if length is None else MOST_ANSWER
+                "GET", key, headers=headers, most=most if length is None else MAX_RESPONSE_BYTES
             )
         except IncompleteError as problem:
             raise changed(self._requests.subject) if problem.code == "answer-too-long" else problem from None

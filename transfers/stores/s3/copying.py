@@ -11,7 +11,7 @@ from itertools import islice
 from urllib.parse import quote_from_bytes
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import Answer
+from hibali.http import Response
 from transfers.entry import Entry, Verification
 from transfers.stores.base import NOT_COPIED, Committed, Item, Problem
 from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
@@ -77,7 +77,7 @@ class Keeping:
             None if made.endswith("CopyObjectResult") else Problem("not-kept", "the server did not copy it")
         )
 
-    def _is_copy(self, kept: Answer, entry: Entry) -> bool:
+    def _is_copy(self, kept: Response, entry: Entry) -> bool:
         """Return whether an earlier call copied this object; a copy of a multipart one has another ETag."""
         if kept.etag == entry.etag:
             return True

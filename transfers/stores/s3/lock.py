@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hibali.documents import line_of_json
-from hibali.http import Answer
+from hibali.http import Response
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.stores.s3.requests import Requests
 from transfers.stores.server_lease import Held, Lease, record_of
@@ -66,5 +66,5 @@ def find_lock(requests: Requests, key: bytes) -> Held | None:
     return _held(answer) if answer.status < 300 else None
 
 
-def _held(answer: Answer) -> Held:
+def _held(answer: Response) -> Held:
     return Held(record_of(answer.body), answer.age, answer.etag)

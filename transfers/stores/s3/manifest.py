@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import Answer
+from hibali.http import Response
 from hibali.text import path_fields, path_from_fields
 from transfers.entry import MOST_NS
 from transfers.spool import Blocks
@@ -316,7 +316,7 @@ def _read_into(lines: ManifestLines, requests: Requests, key: bytes) -> str | No
         held = held[stop:][: LINE_LIMIT + 1]  # no valid line is longer
 
 
-def _piece(requests: Requests, key: bytes, offset: int, etag: str) -> Answer:
+def _piece(requests: Requests, key: bytes, offset: int, etag: str) -> Response:
     headers = {"Range": f"bytes={offset}-{offset + _PIECE_BYTES - 1}"}
     if not offset:
         answer = requests.ask("GET", key, headers=headers, accept={*_NONE, 416})

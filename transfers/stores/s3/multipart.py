@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError
 from hibali.files import private_folder, state_folder, write_atomic
-from hibali.http import Answer, Bytes
+from hibali.http import Bytes, Response
 from hibali.ledger import Journal, now, read_records
 from hibali.text import path_fields, path_from_fields
 from transfers.agent.lease import boot_identifier, has_ended, this_process
@@ -347,7 +347,7 @@ class Upload:
             raise error_of(404, code, self._requests.subject)
 
 
-def copied(answer: Answer, subject: str) -> dict[str, str]:
+def copied(answer: Response, subject: str) -> dict[str, str]:
     """Parse the answer to CopyObject or UploadPartCopy; status 200 may carry an error."""
     root = parse(answer.body, subject)
     told = fields(root)

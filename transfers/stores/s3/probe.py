@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError
-from hibali.http import Answer
+from hibali.http import Response
 from transfers.entry import Verification
 from transfers.stores import server_probe
 from transfers.stores.base import Facts
@@ -163,7 +163,7 @@ class _Probe:
         headers: dict[str, str] | None = None,
         sha256: str | None = None,
         accept: Collection[int] = (),
-    ) -> Answer:
+    ) -> Response:
         if self.stopped.is_set():
             raise CancelledError
         return self._requests.ask("PUT", key, body=_CONTENT, headers=headers, sha256=sha256, accept=accept)

@@ -23,12 +23,12 @@ from hibali.errors import (
 )
 from hibali.events import Listener, ignore
 from hibali.http import (
-    ANSWER_SECONDS,
-    MOST_ANSWER,
-    MOST_ERROR,
-    Answer,
+    MAX_ERROR_BYTES,
+    MAX_RESPONSE_BYTES,
+    RESPONSE_SECONDS,
     Bytes,
     Deadline,
+    Response,
     read_at_most,
     request_timeout,
     too_long,
@@ -277,7 +277,7 @@ _CONNECT_SECONDS = 10
 _ATTEMPTS = 5  # attempts for each request, for every client library (decision 09),
 _PATIENCE_SECONDS = 45.0  # the last attempt starts before this
 _READ_SECONDS = 120
-_LEAST_PATIENCE = ANSWER_SECONDS  # minimum for a complete answer
+_LEAST_PATIENCE = RESPONSE_SECONDS  # minimum for a complete answer
 
 
 class Requests:
@@ -331,8 +331,8 @@ class Requests:
         body: Bytes = b"",
         sha256: str | None = None,
         accept: Collection[int] = (),
-        most: int = MOST_ANSWER,
-    ) -> Answer:
+        most: int = MAX_RESPONSE_BYTES,
+    ) -> Response:
         """Send one request, with retries. Raise the errors of `error_of` for statuses not in `accept`.
 
         `sha256` is the body's, computed if not given. Redirects are never followed. An answer has at most
@@ -346,7 +346,7 @@ class Requests:
             )
             address = f"{address}?{'&'.join(words)}"
 
-        def once() -> Answer:
+        def once() -> Response:
             answer = self._send(method, address, dict(headers or {}), body, digest, most)
             if answer.status < 300 or answer.status in accept:
                 return answer
@@ -380,8 +380,8 @@ class Requests:
         headers: dict[str, str],
         body: Bytes,
         digest: str,
-        most: int = MOST_ANSWER,
-    ) -> Answer:
+        most: int = MAX_RESPONSE_BYTES,
+    ) -> Response:
         from botocore.awsrequest import AWSRequest
         from botocore.exceptions import BotoCoreError, SSLError
         from urllib3.exceptions import HTTPError  # botocore's own client
@@ -403,17 +403,17 @@ class Requests:
             except (BotoCoreError, HTTPError, OSError):
                 raise unreachable(self.subject) from None
         told = lowered.get("content-length", "")
-        complete = found.status_code < 300 or len(content) < MOST_ERROR
+        complete = found.status_code < 300 or len(content) < MAX_ERROR_BYTES
         if method != "HEAD" and complete and told.isdigit() and int(told) != len(content):
             raise unreachable(self.subject)  # botocore accepts a truncated answer
-        return Answer(found.status_code, lowered, content)
+        return Response(found.status_code, lowered, content)
 
     def _read(self, method: str, found: Any, headers: Mapping[str, str], most: int) -> bytes:
         """Read the body as sent: `Content-Encoding` belongs to the object and is never decoded."""
         raw = found.raw
         if found.status_code >= 300:
-            said: bytes = raw.read(MOST_ERROR, decode_content=False)
-            if len(said) == MOST_ERROR:
+            said: bytes = raw.read(MAX_ERROR_BYTES, decode_content=False)
+            if len(said) == MAX_ERROR_BYTES:
                 raw.close()
             else:
                 raw.read(1, decode_content=False)  # to the end, to reuse the connection

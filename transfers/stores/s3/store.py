@@ -11,7 +11,7 @@ from itertools import chain
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener, Noted, ignore
-from hibali.http import Answer
+from hibali.http import Response
 from hibali.locations import Location
 from hibali.retry import pause
 from hibali.text import printable
@@ -95,7 +95,7 @@ class S3SmallFiles(SmallFiles):
             )
         return answer.body if entry.size else b""
 
-    def _get(self, key: bytes, size: int) -> Answer:
+    def _get(self, key: bytes, size: int) -> Response:
         """Read at most `size` bytes of an object; an empty object has no range, so ask for 1 byte."""
         return self._requests.ask(
             "GET", key, headers={"Range": f"bytes=0-{max(size, 1) - 1}"}, accept=(404, 416)

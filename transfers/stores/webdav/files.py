@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
-from hibali.http import MOST_ANSWER, Answer, Bytes
+from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response
 from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.agent import protocol
@@ -210,10 +210,10 @@ class Files:
         depth: str,
         take: Callable[[ResponseEntry], None],
         begin: Callable[[], None] = lambda: None,
-    ) -> Answer:
+    ) -> Response:
         parsers: list[MultiStatus] = []
 
-        def start(answer: Answer) -> None:
+        def start(answer: Response) -> None:
             if answer.status != 207:
                 raise IncompleteError(
                     "not-webdav",
@@ -282,19 +282,19 @@ class Files:
         etag: str | None = None,
         offset: int = 0,
         length: int | None = None,
-        most: int = MOST_ANSWER,
+        most: int = MAX_RESPONSE_BYTES,
     ) -> Got:
         """Read a file (at most `most` bytes) or `length` bytes from `offset`; return its tag and size too."""
         del etag  # the caller compares: a tag is weak in its first second, which If-Match rejects
         content = bytearray()
-        heads: list[Answer] = []
+        heads: list[Response] = []
 
         def take(piece: bytes) -> None:
             if length is not None and heads[0].status == 206 and len(content) + len(piece) > length:
                 raise changed(self.subject)
             content.extend(piece)
 
-        def begin(answer: Answer) -> None:
+        def begin(answer: Response) -> None:
             content.clear()
             heads[:] = [answer]
             if length is not None and answer.status != 206:
@@ -335,7 +335,7 @@ class Files:
             )
         return Got(content, tag, int(found[2]))
 
-    def _tag_in(self, head: Answer, path: bytes) -> str:
+    def _tag_in(self, head: Response, path: bytes) -> str:
         """Return the tag of what was read; request it if the answer has none."""
         etag = head.headers.get("etag", "")
         if etag:
@@ -350,9 +350,9 @@ class Files:
         """
         summed = hashlib.sha256()
         size = 0
-        heads: list[Answer] = []
+        heads: list[Response] = []
 
-        def begin(answer: Answer) -> None:
+        def begin(answer: Response) -> None:
             nonlocal summed, size
             summed, size = hashlib.sha256(), 0
             heads[:] = [answer]
@@ -422,13 +422,13 @@ class Files:
             raise
         return answer.status < 300 and not self._failures(answer)
 
-    def _judge(self, answer: Answer) -> int:
+    def _judge(self, answer: Response) -> int:
         """Raise for a failed part, which status 207 may hide."""
         for code in self._failures(answer):
             raise error_of(code, self.subject)
         return answer.status
 
-    def _failures(self, answer: Answer) -> list[int]:
+    def _failures(self, answer: Response) -> list[int]:
         if answer.status != 207:
             return []
         told: list[ResponseEntry] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError
-from hibali.http import Answer
+from hibali.http import Response
 from transfers.agent import protocol
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.stores.server_lease import Held, Lease, journal_of, locked, record_of, seeds_in
@@ -70,7 +70,7 @@ _NAME = OWN + b"/lock"
 _REFUSED = frozenset({400, 403, 404, 405, 409, 412, 423, 424, 500})
 
 
-def token_in(answer: Answer) -> str:
+def token_in(answer: Response) -> str:
     """Return the lock token of an answer to LOCK, or ""."""
     word = answer.headers.get("lock-token", "").strip()
     return word[1:-1] if word.startswith("<") and word.endswith(">") and " " not in word else ""
@@ -81,7 +81,7 @@ def holding(wire: Wire, path: bytes, token: str) -> dict[str, str]:
     return {"If": f"<{wire.address(path)}> (<{token}>)"}
 
 
-def ask_lock(wire: Wire, path: bytes, seconds: int, owner: str, depth: str = "0") -> Answer:
+def ask_lock(wire: Wire, path: bytes, seconds: int, owner: str, depth: str = "0") -> Response:
     """Send LOCK with a timeout in seconds; return a status in `_REFUSED` if the server rejects it."""
     headers = {"Depth": depth, "Timeout": f"Second-{seconds}", "Content-Type": "application/xml"}
     return wire.ask("LOCK", path, headers=headers, body=lock_info(owner), accept=_REFUSED, attempts=1)
@@ -154,7 +154,7 @@ class DavLock(Lease):
         if self._token in owner:
             unlock(self._wire, self._path, token)
 
-    def _put(self, lock: str) -> Answer:
+    def _put(self, lock: str) -> Response:
         self._puts += 1
         record = {**self._record, "lock": lock, "beat": self._puts}
         return self._wire.ask(

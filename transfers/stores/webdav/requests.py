@@ -11,7 +11,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 from hibali.config.model import Site
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
-from hibali.http import ANSWER_SECONDS, Answer, Bytes, HttpClient, Receive, request_timeout
+from hibali.http import RESPONSE_SECONDS, Bytes, HttpClient, Receive, Response, request_timeout
 from hibali.retry import pause, with_retries
 from hibali.subprocesses import credentials_from
 
@@ -108,7 +108,7 @@ def elsewhere(subject: str) -> UsageError:
     )
 
 
-_ANSWER_SECONDS = ANSWER_SECONDS
+_RESPONSE_SECONDS = RESPONSE_SECONDS
 _LISTING_SECONDS = 3600.0  # a listing of a million names takes long
 _MOST_REDIRECTS = 3
 _MOST_BODY = 4 * 1024 * 1024  # of an answer that is held in memory
@@ -164,11 +164,11 @@ class Wire:
         body: Bytes = b"",
         accept: Collection[int] = (),
         take: Receive | None = None,
-        begin: Callable[[Answer], None] | None = None,
+        begin: Callable[[Response], None] | None = None,
         attempts: int = 4,
         most: int | None = None,
         content: int = 0,
-    ) -> Answer:
+    ) -> Response:
         """Send one request, with retries. Raise the errors of `error_of` for statuses not in `accept`.
 
         `take` receives a successful body in chunks, after `begin` received the head, up to `most` bytes.
@@ -176,9 +176,11 @@ class Wire:
         bytes, which extends the timeout.
         """
         limit = _MOST_BODY if take is None else _MOST_TAKEN if most is None else most
-        seconds = request_timeout(len(body) + content, _ANSWER_SECONDS if take is None else _LISTING_SECONDS)
+        seconds = request_timeout(
+            len(body) + content, _RESPONSE_SECONDS if take is None else _LISTING_SECONDS
+        )
 
-        def once() -> Answer:
+        def once() -> Response:
             target = self.target(path, folder=folder)
             for _ in range(_MOST_REDIRECTS + 1):
                 answer = self._client.request(
@@ -198,7 +200,7 @@ class Wire:
 
         return with_retries(once, subject=self.subject, attempts=attempts, on_event=self._on_event)
 
-    def put(self, path: bytes, pieces: Iterator[Bytes], size: int, headers: Mapping[str, str]) -> Answer:
+    def put(self, path: bytes, pieces: Iterator[Bytes], size: int, headers: Mapping[str, str]) -> Response:
         """Send PUT with chunks of `size` bytes in total, without retry, because sent chunks are not kept.
 
         An error of `pieces` is raised, and the upload ends incomplete.
@@ -212,7 +214,7 @@ class Wire:
         """Close all connections."""
         self._client.close()
 
-    def _judged(self, answer: Answer, accept: Collection[int]) -> Answer:
+    def _judged(self, answer: Response, accept: Collection[int]) -> Response:
         if answer.status < 300 or answer.status in accept:
             return answer
         if answer.status in BUSY:
@@ -220,7 +222,7 @@ class Wire:
             pause(min(float(asked), _LONGEST_PAUSE) if asked.isdigit() else 0.0)
         raise error_of(answer.status, self.subject)
 
-    def _follow(self, target: str, answer: Answer) -> str:
+    def _follow(self, target: str, answer: Response) -> str:
         """Return the target of a redirect on this host. Raise `UsageError` for another host."""
         there = urlsplit(urljoin(self.origin + target, answer.headers.get("location", "")))
         if f"{there.scheme}://{there.netloc}" != self.origin or there.query or not there.path:

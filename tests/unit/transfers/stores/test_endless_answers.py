@@ -52,7 +52,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessServer]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No answer is waited for longer than half a second in all."""
     for module in (url, webdav_requests, http, clients):
-        monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.5)
+        monkeypatch.setattr(module, "_RESPONSE_SECONDS", 0.5)
     monkeypatch.setattr(webdav_requests, "_LISTING_SECONDS", 0.5)
     monkeypatch.setattr(requests, "_LEAST_PATIENCE", 0.5)
 
