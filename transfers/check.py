@@ -309,7 +309,7 @@ def _try(site: Site, there: Location, number: int, logins: int, channels: int, o
         lock = store.lock("tune")
         stack.callback(lock.release)
         store.expect(sys.maxsize)
-        lines = store.lines_up(_LINES_SECONDS + logins * site.limits.login_interval_seconds)
+        lines = store.wait_for_channels(_LINES_SECONDS + logins * site.limits.login_interval_seconds)
         sent, up = _send(store, site.limits.bandwidth, there.text)
         down = _fetch(store)
         return Trial(logins, channels, lines, up, down, sent)

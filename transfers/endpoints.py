@@ -345,7 +345,7 @@ def _request_attributes(request: Request, target: Store, stores: Iterable[Store]
     Raises `RefusedError` if one filesystem has none, because those of the other would be lost.
     """
     for store in stores:
-        if not store.take_attributes():
+        if not store.include_attributes():
             raise _no_attributes((request.target if store is target else request.source).text)
 
 
@@ -361,7 +361,7 @@ def _no_attributes(subject: str) -> RefusedError:
 def check_backup(backup: Location, target: Location, facts: Facts) -> None:
     """Raise `UsageError` for a backup at another site, or with a path that overlaps with the target's."""
     check_writable(backup)
-    if not facts.keeps:
+    if not facts.backs_up:
         raise UsageError("cannot-keep", "this kind of site cannot keep backups", subject=target.text)
     if (backup.site.name, backup.bucket) != (target.site.name, target.bucket):
         raise UsageError(

@@ -410,7 +410,7 @@ def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bo
     """Back up everything that will be replaced or deleted, if requested; return whether all succeeded."""
     backup, complete = endpoints.request.backup, True
     if backup is not None:
-        for entry, problem in endpoints.target.keep(backup, replaced_entries(plan)):
+        for entry, problem in endpoints.target.back_up(backup, replaced_entries(plan)):
             if problem is not None:
                 complete = False
                 recorder.record(Failed(entry.path, problem.code, f"it cannot be kept: {problem.message}"))

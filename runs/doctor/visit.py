@@ -106,11 +106,11 @@ def _list_one(requests: Requests) -> tuple[Response, bool]:
     """List one page of one name; return the answer, and whether it was a success."""
     query = {"list-type": "2", "max-keys": "1"} if requests.bucket else {}
     try:
-        return requests.ask("GET", query=query), True
+        return requests.request("GET", query=query), True
     except AccessError as problem:
         if problem.code != "denied":
             raise
-        return requests.ask("GET", query=query, accept=(403,)), False
+        return requests.request("GET", query=query, accept=(403,)), False
 
 
 def _judge_failure(checks: StepList, problem: HibaliError, url: str, access: str) -> None:
@@ -157,7 +157,7 @@ def _try_writing(checks: StepList, site: Site, requests: Requests) -> None:
     assert site.s3 is not None
     store = S3Store(requests, site.name, site.s3.prefix.strip("/").encode())
     try:
-        seen = store.probe(again=True)
+        seen = store.probe(refresh=True)
     except HibaliError as problem:
         checks.fault("writes", problem)
         return

@@ -238,7 +238,7 @@ def test_content_that_differs_from_its_digest_is_not_landed(subject: Subject) ->
         )
     answers = {one.item.entry.path: one for one in write(store, iter(spoiled))}
     assert {path for path, one in answers.items() if one.problem} == {b"a", b"large"}
-    assert all(one.problem is None or one.problem.again for one in answers.values())
+    assert all(one.problem is None or one.problem.retryable for one in answers.values())
     assert subject.files() == {b"a": b"old a", b"b": b"right too"}
 
 

@@ -159,7 +159,9 @@ def test_a_full_disk_is_said_so_and_what_landed_stays(subject: Subject) -> None:
         answers = put(subject.open(), contents)
         problems = {one.problem.code for one in answers if one.problem}
         assert problems == {"no-space"}
-        assert not any(one.problem.again for one in answers if one.problem), "sending it again does not help"
+        assert not any(one.problem.retryable for one in answers if one.problem), (
+            "sending it again does not help"
+        )
         landed = {one.item.entry.path for one in answers if one.problem is None}
         assert 0 < len(landed) < 12
         assert subject.files() == {path: contents[path] for path in landed}

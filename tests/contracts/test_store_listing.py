@@ -270,9 +270,9 @@ def test_a_store_tells_what_overlaps_with_its_root(subject: Subject) -> None:
 OPTIONAL = {
     "machine": ("identify", "resolved"),
     "root_identity": ("root_identity",),
-    "keeps": ("keep",),
+    "backs_up": ("back_up",),
     "adjusts": ("adjust",),
-    "attributes": ("take_attributes",),
+    "attributes": ("include_attributes",),
     "appends": ("appender",),
     "hashes_ranges": ("digest_ranges",),
     "whole_files": ("find_whole", "store_whole", "fetch_whole", "remove_whole"),

@@ -25,7 +25,7 @@ from tests.services.globus import Globus
 from tests.support.planted import nowhere, watching_arguments
 from tests.support.terminal import Terminal
 from transfers.stores.globus.clients import open_access
-from transfers.stores.globus.errors import answered
+from transfers.stores.globus.errors import translated_errors
 
 AT_ONCE = 30.0  # seconds on a machine that others use, too: nothing in it waits
 _URL = re.compile(rb"(http://\S+/v2/oauth2/authorize\S*)\r\n")
@@ -170,7 +170,7 @@ def test_tokens_are_renewed_by_one_thread_for_all(archive: Archive, monkeypatch:
 
         def ask(client: Any) -> str:
             together.wait()
-            with answered(site):
+            with translated_errors(site):
                 return str(client.get_endpoint(archive.id)["id"])
 
         with ThreadPoolExecutor(len(clients)) as threads:

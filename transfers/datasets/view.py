@@ -180,7 +180,7 @@ class DatasetStore(StoreView):
     @property
     def facts(self) -> Facts:
         """The facts of the filesystem, without what annexed files cannot have."""
-        return self.store.facts.of_view(keeps=False, attributes=False, hard_links=False, reserved=RESERVED)
+        return self.store.facts.of_view(backs_up=False, attributes=False, hard_links=False, reserved=RESERVED)
 
     def receive(self, saving: SaveOptions) -> None:
         """Treat files without content as missing. Raises the errors of `Changes.check`."""

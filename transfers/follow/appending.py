@@ -74,7 +74,7 @@ class AgentAppender(Appender):
         self._connection.send(protocol.REQUEST, header, frame.body)
         self._connection.data_bytes += len(frame.body)
 
-    def answered(self) -> Problem | None:
+    def next_result(self) -> Problem | None:
         """See Appender."""
         frame = self._connection.receive()
         if frame.kind != protocol.END:
@@ -137,7 +137,7 @@ class _AppendRun:
         while self._pending and (self._held > size or len(self._pending) > count):
             piece = self._pending.popleft()
             self._held -= piece.size
-            problem = self._target.answered()
+            problem = self._target.next_result()
             self._failed = self._failed or problem  # the first one is the cause of the others
             if self._failed is None:
                 yield Carried(piece.size)

@@ -20,12 +20,12 @@ from transfers.recorded_digests import DigestCache
 from transfers.request import Request
 from transfers.stores.base import Committed, Item, Problem, Source, Store, Written
 from transfers.stores.globus.errors import error_of, fault_of, with_details
-from transfers.stores.globus.paths import CollectionPair, below, can_be_told, path_in_collection
+from transfers.stores.globus.paths import CollectionPair, below, is_supported_path, path_in_collection
 from transfers.stores.globus.tasks import BegunTask, End, Sent, Tasks
 from transfers.stores.single_file import SingleSource
 
-NEVER_ARRIVED = Problem("never-arrived", "Globus has not written it", again=True)
-_CORRUPT = Problem("corrupt", "what Globus wrote differs from what is read at the source", again=True)
+NEVER_ARRIVED = Problem("never-arrived", "Globus has not written it", retryable=True)
+_CORRUPT = Problem("corrupt", "what Globus wrote differs from what is read at the source", retryable=True)
 _HASH_BATCH = 256
 
 
@@ -202,7 +202,7 @@ class GlobusMover:
         known = [Pair(item, sent) for item in left if (sent := self._earlier_of(item)) is not None]
         retries: list[Item] = [item for item in left if self._earlier_of(item) is None]
         for committed in self._verify(source, target, known):
-            if committed.problem is not None and committed.problem.again:
+            if committed.problem is not None and committed.problem.retryable:
                 retries.append(committed.item)
             else:
                 yield committed
@@ -275,7 +275,7 @@ class GlobusMover:
     @staticmethod
     def _explained(committed: Committed, end: End) -> Committed:
         """Replace the problem of a missing file by the error of its failed task."""
-        if committed.problem is None or not committed.problem.again or not end.code:
+        if committed.problem is None or not committed.problem.retryable or not end.code:
             return committed
         return Committed(committed.item, None, Verification.NONE, problem=_problem(end.code, end.details))
 
@@ -315,7 +315,7 @@ class GlobusMover:
 
 def _fits_globus(item: Item) -> bool:
     """Return whether to use Globus: a file with contents and a supported name, without attributes."""
-    return item.carries and not item.clear and item.attributes is None and can_be_told(item.entry.path)
+    return item.carries and not item.clear and item.attributes is None and is_supported_path(item.entry.path)
 
 
 def _paths_to_write(target: Store, items: Sequence[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
@@ -335,7 +335,7 @@ def _unwanted(number: int, file: Sent) -> Written:
 
 def _problem(code: str, details: str) -> Problem:
     fault = fault_of(code)
-    return Problem(fault.code, with_details(fault.words, details))
+    return Problem(fault.code, with_details(fault.message, details))
 
 
 _KINDS = frozenset({"ssh", "local", "globus"})
@@ -488,7 +488,7 @@ class _Recorded:
 
 
 def _recorded(location: Location, store: Store, stack: ExitStack) -> _Recorded:
-    where = store.root_path.decode("utf-8", "surrogateescape")
-    digests = DigestCache("digests", [location.site.name, location.bucket, where], keep=True)
+    root_path = store.root_path.decode("utf-8", "surrogateescape")
+    digests = DigestCache("digests", [location.site.name, location.bucket, root_path], keep=True)
     stack.callback(digests.close)
     return _Recorded(digests)

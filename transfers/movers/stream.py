@@ -96,7 +96,7 @@ def _piece_bytes(source: Source, target: Store) -> int:
 
 def is_retryable(event: Event | Committed) -> TypeGuard[Committed]:
     """Return whether this item may succeed when it is sent again."""
-    return isinstance(event, Committed) and event.problem is not None and event.problem.again
+    return isinstance(event, Committed) and event.problem is not None and event.problem.retryable
 
 
 def retried(committed: Committed, attempt: int) -> Retried:

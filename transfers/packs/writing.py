@@ -49,7 +49,7 @@ from transfers.stores.base import (
 )
 
 _SHORT = Problem("source-changed", "it is no longer as long as it was listed")
-_CORRUPT = Problem("corrupt", "its bytes changed on the way", again=True)
+_CORRUPT = Problem("corrupt", "its bytes changed on the way", retryable=True)
 _NOTHING = Problem("nothing-to-pack", "none of it could be read")
 
 
@@ -356,7 +356,7 @@ class PackMover:
                     if (
                         isinstance(event, Committed)
                         and problem
-                        and problem.again
+                        and problem.retryable
                         and round_number < MAX_ATTEMPTS
                     ):
                         retried.append(event.item)

@@ -347,7 +347,7 @@ def problem_from(found: Any) -> Problem:
     """Return the problem that an agent reports as [code, message, again]."""
     try:
         code, message, again = found
-        return Problem(str(code), message_of(str(code), str(message)), again=bool(again))
+        return Problem(str(code), message_of(str(code), str(message)), retryable=bool(again))
     except (TypeError, ValueError):
         return Problem("failed", "the agent gave no reason")
 
@@ -397,7 +397,9 @@ def data_header(payload: Payload, number: int) -> dict[str, Any]:
         "unit": number,
         "sizes": payload.sizes,
         "digests": payload.digests,
-        "problems": {str(position): [p.code, p.message, p.again] for position, p in payload.problems.items()},
+        "problems": {
+            str(position): [p.code, p.message, p.retryable] for position, p in payload.problems.items()
+        },
     }
 
 

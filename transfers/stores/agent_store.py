@@ -71,7 +71,7 @@ class Holding:
         told = {"operation": operation, "client": this_client(), "lease": self.lease, "call": self._call}
         return "lock", {**told, **more}
 
-    def given_back(self) -> None:
+    def record_release(self) -> None:
         """Record that the lock was released."""
         self._operation = None
 
@@ -79,7 +79,7 @@ class Holding:
         """Record agents whose connections were dropped and which may still be running."""
         self._stale_agents += stale_agents
 
-    def take_back(self, connection: Connection, opening: dict[str, Any], *, anew: bool) -> None:
+    def reacquire(self, connection: Connection, opening: dict[str, Any], *, anew: bool) -> None:
         """End the agents of lost channels and take the lock again.
 
         Raises an error if another call has the lock, or wrote to the target meanwhile. With `anew` such
@@ -114,7 +114,7 @@ AGENT_FACTS = Facts(
     machine=True,
     root_identity=True,
     reports_packs=True,
-    keeps=True,
+    backs_up=True,
     adjusts=True,
     appends=True,
     hashes_ranges=True,
@@ -139,7 +139,7 @@ class PosixStore(Store):
         self,
         connection: Connection,
         facts: Facts,
-        lines: ChannelPool | None = None,
+        channels: ChannelPool | None = None,
         *,
         lease: int = LEASE_SECONDS,
         reopen: Reopen | None = None,
@@ -154,13 +154,13 @@ class PosixStore(Store):
         """
         self._facts = facts
         self._confined = confined
-        self._lines = lines or no_channels()
+        self._channels = channels or no_channels()
         self._reopen = reopen
         self._patience = patience
         self._holding = Holding(lease)
         self._away = self._was_lost = self._committed = self._left = False
-        self._returns = self._lines_lost = self._former_bytes = 0
-        self._landing: ReceiverStream | None = None
+        self._returns = self._channels_lost = self._former_bytes = 0
+        self._receiver: ReceiverStream | None = None
         self._direct: DirectReceiver | None = None
         self._by_gridftp: GridftpReceiver | None = None
         self._beside_bytes = self._beside_logins = 0
@@ -173,9 +173,9 @@ class PosixStore(Store):
         self._attributes = False
         self._orphans: list[bytes] = []
         self._listing_ahead = False
-        looked = connection.replies()[0]
-        self.root_path = connection.path_in(looked)
-        self._seen: tuple[float, Entry | None, Space] | None = self._look_in(looked)
+        reply = connection.replies()[0]
+        self.root_path = connection.path_in(reply)
+        self._seen: tuple[float, Entry | None, Space] | None = self._read_look(reply)
 
     @property
     def facts(self) -> Facts:
@@ -189,22 +189,24 @@ class PosixStore(Store):
             return 0
         if self._away:
             return self._former_bytes + self._beside_bytes
-        return self._former_bytes + self._beside_bytes + self._connection.data_bytes + self._lines.data_bytes
+        return (
+            self._former_bytes + self._beside_bytes + self._connection.data_bytes + self._channels.data_bytes
+        )
 
     @property
     def limited_by(self) -> str | None:
         """See Store."""
-        return self._lines.limit(self._connection.round_trip)
+        return self._channels.limit(self._connection.round_trip)
 
     @property
     def reconnects(self) -> int:
         """See Store."""
-        return self._returns + self._lines_lost + (0 if self._away else self._lines.lost)
+        return self._returns + self._channels_lost + (0 if self._away else self._channels.lost)
 
     @property
     def logins(self) -> int:
         """See Store."""
-        return self._lines.logins + self._beside_logins
+        return self._channels.logins + self._beside_logins
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store; the root itself may be a symlink."""
@@ -264,23 +266,27 @@ class PosixStore(Store):
         """Return the root's entry and the free space from one request, cached because of round-trip times."""
         now = time.monotonic()
         if self._seen is None or now - self._seen[0] > _SEEN_SECONDS:
-            self._seen = self._look_in(self._ask_look())
+            self._seen = self._read_look(self._request_look())
         return self._seen[1], self._seen[2]
 
-    def _ask_look(self) -> protocol.Frame:
+    def _request_look(self) -> protocol.Frame:
         return self._connection.request("look", path=protocol.text_of(self.root_path))
 
-    def _look_in(self, answer: protocol.Frame) -> tuple[float, Entry | None, Space]:
+    def _read_look(self, answer: protocol.Frame) -> tuple[float, Entry | None, Space]:
         with self._connection.understanding():
-            room = answer.header["room"]
-            self._quotas = bool(room["quotas"])
-            name_bytes = min(self._facts.name_bytes, int(room["name_bytes"]) or self._facts.name_bytes)
-            self._facts = replace(self._facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
+            space_fields = answer.header["room"]
+            self._quotas = bool(space_fields["quotas"])
+            name_bytes = min(
+                self._facts.name_bytes, int(space_fields["name_bytes"]) or self._facts.name_bytes
+            )
+            self._facts = replace(
+                self._facts, name_bytes=name_bytes, folds_case=bool(space_fields["folds_case"])
+            )
             packed = answer.header["packed"]
             self.packed_at = None if packed is None else protocol.bytes_of(packed)
             self._identity = check_identity(answer.header["identity"])
             self._file_above = bool(answer.header["file_above"])
-            return time.monotonic(), one_entry(answer, self._connection), space_in(room)
+            return time.monotonic(), one_entry(answer, self._connection), space_in(space_fields)
 
     def file_above(self) -> bool:
         """See Store."""
@@ -291,7 +297,7 @@ class PosixStore(Store):
         if not self._opened:
             self._connection.request("open", **self._opening(make=make))
             self._opened = True
-            self._lines.start_early(self._connection.round_trip)
+            self._channels.start_early(self._connection.round_trip)
 
     def _opening(self, *, make: bool = False) -> dict[str, Any]:
         return {"path": protocol.text_of(self.root_path), "make": make, "confined": self._confined}
@@ -321,7 +327,7 @@ class PosixStore(Store):
             self._connection.send(protocol.REQUEST, self._list_request(shallow=False))
             self._listing_ahead = True
 
-    def take_attributes(self) -> bool:
+    def include_attributes(self) -> bool:
         """See Store."""
         answer = self._connection.request("attributes", path=protocol.text_of(self.root_path))
         with self._connection.understanding():
@@ -338,7 +344,7 @@ class PosixStore(Store):
         """See Store."""
         if not self._open_folder():
             return None
-        return AgentListing(self._ask_list(shallow=shallow), self._connection, self._listed)
+        return AgentListing(self._request_list(shallow=shallow), self._connection, self._listed)
 
     def _listed(self, orphans: Sequence[bytes]) -> None:
         self._orphans = [*orphans]
@@ -346,7 +352,7 @@ class PosixStore(Store):
     def _list_request(self, *, shallow: bool) -> dict[str, Any]:
         return {"do": "list", "shallow": shallow, "attributes": self._attributes}
 
-    def _ask_list(self, *, shallow: bool) -> Iterator[protocol.Frame]:
+    def _request_list(self, *, shallow: bool) -> Iterator[protocol.Frame]:
         if not self._listing_ahead:
             self._connection.send(protocol.REQUEST, self._list_request(shallow=shallow))
         self._listing_ahead = False
@@ -355,14 +361,17 @@ class PosixStore(Store):
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
         self._open()
-        return ReadingStream(self._connection, self._lines, self.root_path).run(units)
+        return ReadingStream(self._connection, self._channels, self.root_path).run(units)
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; the target must be locked."""
         self._open()
         self._purge()
-        self._landing, self._committed = ReceiverStream(self._connection, self._lines, self.root_path), True
-        return self._landing.run(payloads)
+        self._receiver, self._committed = (
+            ReceiverStream(self._connection, self._channels, self.root_path),
+            True,
+        )
+        return self._receiver.run(payloads)
 
     @property
     def account(self) -> Any:
@@ -375,7 +384,7 @@ class PosixStore(Store):
         self._opened = False  # the agent has one root open at a time
         self._connection.post("look", path=protocol.text_of(path))
         lease, confined = self._holding.lease, self._confined
-        return PosixStore(self._connection, self.facts, self._lines, lease=lease, confined=confined), b""
+        return PosixStore(self._connection, self.facts, self._channels, lease=lease, confined=confined), b""
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
         """See Store."""
@@ -395,7 +404,7 @@ class PosixStore(Store):
 
     def find_whole(self, path: bytes) -> Entry | None:
         """See Store."""
-        return self.stat(path) if path else self._look_in(self._ask_look())[1]
+        return self.stat(path) if path else self._read_look(self._request_look())[1]
 
     def fetch_whole(self, entry: Entry) -> bytes:
         """See Store."""
@@ -452,21 +461,21 @@ class PosixStore(Store):
 
     def expect(self, size: int) -> None:
         """See Store."""
-        self._lines.start(self._connection.round_trip, size)
+        self._channels.start(self._connection.round_trip, size)
 
     @property
     def several_channels(self) -> bool:
         """See Store."""
-        return self._lines.expected
+        return self._channels.expected
 
-    def lines_up(self, seconds: float) -> int:
+    def wait_for_channels(self, seconds: float) -> int:
         """Wait up to `seconds` for the channels that `expect` started; return how many are open."""
-        return self._lines.wait(seconds)
+        return self._channels.wait(seconds)
 
     def begun(self, item: Item) -> int:
         """See Store."""
-        landing = self._direct or self._landing
-        return landing.begun(item) if landing is not None else 0
+        receiver = self._direct or self._receiver
+        return receiver.begun(item) if receiver is not None else 0
 
     def _purge(self) -> None:
         """Remove partial files of an interrupted operation."""
@@ -541,7 +550,7 @@ class PosixStore(Store):
             weight=lambda one: len(one.attributes or b""),
         )
 
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+    def back_up(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
         into = protocol.text_of(self._connection.expand(place.raw))
         more = {"into": into, "root": protocol.text_of(self.root_path)}
@@ -627,10 +636,10 @@ class PosixStore(Store):
         root = protocol.text_of(self.root_path)
         if not self._opened:
             asked.insert(0, ("open", self._opening(make=make)))
-        answers = self._connection.request_all([*asked, ("look", {"path": root})])
-        self._seen, self._token = self._look_in(answers[-1]), str(answers[-2].header.get("token", ""))
+        replies = self._connection.request_all([*asked, ("look", {"path": root})])
+        self._seen, self._token = self._read_look(replies[-1]), str(replies[-2].header.get("token", ""))
         self._opened = True
-        self._lines.start_early(self._connection.round_trip)
+        self._channels.start_early(self._connection.round_trip)
         return PosixLock(self)
 
     def unlock(self) -> None:
@@ -640,9 +649,9 @@ class PosixStore(Store):
         """
         if self._under_way:
             return
-        self._holding.given_back()
+        self._holding.record_release()
         self._purge()
-        left = self._left or (self._landing is not None and self._landing.left)
+        left = self._left or (self._receiver is not None and self._receiver.left)
         left = left or any(one is not None and one.left for one in (self._direct, self._by_gridftp))
         fresh = self._direct is not None and self._direct.fresh
         self._connection.request("unlock", clean=not left, fresh=fresh)
@@ -650,9 +659,9 @@ class PosixStore(Store):
     @property
     def _under_way(self) -> bool:
         """Whether an operation was interrupted, so that the agent cannot take another request."""
-        landings, appender = (self._landing, self._direct, self._by_gridftp), self._appender
-        lands = any(landing is not None and not landing.over for landing in landings)
-        return lands or (appender is not None and appender.unanswered > 0)
+        receivers, appender = (self._receiver, self._direct, self._by_gridftp), self._appender
+        is_receiving = any(receiver is not None and not receiver.over for receiver in receivers)
+        return is_receiving or (appender is not None and appender.unanswered > 0)
 
     def space(self) -> Space:
         """See Store."""
@@ -666,10 +675,10 @@ class PosixStore(Store):
     def close(self) -> None:
         """See Store."""
         patience = 5.0 if self._under_way else 0.1
-        lines = threading.Thread(target=self._lines.close, name="close")
-        lines.start()
+        closing = threading.Thread(target=self._channels.close, name="close")
+        closing.start()
         self._connection.close(patience)
-        lines.join()
+        closing.join()
 
     @property
     def reconnect_seconds(self) -> float:
@@ -684,7 +693,7 @@ class PosixStore(Store):
     @property
     def resumed_bytes(self) -> int:
         """See Store."""
-        return self._landing.begun_bytes if self._landing is not None else 0
+        return self._receiver.begun_bytes if self._receiver is not None else 0
 
     def can_reconnect(self, *, anew: bool) -> bool:
         """See Store. Other writers can be detected only if this call wrote to the target before."""
@@ -697,28 +706,28 @@ class PosixStore(Store):
         self._former_bytes, self._away = self.wire_bytes - self._beside_bytes, True
         self._was_lost = self._was_lost or self.connection_lost
         self.close()
-        self._holding.leave(self._connection.process, *self._lines.processes)
-        landing, self._landing, self._appender = self._landing, None, None
+        self._holding.leave(self._connection.process, *self._channels.processes)
+        receiver, self._receiver, self._appender = self._receiver, None, None
         self._left = self._left or (self._by_gridftp is not None and self._by_gridftp.left)
         self._by_gridftp = None
-        if landing is not None:
-            self._left = self._left or landing.left
-            self._orphans += landing.partials()
-            self._holding.walked = landing.walked
-        self._lines_lost += self._lines.lost - self._lines.lately_lost
+        if receiver is not None:
+            self._left = self._left or receiver.left
+            self._orphans += receiver.partials()
+            self._holding.walked = receiver.walked
+        self._channels_lost += self._channels.lost - self._channels.lately_lost
 
     def reconnect(self, *, anew: bool) -> None:
         """See Store."""
         assert self._reopen is not None
-        connection, lines = self._reopen(self.root_path)
-        self._away, self._connection, self._lines = False, connection, lines
+        connection, channels = self._reopen(self.root_path)
+        self._away, self._connection, self._channels = False, connection, channels
         self._opened = self._listing_ahead = False
-        looked = connection.replies()[0]
-        if connection.path_in(looked) != self.root_path:
+        reply = connection.replies()[0]
+        if connection.path_in(reply) != self.root_path:
             raise connection.broken("looked elsewhere")
-        self._seen = self._look_in(looked)
+        self._seen = self._read_look(reply)
         if self._holding.held:
-            self._holding.take_back(connection, self._opening(), anew=anew)
+            self._holding.reacquire(connection, self._opening(), anew=anew)
             self._opened = True
         self._returns += self._was_lost
         self._was_lost = False

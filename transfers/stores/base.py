@@ -69,7 +69,7 @@ class Facts:
     machine: bool = False  # folders of a host: `identify`, `resolved`, `check_trusted`
     root_identity: bool = False  # `root_identity`
     reports_packs: bool = False  # sets `packed_at` without a search
-    keeps: bool = False  # `keep`
+    backs_up: bool = False  # `back_up`
     adjusts: bool = False  # `adjust`
     appends: bool = False  # `appender`
     hashes_ranges: bool = False  # `digest_ranges`
@@ -159,11 +159,11 @@ class Adjustment:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The reason why an entry could not be read or written; `again` is true if sending it again may help."""
+    """The reason why an entry could not be read or written; `retryable` is true if sending it again may help."""
 
     code: str
     message: str
-    again: bool = False
+    retryable: bool = False
 
 
 @dataclass(slots=True)
@@ -285,7 +285,7 @@ class PagedListing(Iterator[Entry]):
         """The page that starts with the next entry; None inside a page and at the end."""
 
     @abstractmethod
-    def pass_over(self) -> None:
+    def skip_page(self) -> None:
         """Skip the next page; its order is still checked."""
 
 
@@ -322,10 +322,10 @@ class Appender(ABC):
 
     @abstractmethod
     def add(self, tail: Tail, start: int, frame: Frame) -> None:
-        """Send one piece; `answered` returns the results in the same order."""
+        """Send one piece; `next_result` returns the results in the same order."""
 
     @abstractmethod
-    def answered(self) -> Problem | None:
+    def next_result(self) -> Problem | None:
         """Return the next result: None, or the problem."""
 
 
@@ -453,7 +453,7 @@ class Store(Source):
             AccessError: Permission was denied.
         """
 
-    def take_attributes(self) -> bool:
+    def include_attributes(self) -> bool:
         """Include `user.*` attributes in all entries from now on; return False if the filesystem has none.
 
         Requires `facts.attributes`.
@@ -516,11 +516,11 @@ class Store(Source):
         del adjustments
         self._refuse("set permissions")
 
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+    def back_up(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """Back up entries under their paths below `place`, which is at this site and outside this root.
 
         An entry may still exist here afterwards. Absent entries succeed; a changed entry is a problem.
-        Raises `RefusedError` if `place` cannot be used. Requires `facts.keeps`.
+        Raises `RefusedError` if `place` cannot be used. Requires `facts.backs_up`.
         """
         del place, entries
         self._refuse("keep backups")
@@ -616,7 +616,7 @@ class Store(Source):
     def commit_external(self, written: Iterable[Written]) -> Generator[Committed, None, None]:
         """Hash the files at the site; rename correct ones durably to their final names, remove the others.
 
-        A problem has `again` set if the file is missing or differs from the source. The target must be
+        A problem has `retryable` set if the file is missing or differs from the source. The target must be
         locked. Requires `facts.external_writes`.
         """
         del written
@@ -836,15 +836,15 @@ def space_in(header: dict[str, Any]) -> Space:
     return Space(_amount(header["bytes"]), _amount(header["inodes"]))
 
 
-def within_quotas(space: Space, rooms: list[Any]) -> Space:
+def within_quotas(space: Space, quotas: list[Any]) -> Space:
     """Return the minimum of the free space and the quotas' remainders; raise as `space_in`."""
     free_bytes, free_inodes, by = space.free_bytes, space.free_inodes, dict(space.by)
-    for who, left_bytes, left_inodes in rooms:
+    for quota_owner, left_bytes, left_inodes in quotas:
         space_left, names_left = _amount(left_bytes), _amount(left_inodes)
         if space_left is not None and (free_bytes is None or space_left < free_bytes):
-            free_bytes, by["bytes"] = space_left, str(who)
+            free_bytes, by["bytes"] = space_left, str(quota_owner)
         if names_left is not None and (free_inodes is None or names_left < free_inodes):
-            free_inodes, by["inodes"] = names_left, str(who)
+            free_inodes, by["inodes"] = names_left, str(quota_owner)
     return Space(free_bytes, free_inodes, by)
 
 

@@ -45,7 +45,7 @@ class LocalStore(PosixStore):
     """A folder on this machine. Single small files are handled in this process, faster than by the agent."""
 
     roots = Roots()  # of the site; below them symlinks of other accounts are not followed
-    _kept_folder: tuple[OpenedFolder, Root] | None = None
+    _cached_folder: tuple[OpenedFolder, Root] | None = None
 
     def find_whole(self, path: bytes) -> Entry | None:
         """See Store."""
@@ -92,24 +92,24 @@ class LocalStore(PosixStore):
         except (OSError, UnsafeNameError, RefusedError) as problem:
             self._close_folder()
             code, message, _ = problem_of(problem)
-            words = message_of(str(code), str(message))
-            raise error_from(str(code), words, printable(self.root_path)) from None
+            message = message_of(str(code), str(message))
+            raise error_from(str(code), message, printable(self.root_path)) from None
 
     def _reopen_folder(self) -> tuple[OpenedFolder, Root]:
         """Return the folder at the path; open it again, component by component, only if it was replaced."""
-        if self._kept_folder is not None:
-            place, root = self._kept_folder
+        if self._cached_folder is not None:
+            place, root = self._cached_folder
             there = os.stat(self.root_path)  # noqa: PTH116  # bytes, at every request
             if os.path.samestat(there, os.fstat(place.descriptor)):
                 root.forget_all()  # another process may have replaced a folder in it
-                return self._kept_folder
+                return self._cached_folder
             self._close_folder()
         place = self.roots.open(self.root_path)
-        self._kept_folder = place, Root(place.descriptor)
-        return self._kept_folder
+        self._cached_folder = place, Root(place.descriptor)
+        return self._cached_folder
 
     def _close_folder(self) -> None:
-        opened, self._kept_folder = self._kept_folder, None
+        opened, self._cached_folder = self._cached_folder, None
         if opened is not None:
             opened[1].close()
 

@@ -201,9 +201,9 @@ class Reading:
             if size is None:
                 yield entry, None, Problem("vanished", "the file no longer exists")
                 continue
-            again = Reading(self._getter, self._pool, self._key_of)
-            *_, last = again.read(_units_of(0, entry._replace(size=size), piece))
-            self.bytes += again.bytes
+            reread = Reading(self._getter, self._pool, self._key_of)
+            *_, last = reread.read(_units_of(0, entry._replace(size=size), piece))
+            self.bytes += reread.bytes
             yield entry, last.digests[0], last.problems.get(0)
 
 

@@ -24,7 +24,7 @@ from hibali.text import printable
 from transfers.agent.lease import LEASE_SECONDS, has_ended, seconds_of, this_process
 from transfers.stores.base import Lock
 
-_ROUNDS = 5  # attempts for a lock that was released or changed between two requests
+_ATTEMPTS = 5  # attempts for a lock that was released or changed between two requests
 _RENEWALS = 6  # per lease time
 _SURE = 0.75  # fraction of the lease time during which an unrenewed lease is certainly ours
 _MOST_SEEDS = 800  # fit into one read at any server
@@ -120,7 +120,7 @@ class Lease(Lock):
         self._renewed = time.monotonic()
         self._lost = False
         self._ended = threading.Event()
-        self._take()
+        self._acquire()
         self._checked = time.monotonic()
         self._thread = threading.Thread(target=self._keep_renewing, name="lease", daemon=True)
         self._thread.start()
@@ -145,9 +145,9 @@ class Lease(Lock):
     def _remove(self) -> None:
         """Remove the lock, which was just verified as ours."""
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         holder: dict[str, Any] = {}
-        for _ in range(_ROUNDS):
+        for _ in range(_ATTEMPTS):
             self._renewed = time.monotonic()  # not later than the server's timestamp
             if self._create():
                 return

@@ -77,7 +77,7 @@ class Web:
         self._login = login
         self._files: Any = None
 
-    def look(self, path: bytes) -> Page | None:
+    def stat(self, path: bytes) -> Page | None:
         """Query a path: a folder if the server redirects to a URL with a final slash; None if absent."""
         told = self._tried(lambda: self._within("_info", self._url(path)), absent=True)
         if told is None:
@@ -118,7 +118,7 @@ class Web:
         content = self._tried(
             lambda: self._within("_cat_file", url, seconds=seconds, start=start, end=end), absent=False
         )
-        page = self.look(path)
+        page = self.stat(path)
         if page is None or page.folder:
             raise IncompleteError("source-changed", "it changed while it was read", subject=self.subject)
         if length is not None and len(content) != length and len(content) == page.size:
@@ -185,12 +185,12 @@ class Web:
             )
         return self._files
 
-    def _tried(self, ask: Callable[[], _Result], *, absent: bool) -> _Result | Any:
-        """Call `ask` with retries; with `absent`, return None if the path does not exist."""
+    def _tried(self, attempt: Callable[[], _Result], *, absent: bool) -> _Result | Any:
+        """Call `attempt` with retries; with `absent`, return None if the path does not exist."""
 
         def once() -> _Result | None:
             try:
-                return ask()
+                return attempt()
             except HibaliError:
                 raise
             except Exception as problem:  # noqa: BLE001  # aiohttp's own, and several of Python's
@@ -292,7 +292,7 @@ def _time_of(stamp: str) -> int:
         return 0
 
 
-_AT_ONCE = 16
+_THREADS = 16
 _PIECE = 8 * 1024 * 1024
 _FACTS = Facts(
     kind="url",
@@ -321,7 +321,7 @@ class UrlStore(RequestStore):
 
     def __init__(self, web: Web, root: bytes, *, slash: bool = False) -> None:
         """`root` is a path below the site's URL, without leading or trailing slashes."""
-        super().__init__(web.get, self._path, threads=_AT_ONCE, name="url")
+        super().__init__(web.get, self._path, threads=_THREADS, name="url")
         self.root_path = root
         self._web = web
         self._slash = slash
@@ -342,8 +342,8 @@ class UrlStore(RequestStore):
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
         full = self._path(path) if path else self.root_path
-        page = self._web.look(full + b"/") if not path and self._slash and full else None
-        page = page or self._web.look(full)
+        page = self._web.stat(full + b"/") if not path and self._slash and full else None
+        page = page or self._web.stat(full)
         return None if page is None else _entry(path, page)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
@@ -378,9 +378,9 @@ class UrlStore(RequestStore):
             return
         names: _Names = sorted(links.items(), key=lambda one: one[0] + b"/" if one[1] else one[0])
         paths = [folder + b"/" + name if folder else name for name, _ in names]
-        looks = self._pool.map(self._look, paths, [is_folder for _, is_folder in names])
+        pages = self._pool.map(self._look, paths, [is_folder for _, is_folder in names])
         found = []
-        for path, page in zip(paths, looks, strict=True):
+        for path, page in zip(paths, pages, strict=True):
             if isinstance(page, Problem):
                 problems.append((path, page))
             elif (
@@ -395,7 +395,7 @@ class UrlStore(RequestStore):
         if is_folder:
             return Page(folder=True, size=0, mtime_ns=0, tag="")
         try:
-            page = self._web.look(self._path(path))
+            page = self._web.stat(self._path(path))
         except HibaliError as error:
             return problem_of(error, denied=True)
         if page is not None and page.size < 0 and not page.folder:
@@ -403,7 +403,7 @@ class UrlStore(RequestStore):
         return page
 
     def _size_now(self, entry: Entry) -> int | None:
-        page = self._web.look(self._path(entry.path))
+        page = self._web.stat(self._path(entry.path))
         return None if page is None or page.folder or page.size < 0 else page.size
 
     def close(self) -> None:

@@ -175,7 +175,7 @@ class GridftpReceiver:
 
     def _not_carried(self, item: Item) -> Committed:
         return Committed(
-            item, None, Verification.NONE, problem=Problem(DECLINED, self.declined or "", again=True)
+            item, None, Verification.NONE, problem=Problem(DECLINED, self.declined or "", retryable=True)
         )
 
     def _start(self, pieces: Sequence[Unit], size: int) -> None:

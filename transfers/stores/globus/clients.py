@@ -42,7 +42,7 @@ from hibali.errors import AccessError, RefusedError, UsageError
 from hibali.files import private_folder, state_folder
 from hibali.http import MAX_RESPONSE_BYTES, RESPONSE_SECONDS, Deadline, too_long, watched
 from hibali.subprocesses import credentials_from, hidden_variable
-from transfers.stores.globus.errors import answered, login_needed
+from transfers.stores.globus.errors import login_needed, translated_errors
 
 if TYPE_CHECKING:
     import requests
@@ -54,7 +54,7 @@ _MOST = MAX_RESPONSE_BYTES
 _PIECE = 64 * 1024
 
 
-def bound_answers(client: globus_sdk.BaseClient) -> None:
+def limit_responses(client: globus_sdk.BaseClient) -> None:
     """Restrict a client of the SDK to its own service, and limit the size and time of responses."""
     adapter = _Adapter(client.base_url)
     for scheme in ("https://", "http://"):
@@ -225,7 +225,7 @@ Renewing = (
 )
 
 
-class _InTurn(GlobusAuthorizer):
+class _LockedAuthorizer(GlobusAuthorizer):
     """A thread-safe authorizer."""
 
     def __init__(self, inner: Renewing, lock: threading.RLock) -> None:
@@ -249,7 +249,7 @@ class GlobusAccess:
         self._site = site
         self._lock = threading.RLock()
         self._tokens = open_tokens(client.client_id)
-        self._authorizers: dict[str, _InTurn] = {}
+        self._authorizers: dict[str, _LockedAuthorizer] = {}
         self._opened: list[globus_sdk.TransferClient] = []
         self._login: globus_sdk.AuthLoginClient | None = None
         self._consented: set[str] = set()
@@ -257,15 +257,15 @@ class GlobusAccess:
     def transfer(self) -> globus_sdk.TransferClient:
         """Return a logged-in client of the Transfer API for one thread; it is closed with this object.
 
-        Its methods raise errors of the SDK: call them inside `errors.answered`. Raises `AccessError`.
+        Its methods raise errors of the SDK: call them inside `errors.translated_errors`. Raises `AccessError`.
         """
         authorizer = self._authorizer(TRANSFER, TransferScopes.all)
         retries = RetryConfig()
         if self._client.confidential:
-            retries.checks.register_check(self._give_consent)
+            retries.checks.register_check(self._request_consent)
         made = globus_sdk.TransferClient(authorizer=authorizer, app_name=APP_NAME, retry_config=retries)
         check_url(made.base_url)
-        bound_answers(made)
+        limit_responses(made)
         with self._lock:
             self._opened.append(made)
         return made
@@ -273,7 +273,7 @@ class GlobusAccess:
     def https_header(self, collection: str) -> str:
         """Return the `Authorization` header for HTTPS, valid for at least a minute. Raise `AccessError`."""
         authorizer = self._authorizer(collection, GCSCollectionScopes(collection).https)
-        with answered(self._site):
+        with translated_errors(self._site):
             return authorizer.get_authorization_header()
 
     def close(self) -> None:
@@ -293,11 +293,11 @@ class GlobusAccess:
     ) -> None:
         self.close()
 
-    def _authorizer(self, server: str, scope: Scope) -> _InTurn:
+    def _authorizer(self, server: str, scope: Scope) -> _LockedAuthorizer:
         with self._lock:
             if server not in self._authorizers:
                 known = self._tokens.get_token_data(server)
-                self._authorizers[server] = _InTurn(self._renewing(known, scope), self._lock)
+                self._authorizers[server] = _LockedAuthorizer(self._renewing(known, scope), self._lock)
             return self._authorizers[server]
 
     def _renewing(self, known: TokenStorageData | None, scope: Scope) -> Renewing:
@@ -305,7 +305,7 @@ class GlobusAccess:
             self._login = login_client(self._client, self._site)
         if self._client.confidential:
             confidential = cast("globus_sdk.ConfidentialAppAuthClient", self._login)
-            with answered(self._site):
+            with translated_errors(self._site):
                 return ClientCredentialsAuthorizer(
                     confidential,
                     scope,
@@ -321,10 +321,10 @@ class GlobusAccess:
             access_token=known.access_token,
             expires_at=known.expires_at_seconds,
         )
-        made.on_refresh = self._keep_refreshed(made, known.refresh_token)
+        made.on_refresh = self._store_refreshed(made, known.refresh_token)
         return made
 
-    def _keep_refreshed(
+    def _store_refreshed(
         self, authorizer: RefreshTokenAuthorizer, before: str
     ) -> Callable[[globus_sdk.OAuthTokenResponse], None]:
         """Return a function that stores new tokens and keeps the old refresh token if the response has none.
@@ -333,10 +333,10 @@ class GlobusAccess:
         it.
         """
 
-        def keep(answer: globus_sdk.OAuthTokenResponse) -> None:
+        def keep(response: globus_sdk.OAuthTokenResponse) -> None:
             authorizer.refresh_token = authorizer.refresh_token or before
-            self._tokens.store_token_response(answer)
-            for server in answer.by_resource_server:
+            self._tokens.store_token_response(response)
+            for server in response.by_resource_server:
                 stored = self._tokens.get_token_data(server)
                 if stored is not None and stored.refresh_token is None:
                     stored.refresh_token = authorizer.refresh_token
@@ -344,7 +344,7 @@ class GlobusAccess:
 
         return keep
 
-    def _give_consent(self, context: RetryContext) -> RetryCheckResult:
+    def _request_consent(self, context: RetryContext) -> RetryCheckResult:
         """Request a token with the missing scope: this is how a confidential client consents."""
         if context.response is None or context.response.status_code != 403:
             return RetryCheckResult.no_decision
@@ -406,7 +406,7 @@ def login_client(client: GlobusClient, site: Site) -> globus_sdk.AuthLoginClient
     secret = secret_of(client, site.name)
     made = globus_sdk.ConfidentialAppAuthClient(client.client_id, secret, app_name=APP_NAME)
     check_url(made.base_url)
-    bound_answers(made)
+    limit_responses(made)
     return made
 
 
@@ -414,7 +414,7 @@ def native_client(client: GlobusClient) -> globus_sdk.NativeAppAuthClient:
     """Return the client of Globus Auth for logins of people."""
     made = globus_sdk.NativeAppAuthClient(client.client_id, app_name=APP_NAME)
     check_url(made.base_url)
-    bound_answers(made)
+    limit_responses(made)
     return made
 
 

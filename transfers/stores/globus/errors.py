@@ -25,7 +25,7 @@ _LOGIN_ENDED = frozenset({"invalid_grant", "unauthorized_client", "invalid_token
 
 
 @contextmanager
-def answered(site: Site, subject: str = "", *, others: Sequence[Site] = ()) -> Iterator[None]:
+def translated_errors(site: Site, subject: str = "", *, others: Sequence[Site] = ()) -> Iterator[None]:
     """Translate errors of the SDK into ours; `subject` is the object of the request, by default the site.
 
     `others` are further sites of the request: a missing consent is reported for the site that lacks it.
@@ -72,7 +72,7 @@ def login_needed(site: Site) -> AccessError:
 
 def _of_auth(problem: AuthAPIError, site: Site, client: GlobusClient, subject: str) -> HibaliError:
     """Translate an error of Globus Auth; errors of the token endpoint follow RFC 6749, section 5.2."""
-    word = _oauth_word(problem)
+    word = _oauth_code(problem)
     if _passes(problem):
         return _later(problem, subject)
     if client.confidential:
@@ -168,11 +168,11 @@ def _later(problem: GlobusAPIError, subject: str) -> TryLaterError:
 
 
 def _sentence(problem: GlobusAPIError) -> str:
-    said = printable((problem.message or problem.http_reason or "").partition("\n")[0])[:300]
-    return f"Globus answers {problem.code or problem.http_status}: {said}"
+    reason = printable((problem.message or problem.http_reason or "").partition("\n")[0])[:300]
+    return f"Globus answers {problem.code or problem.http_status}: {reason}"
 
 
-def _oauth_word(problem: AuthAPIError) -> str:
+def _oauth_code(problem: AuthAPIError) -> str:
     found = problem.raw_json or {}
     word = found.get("error")
     return word if isinstance(word, str) and word.replace("_", "").isalpha() else ""
@@ -190,7 +190,7 @@ class Fault:
     """
 
     code: str
-    words: str
+    message: str
     hopeless: bool = False
     of_item: bool = False
     hint: str = ""
@@ -259,7 +259,7 @@ def fault_of(code: str) -> Fault:
 def error_of(code: str, subject: str, details: str = "", *, hint: str = "") -> HibaliError:
     """Return the error for a task that ended with this code."""
     fault = fault_of(code)
-    message = with_details(fault.words, details)
+    message = with_details(fault.message, details)
     hint = fault.hint or hint or "Run the same command again to resume."
     if code in _DENIED:
         return AccessError(fault.code, message, subject=subject, hint=hint)
@@ -268,7 +268,7 @@ def error_of(code: str, subject: str, details: str = "", *, hint: str = "") -> H
     return TryLaterError(fault.code, message, subject=subject, hint=hint, transient=False)
 
 
-def with_details(words: str, details: str) -> str:
+def with_details(message: str, details: str) -> str:
     """Append the endpoint's message, on one line and truncated."""
-    said = " ".join(printable(details.replace("\n", " ")).split())[:_DETAILS]
-    return f"{words}: {said}" if said else words
+    reason = " ".join(printable(details.replace("\n", " ")).split())[:_DETAILS]
+    return f"{message}: {reason}" if reason else message

@@ -55,14 +55,14 @@ _Stack = list[Iterator[Entry]]
 _Troubles = list[tuple[bytes, Problem]]
 
 
-def list_below(ask: Page, subject: str, *, shallow: bool = False) -> Iterator[Entry]:
-    """Yield all entries below the root; `ask` returns a page of a folder, given an offset and a maximum.
+def list_below(get_page: Page, subject: str, *, shallow: bool = False) -> Iterator[Entry]:
+    """Yield all entries below the root; `get_page` returns a page of a folder, given an offset and a maximum.
 
-    Raises `ListingIncompleteError` at the end if folders could not be listed, and errors of `ask` for the
+    Raises `ListingIncompleteError` at the end if folders could not be listed, and errors of `get_page` for the
     root.
     """
     problems: _Troubles = []
-    stack: _Stack = [iter(_children(ask, b""))]
+    stack: _Stack = [iter(_children(get_page, b""))]
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
@@ -72,7 +72,7 @@ def list_below(ask: Page, subject: str, *, shallow: bool = False) -> Iterator[En
             yield entry
         if entry.kind is Kind.FOLDER and not shallow:
             try:
-                stack.append(iter(_children(ask, entry.path)))
+                stack.append(iter(_children(get_page, entry.path)))
             except HibaliError as problem:
                 if problem.code not in _NAMED:
                     raise
@@ -81,11 +81,11 @@ def list_below(ask: Page, subject: str, *, shallow: bool = False) -> Iterator[En
         raise ListingIncompleteError(subject, problems)
 
 
-def _children(ask: Page, folder: bytes) -> list[Entry]:
+def _children(get_page: Page, folder: bytes) -> list[Entry]:
     found: list[Entry] = []
     offset = 0
     while True:
-        page = ask(folder, offset, _PAGE)
+        page = get_page(folder, offset, _PAGE)
         found += [entry for document in page["DATA"] if (entry := _child(folder, document)) is not None]
         offset += len(page["DATA"])
         total = int(page.get("total") or offset)
@@ -127,7 +127,7 @@ def _time_of(text: str) -> int:
 
 
 TASK_NAMES = 5_000
-_STANDSTILL = 600.0  # seconds; the next plan repeats deletions that failed
+_NO_PROGRESS_SECONDS = 600.0  # seconds; the next plan repeats deletions that failed
 _CHANGED = Problem("target-changed", "it changed after it was listed and was left alone")
 _NOT_EMPTY = Problem("folder-not-empty", "the folder holds what was not listed, and was left alone")
 
@@ -163,10 +163,10 @@ class CollectionRemover:
         while some := list(islice(coming, TASK_NAMES)):
             files = [entry for entry in some if entry.kind is not Kind.FOLDER]
             folders = [entry for entry in some if entry.kind is Kind.FOLDER]
-            gone = {entry.path: problem for entry, problem in self._files(files)}
-            gone |= {entry.path: problem for entry, problem in self._folders(folders)}
+            results = {entry.path: problem for entry, problem in self._files(files)}
+            results |= {entry.path: problem for entry, problem in self._folders(folders)}
             for entry in some:
-                yield entry, gone[entry.path]
+                yield entry, results[entry.path]
 
     def _files(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         existing = self._existing(entries)
@@ -226,14 +226,14 @@ class CollectionRemover:
             deadline=deadline_after(self._deadline_seconds),
         )
         task = self._globus.submit({**body, "recursive": recursive})
-        following = Following(self._globus, task, self._on_event, give_up_after=_STANDSTILL)
+        following = Following(self._globus, task, self._on_event, give_up_after=_NO_PROGRESS_SECONDS)
         end = following.until_over(on_interruption=lambda: self._globus.cancel(task))
         if not end.code:
             return None
         fault = fault_of(end.code)
         if not fault.of_item:
             raise error_of(end.code, f"{self._collection}:{self._root}", end.details)
-        return Problem(fault.code, with_details(fault.words, end.details))
+        return Problem(fault.code, with_details(fault.message, end.details))
 
 
 def _is_same(found: Entry, listed: Entry) -> bool:
@@ -242,7 +242,7 @@ def _is_same(found: Entry, listed: Entry) -> bool:
     return same and (not listed.mtime_ns or found.mtime_ns == listed.mtime_ns)
 
 
-_AT_ONCE = 8
+_THREADS = 8
 _PIECE = 8 * 1024 * 1024
 _FACTS = Facts(
     kind="globus",
@@ -269,17 +269,17 @@ _BY_TASKS = Problem(
 class GlobusStore(RequestStore):
     """A store over the operations of Globus Transfer."""
 
-    def __init__(self, site: Site, where: str, *, on_event: Listener = ignore) -> None:
+    def __init__(self, site: Site, root_path: str, *, on_event: Listener = ignore) -> None:
         """`root_path` is a path of the site. Raise `UsageError`, or `AccessError` without a login."""
         from transfers.stores.globus.clients import open_access
 
         assert site.globus is not None
-        root = path_in_collection(site, where)
+        root = path_in_collection(site, root_path)
         assert root is not None
-        super().__init__(self.get, lambda path: path, threads=_AT_ONCE, name="globus")
+        super().__init__(self.get, lambda path: path, threads=_THREADS, name="globus")
         self.site = site
         self.root = root
-        self.root_path = where.encode("utf-8", "surrogateescape")
+        self.root_path = root_path.encode("utf-8", "surrogateescape")
         self._facts = _facts(https=site.globus.https)
         self._collection = site.globus.collection
         self._on_event = on_event
@@ -466,13 +466,13 @@ class GlobusStore(RequestStore):
         """See Store; parents are created, too."""
         missing: list[str] = []
         path = self.root.rstrip("/")
-        while path not in {"", "/~"} and not self._stands(path):
+        while path not in {"", "/~"} and not self._exists(path):
             missing.append(path)
             path = path.rpartition("/")[0]
         for folder in reversed(missing):
             self._globus.make_folder(self._collection, folder)
 
-    def _stands(self, path: str) -> bool:
+    def _exists(self, path: str) -> bool:
         try:
             self._globus.stat(self._collection, path)
         except NotFoundError:

@@ -34,7 +34,7 @@ def copy_source(bucket: str, key: bytes, etag: str | None) -> dict[str, str]:
     return headers
 
 
-class Keeping:
+class BackupCopier:
     """Backup copies below another prefix of the same bucket."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Keeping:
         self._key_of = key_of
         self._prefix = prefix
 
-    def keep(
+    def back_up(
         self, entries: Iterable[Entry], check: Callable[[], None]
     ) -> Iterator[tuple[Entry, Problem | None]]:
         """Yield one answer for each entry; `check` raises if the lock was lost."""
@@ -61,15 +61,15 @@ class Keeping:
         headers = copy_source(self._requests.bucket, self._key_of(entry.path), entry.etag)
         key = self._prefix + b"/" + entry.path
         try:
-            kept = self._requests.ask("HEAD", key, accept=(404,))
-            if kept.status != 404:
-                return None if self._is_copy(kept, entry) else _IN_THE_WAY
-            answer = self._requests.ask("PUT", key, headers=headers, accept=(404, 412))
-            if answer.status == 404:
+            copy = self._requests.request("HEAD", key, accept=(404,))
+            if copy.status != 404:
+                return None if self._is_copy(copy, entry) else _IN_THE_WAY
+            response = self._requests.request("PUT", key, headers=headers, accept=(404, 412))
+            if response.status == 404:
                 return None
-            if answer.status == 412:
+            if response.status == 412:
                 return _CHANGED
-            made = name_of(parse(answer.body, self._requests.subject))
+            made = name_of(parse(response.body, self._requests.subject))
         except HibaliError as problem:
             return problem_of(problem, denied=True)
         # An answer with status 200 may carry an error.
@@ -77,18 +77,18 @@ class Keeping:
             None if made.endswith("CopyObjectResult") else Problem("not-kept", "the server did not copy it")
         )
 
-    def _is_copy(self, kept: Response, entry: Entry) -> bool:
+    def _is_copy(self, copy: Response, entry: Entry) -> bool:
         """Return whether an earlier call copied this object; a copy of a multipart one has another ETag."""
-        if kept.etag == entry.etag:
+        if copy.etag == entry.etag:
             return True
-        head = self._requests.ask("HEAD", self._key_of(entry.path), accept=(404,))
+        head = self._requests.request("HEAD", self._key_of(entry.path), accept=(404,))
         names = ("content-length", "x-amz-meta-sha256")
-        return all(head.headers.get(name) == kept.headers.get(name) is not None for name in names)
+        return all(head.headers.get(name) == copy.headers.get(name) is not None for name in names)
 
 
 PATIENCE_SECONDS = 900  # a server may copy gigabytes before it answers
 _PART_BYTES = 512 * 1024 * 1024  # if the source's part size is unknown
-_GONE_ON = frozenset({"source-changed", "no-space", "cannot-make-room", "unsafe-name"})
+_ITEM_CODES = frozenset({"source-changed", "no-space", "cannot-make-room", "unsafe-name"})
 _ENDS_ALL = frozenset({"unreachable", "bad-certificate"})
 _CONTENT_HEADERS = (
     "cache-control",
@@ -148,7 +148,7 @@ class Copying:
         except HibaliError as error:
             if error.code in _ENDS_ALL:
                 raise
-            done = problem_of(error) if error.code in _GONE_ON else Problem(NOT_COPIED, error.message)
+            done = problem_of(error) if error.code in _ITEM_CODES else Problem(NOT_COPIED, error.message)
         if isinstance(done, Problem):
             return Committed(item, None, Verification.NONE, problem=done)
         known, verification = done
@@ -160,22 +160,22 @@ class Copying:
         if not item.entry.etag:
             return _NO_ETAG
         key = self.place.key_of(item.entry.path)
-        problem = self.expected.look(item) if is_exact(item) else None
+        problem = self.expected.check_item(item) if is_exact(item) else None
         if problem is not None:
             return problem
-        if not self.place.honours.file_and_folder:
-            self.place.make_room(item)
+        if not self.place.support.file_and_folder:
+            self.place.clear_conflicts(item)
         done = copy(item, key)
         if not isinstance(done, Problem):
             self.committed.add(item.entry.path, line_of(item.entry.path, done[0]))
-            self.place.make_room(item)
+            self.place.clear_conflicts(item)
         return done
 
     def _whole(self, item: Item, key: bytes) -> tuple[Known, Verification] | Problem:
         """Copy with CopyObject, including metadata; request the copy's sha256 if the server supports it."""
         headers = {**self._from(item), "x-amz-checksum-algorithm": "SHA256"}
         requests = self.place.requests
-        told = copied(requests.ask("PUT", key, headers=headers), requests.subject)
+        told = copied(requests.request("PUT", key, headers=headers), requests.subject)
         return self._judged(item.entry, key, told["ETag"].strip('"'), told.get("ChecksumSHA256", ""))
 
     def _judged(
@@ -183,7 +183,7 @@ class Copying:
     ) -> tuple[Known, Verification] | Problem:
         """Return the proof that the answer allows. An ETag other than the source's may be wrong (rclone)."""
         if etag != entry.etag:
-            head = self.place.requests.ask("HEAD", key)
+            head = self.place.requests.request("HEAD", key)
             if head.headers.get("content-length") != str(entry.size):
                 return Problem(NOT_COPIED, "the copy is not as large as the source")
             etag = head.etag
@@ -215,13 +215,13 @@ class Copying:
             for part in parts:
                 part.cancel()
             wait(parts)
-            self._let_go(begun, error)
+            self._release_upload(begun, error)
             raise
         place.uploads.end(begun)
         return self._judged(entry, key, etag)
 
     def _begin(self, item: Item, key: bytes, source: dict[str, object]) -> BegunUpload:
-        head = self.source.requests.ask("HEAD", self.source.key_of(item))
+        head = self.source.requests.request("HEAD", self.source.key_of(item))
         if head.etag != item.entry.etag:
             raise IncompleteError(
                 "source-changed", "it changed after it was listed", subject=self.source.requests.subject
@@ -241,7 +241,7 @@ class Copying:
         """Return the source's part size if it is multipart and the server reports it, else a default."""
         size, etag = item.entry.size, item.entry.etag or ""
         count = etag.rpartition("-")[2] if "-" in etag else ""
-        head = self.source.requests.ask(
+        head = self.source.requests.request(
             "HEAD", self.source.key_of(item), query={"partNumber": "1"}, accept=(400, 404, 416, 501)
         )
         first = head.headers.get("content-length", "") if head.status < 300 else ""
@@ -258,7 +258,7 @@ class Copying:
         if part is not None:
             self.place.uploads.add(begun, number, part)
 
-    def _let_go(self, begun: BegunUpload, error: BaseException) -> None:
+    def _release_upload(self, begun: BegunUpload, error: BaseException) -> None:
         """Keep a stopped upload for a resuming call; abort it if the bytes are sent another way."""
         if not isinstance(error, HibaliError) or error.code in _ENDS_ALL:
             self.place.uploads.leave(begun)

@@ -150,11 +150,11 @@ def profile_session(settings: S3Settings, subject: str) -> Any:
     return _guarded(make, subject)
 
 
-def _guarded(ask: Callable[[], Any], subject: str) -> Any:
+def _guarded(read: Callable[[], Any], subject: str) -> Any:
     from botocore.exceptions import BotoCoreError, ProfileNotFound
 
     try:
-        return ask()
+        return read()
     except ProfileNotFound:
         raise AccessError(
             "no-such-profile",

@@ -55,7 +55,7 @@ def pages(
     seen: set[str] = set()
     # The server prepares the next page while the caller uses this one.
     with ThreadPoolExecutor(1, thread_name_prefix="page") as ahead:
-        coming = ahead.submit(requests.ask, "GET", query=dict(query), most=_MOST_PAGE)
+        coming = ahead.submit(requests.request, "GET", query=dict(query), most=_MOST_PAGE)
         while True:
             rows, rest = cut_rows(coming.result().body, b"Contents", _COLUMNS)
             root = parse(rest, requests.subject)
@@ -69,7 +69,7 @@ def pages(
             seen.add(token)
             if more and at_most == _PAGE:
                 coming = ahead.submit(
-                    requests.ask, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
+                    requests.request, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
                 )
             encoded = told.get("EncodingType") == "url"
             found = _from_rows(rows, prefix, requests.subject, encoded=encoded)
@@ -82,7 +82,7 @@ def pages(
                 return
             if at_most != _PAGE:  # the caller wants only a few keys
                 coming = ahead.submit(
-                    requests.ask, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
+                    requests.request, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
                 )
 
 
@@ -192,9 +192,9 @@ class Cache:
     """The append-only metadata cache of one root; thread-safe. Errors in it only cost extra requests."""
 
     def __init__(self, site: str, endpoint: str, bucket: str, root: bytes) -> None:
-        words = b"\n".join((endpoint.encode(), bucket.encode(), root))
+        identity = b"\n".join((endpoint.encode(), bucket.encode(), root))
         folder = private_folder(private_folder(state_folder() / "sites") / site)
-        self._path: Path = folder / f"{hashlib.sha256(words).hexdigest()[:32]}.jsonl"
+        self._path: Path = folder / f"{hashlib.sha256(identity).hexdigest()[:32]}.jsonl"
         self._known: dict[bytes, tuple[str, Known]] | None = None
         self._journal: Journal | None = None
         self._lock = threading.Lock()
@@ -232,7 +232,7 @@ class Cache:
             for record in read_records(self._path):
                 count += 1
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    _take(self._known, record)
+                    _read_record(self._known, record)
         if count > 2 * len(self._known) + _SLACK:
             self._compact(self._known)
         return self._known
@@ -243,5 +243,5 @@ class Cache:
             write_atomic(self._path, "".join(f"{line}\n" for line in lines).encode("ascii"))
 
 
-def _take(known: dict[bytes, tuple[str, Known]], record: dict[str, Any]) -> None:
+def _read_record(known: dict[bytes, tuple[str, Known]], record: dict[str, Any]) -> None:
     known[path_from_fields(record, "key")] = (str(record["modified"]), known_of(record))

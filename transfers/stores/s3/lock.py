@@ -9,7 +9,7 @@ from transfers.stores.s3.requests import Requests
 from transfers.stores.server_lease import Held, Lease, record_of
 
 NAME = b".hibali/lock"
-_TAKEN = frozenset({404, 409, 412})
+_HELD = frozenset({404, 409, 412})
 
 
 class S3Lock(Lease):
@@ -27,8 +27,8 @@ class S3Lock(Lease):
         return self._put({"If-None-Match": "*"}) or self._is_ours()
 
     def _read(self) -> Held | None:
-        answer = self._requests.ask("GET", self._key, accept=_TAKEN)
-        return _held(answer) if answer.status < 300 else None
+        response = self._requests.request("GET", self._key, accept=_HELD)
+        return _held(response) if response.status < 300 else None
 
     def _is_ours(self) -> bool:
         found = self._read()
@@ -51,20 +51,20 @@ class S3Lock(Lease):
         # Each write differs: an unchanged ETag would let another client take over a live lock.
         self._puts += 1
         body = line_of_json({**self._record, "beat": self._puts}).encode("ascii") + b"\n"
-        answer = self._requests.ask("PUT", self._key, body=body, headers=headers, accept=_TAKEN)
-        if answer.status < 300:
-            self._etag = answer.etag
-        return answer.status < 300
+        response = self._requests.request("PUT", self._key, body=body, headers=headers, accept=_HELD)
+        if response.status < 300:
+            self._etag = response.etag
+        return response.status < 300
 
     def _remove(self) -> None:
-        self._requests.ask("DELETE", self._key, accept=_TAKEN)
+        self._requests.request("DELETE", self._key, accept=_HELD)
 
 
 def find_lock(requests: Requests, key: bytes) -> Held | None:
     """Return the lock at a key; None if there is none or access is denied."""
-    answer = requests.ask("GET", key, accept=(403, 404))
-    return _held(answer) if answer.status < 300 else None
+    response = requests.request("GET", key, accept=(403, 404))
+    return _held(response) if response.status < 300 else None
 
 
-def _held(answer: Response) -> Held:
-    return Held(record_of(answer.body), answer.age, answer.etag)
+def _held(response: Response) -> Held:
+    return Held(record_of(response.body), response.age, response.etag)

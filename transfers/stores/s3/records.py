@@ -30,8 +30,8 @@ from transfers.stores.s3.manifest import (
 from transfers.stores.s3.multipart import Uploads
 from transfers.stores.s3.requests import Requests
 
-_AT_ONCE = 512
-_ROUNDS = 5
+_BATCH = 512
+_ATTEMPTS = 5
 
 _Above = tuple[bytes, ManifestLines]  # the root's path below the folder of a manifest, and its lines
 _Below = tuple[bytes, ManifestLines, Cursor]  # a folder with a final slash, its manifest's lines and a cursor
@@ -66,7 +66,7 @@ class Records:
         self._coming = None
         manifests = _Manifests(self._load, self._nested, above)
         with closing(manifests):
-            while some := list(islice(coming, _AT_ONCE)):
+            while some := list(islice(coming, _BATCH)):
                 known = [self._at_hand(one, manifests) for one in some]
                 unknown = [one for one, found in zip(some, known, strict=True) if found is None]
                 looked = iter(self._pool.map(self._look, unknown))
@@ -94,7 +94,7 @@ class Records:
 
     def _forget_coming(self) -> None:
         if self._coming is not None:
-            self._coming.add_done_callback(_let_go)
+            self._coming.add_done_callback(_close_loaded)
         self._coming = None
 
     def _above(self) -> list[_Above]:
@@ -114,7 +114,7 @@ class Records:
         """Request the user metadata of one object; cache it for this version of the object."""
         nothing = Known(listed.etag, listed.size)
         try:
-            head = self._requests.ask("HEAD", self._key(listed.path), accept=(403, 404))
+            head = self._requests.request("HEAD", self._key(listed.path), accept=(403, 404))
         except IncompleteError:
             return nothing
         if head.status >= 300 or head.etag != listed.etag:
@@ -125,18 +125,18 @@ class Records:
             self._learned.add(listed.path, line_of(listed.path, known))
         return known
 
-    def save(self, committed: ManifestLines, gone: ManifestLines, on_event: Listener) -> None:
+    def save(self, committed: ManifestLines, removed: ManifestLines, on_event: Listener) -> None:
         """Update the root's manifest, and remove the changed lines from manifests below it.
 
         A failed write is only reported: the objects' user metadata holds the same facts.
         """
-        if not committed and not gone:
+        if not committed and not removed:
             return
         subject = self._requests.subject
         try:
-            self._merge_into(b"", lambda: newest(self._learned, gone, committed))
-            for folder in self._touched(newest(gone, committed)):
-                self._merge_into(folder, partial(_inside, folder, gone, committed))
+            self._merge_into(b"", lambda: newest(self._learned, removed, committed))
+            for folder in self._touched(newest(removed, committed)):
+                self._merge_into(folder, partial(_inside, folder, removed, committed))
         except HibaliError as problem:
             on_event(Noted(f"{subject}: the digest manifest could not be written: {problem.message}"))
             return
@@ -150,7 +150,7 @@ class Records:
 
     def _merge_into(self, folder: bytes, changes: Callable[[], Iterator[Keyed]]) -> None:
         key = self._manifest_key(folder)
-        for _ in range(_ROUNDS):
+        for _ in range(_ATTEMPTS):
             old, etag = read_manifest(self._requests, key)
             with closing(old):
                 if not differs(old, changes()):
@@ -207,7 +207,7 @@ class _Manifests:
             lines.close()
 
 
-def _let_go(loaded: Future[list[_Above]]) -> None:
+def _close_loaded(loaded: Future[list[_Above]]) -> None:
     """Free manifests that are loaded but no longer needed."""
     if not loaded.cancelled() and loaded.exception() is None:
         for _, lines in loaded.result():

@@ -33,7 +33,7 @@ from transfers.stores.server_lease import locked
 
 _BATCH = 256  # of at most 1000 (Amazon S3 API reference, DeleteObjects)
 
-_Answers = dict[bytes, Problem | None]
+_Problems = dict[bytes, Problem | None]
 
 
 class ObjectRemover:
@@ -56,17 +56,17 @@ class ObjectRemover:
             files = [entry for entry in batch if entry.kind is not Kind.FOLDER]
             looked = dict(zip((e.path for e in files), self._pool.map(self._look, files), strict=True))
             existing = [path for path, found in looked.items() if found is True]
-            answers = self.remove_keys([self._key_of(path) for path in existing])
+            results = self.remove_keys([self._key_of(path) for path in existing])
             for entry in batch:
                 found = looked.get(entry.path)
                 if found is True:
-                    found = answers.get(self._key_of(entry.path))
+                    found = results.get(self._key_of(entry.path))
                 yield entry, found if isinstance(found, Problem) else None
 
     def _look(self, entry: Entry) -> bool | Problem:
         """Return whether the object exists; a problem if it changed since the listing."""
         try:
-            head = self._requests.ask("HEAD", self._key_of(entry.path), accept=(404,))
+            head = self._requests.request("HEAD", self._key_of(entry.path), accept=(404,))
         except HibaliError as problem:
             return problem_of(problem, denied=True)
         if head.status == 404:
@@ -76,43 +76,43 @@ class ObjectRemover:
         )
         return True if same else Problem("target-changed", "it is no longer what was listed, so it stays")
 
-    def remove_keys(self, keys: list[bytes]) -> _Answers:
+    def remove_keys(self, keys: list[bytes]) -> _Problems:
         """Remove full keys; return a problem for each key that could not be removed."""
         plain = [key for key in keys if is_plain(key)] if self._in_batches else []
-        answers: _Answers = {}
+        results: _Problems = {}
         for start in range(0, len(plain), _BATCH):
-            answers.update(self._remove_batch(plain[start : start + _BATCH]))
-        rest = [key for key in keys if key not in answers]
-        answers.update(zip(rest, self._pool.map(self._remove_one, rest), strict=True))
-        return answers
+            results.update(self._remove_batch(plain[start : start + _BATCH]))
+        rest = [key for key in keys if key not in results]
+        results.update(zip(rest, self._pool.map(self._remove_one, rest), strict=True))
+        return results
 
-    def _remove_batch(self, keys: list[bytes]) -> _Answers:
+    def _remove_batch(self, keys: list[bytes]) -> _Problems:
         """Remove a batch with DeleteObjects; return nothing if the server does not support it."""
         body = delete_document(keys)
         checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"Content-MD5": checksum, "Content-Type": "application/xml"}
         try:
-            answer = self._requests.ask("POST", query={"delete": ""}, headers=headers, body=body)
+            response = self._requests.request("POST", query={"delete": ""}, headers=headers, body=body)
         except IncompleteError:
             self._in_batches = False
             return {}
-        answers: _Answers = dict.fromkeys(keys)
-        for error in children(parse(answer.body, self._requests.subject), "Error"):
+        results: _Problems = dict.fromkeys(keys)
+        for error in children(parse(response.body, self._requests.subject), "Error"):
             key = key_bytes(text(error, "Key"), encoded=False)
-            if key in answers:
+            if key in results:
                 problem = error_of(400, text(error, "Code"), self._requests.subject)
-                answers[key] = Problem(problem.code, problem.message)
-        return answers
+                results[key] = Problem(problem.code, problem.message)
+        return results
 
     def _remove_one(self, key: bytes) -> Problem | None:
         try:
-            self._requests.ask("DELETE", key, accept=(404,))
+            self._requests.request("DELETE", key, accept=(404,))
         except HibaliError as problem:
             return problem_of(problem, denied=True)
         return None
 
 
-_AT_ONCE = 1000
+_CLEAR_BATCH = 1000
 _LOCK = b"/" + lock.NAME
 
 
@@ -156,16 +156,16 @@ def _left(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _in_batches(coming: Iterator[tuple[bytes, bool]]) -> Iterator[list[tuple[bytes, bool]]]:
-    while some := list(islice(coming, _AT_ONCE)):
+    while some := list(islice(coming, _CLEAR_BATCH)):
         yield some
 
 
-def around(root: bytes, gone: ManifestLines, forget: Callable[[bytes, ManifestLines], None]) -> None:
+def around(root: bytes, removed: ManifestLines, forget: Callable[[bytes, ManifestLines], None]) -> None:
     """Call `forget` for each prefix above the root, with the removed paths relative to it."""
     for folder in enclosing(root) if root else ():
         before = root[len(folder) :].lstrip(b"/")
         with closing(ManifestLines()) as there:
-            there.extend((before + b"/" + path, b"") for path, _ in gone)
+            there.extend((before + b"/" + path, b"") for path, _ in removed)
             forget(folder, there)
 
 
@@ -177,43 +177,47 @@ def clean(
     requests: Requests, site: str, prefix: bytes, *, older_than: float, everybody: bool, dry: bool
 ) -> Iterator[Leftover]:
     """See transfers.check.clean_site; cleans one bucket below `prefix`."""
-    ours = {
+    recorded_uploads = {
         begun.identifier: begun
         for begun in begun_at(site)
         if begun.bucket == requests.bucket and begun.key.startswith(prefix)
     }
-    clock = requests.ask("HEAD", accept=range(400, 500)).seconds
+    clock = requests.request("HEAD", accept=range(400, 500)).seconds
     try:
         pending = list(pending_uploads(requests, prefix))
     except (IncompleteError, NotFoundError):
         # This server cannot list uploads: only those recorded here are known.
-        pending = [Pending(begun.key, begun.identifier, begun.at) for begun in ours.values()]
-    ended = {identifier for identifier, begun in ours.items() if _is_old(begun.at, clock)}
+        pending = [Pending(begun.key, begun.identifier, begun.at) for begun in recorded_uploads.values()]
+    ended = {identifier for identifier, begun in recorded_uploads.items() if _is_old(begun.at, clock)}
     ended -= {upload.identifier for upload in pending}
     try:
         for upload in pending:
-            mine = ours.get(upload.identifier)
-            age = _age(upload.begun or (mine.at if mine else ""), clock)
-            because = _stays(mine, age, older_than, everybody=everybody)
+            recorded = recorded_uploads.get(upload.identifier)
+            age = _age(upload.begun or (recorded.at if recorded else ""), clock)
+            because = _reason_to_keep(recorded, age, older_than, everybody=everybody)
             fate = CleanupResult.KEPT if because else CleanupResult.PLANNED
             if fate is CleanupResult.PLANNED and not dry:
                 because = _abort(requests, upload)
                 fate = CleanupResult.FAILED if because else CleanupResult.ENDED
                 ended |= set() if because else {upload.identifier}
-            yield Leftover(requests.bucket, upload.key, upload.begun, age, mine is not None, fate, because)
+            yield Leftover(
+                requests.bucket, upload.key, upload.begun, age, recorded is not None, fate, because
+            )
     finally:
         if not dry:
             forget(site, ended)
 
 
-def _stays(mine: BegunUpload | None, age: float | None, older_than: float, *, everybody: bool) -> str:
-    if mine is not None and not mine.left and not mine.elsewhere:
+def _reason_to_keep(
+    recorded: BegunUpload | None, age: float | None, older_than: float, *, everybody: bool
+) -> str:
+    if recorded is not None and not recorded.left and not recorded.elsewhere:
         return "under way"
-    if mine is None and not everybody:
+    if recorded is None and not everybody:
         return "begun by others"
     if age is None or age < older_than:
         return "too young"
-    if mine is not None and mine.elsewhere and age < _ELSEWHERE_SECONDS:
+    if recorded is not None and recorded.elsewhere and age < _ELSEWHERE_SECONDS:
         return "begun on another host, too young"
     return ""
 

@@ -156,7 +156,7 @@ def error_of(status: int, code: str, subject: str) -> HibaliError:
 
     It repeats only the answer's code: the text may hold keys, signatures or an attacker's words.
     """
-    said = code or f"status {status}"
+    status_text = code or f"status {status}"
     if code == "NoSuchBucket":
         return NotFoundError(
             "no-such-bucket",
@@ -172,23 +172,27 @@ def error_of(status: int, code: str, subject: str) -> HibaliError:
             hint="Set the clock.",
         )
     if code in _FULL or status == 507:
-        return IncompleteError("no-space", f"the store is full or over its quota ({said})", subject=subject)
+        return IncompleteError(
+            "no-space", f"the store is full or over its quota ({status_text})", subject=subject
+        )
     if code in _CORRUPT:
         return IncompleteError(
-            "corrupt", f"the server received other bytes ({said})", subject=subject, transient=True
+            "corrupt", f"the server received other bytes ({status_text})", subject=subject, transient=True
         )
     if code == "InternalError" or status == 500:
-        return TryLaterError(FAILED, f"the server failed at this ({said})", subject=subject)
+        return TryLaterError(FAILED, f"the server failed at this ({status_text})", subject=subject)
     if code in _BUSY or status in {408, 429} or status >= 500:
         if status == 501:
-            return IncompleteError("not-supported", f"the server cannot do this ({said})", subject=subject)
-        return TryLaterError("busy", f"the server cannot answer now ({said})", subject=subject)
+            return IncompleteError(
+                "not-supported", f"the server cannot do this ({status_text})", subject=subject
+            )
+        return TryLaterError("busy", f"the server cannot answer now ({status_text})", subject=subject)
     if code in _EXPIRED | _WRONG_KEYS or status in {401, 403}:
-        return _denied(code, said, subject)
+        return _denied(code, status_text, subject)
     if code in _ELSEWHERE or 300 <= status < 400:
         return UsageError(
             "wrong-endpoint",
-            f"the server says that the bucket is elsewhere ({said}); redirects are not followed",
+            f"the server says that the bucket is elsewhere ({status_text}); redirects are not followed",
             subject=subject,
             hint="Correct endpoint and region of the site in config.toml.",
         )
@@ -196,27 +200,29 @@ def error_of(status: int, code: str, subject: str) -> HibaliError:
         return NotFoundError("vanished", "there is no such object", subject=subject)
     if status == 412:
         return IncompleteError("source-changed", "it changed meanwhile", subject=subject)
-    return IncompleteError("refused-by-server", f"the server refused the request ({said})", subject=subject)
+    return IncompleteError(
+        "refused-by-server", f"the server refused the request ({status_text})", subject=subject
+    )
 
 
-def _denied(code: str, said: str, subject: str) -> AccessError:
+def _denied(code: str, status_text: str, subject: str) -> AccessError:
     if code in _EXPIRED:
         return AccessError(
             "expired",
-            f"the credentials have expired ({said})",
+            f"the credentials have expired ({status_text})",
             subject=subject,
             hint="Get new ones, then try again.",
         )
     if code in _WRONG_KEYS:
         return AccessError(
             "bad-credentials",
-            f"the server does not accept these keys ({said})",
+            f"the server does not accept these keys ({status_text})",
             subject=subject,
             hint="Check the site's profile, credentials_command, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
         )
     return AccessError(
         "denied",
-        f"the server does not allow this ({said})",
+        f"the server does not allow this ({status_text})",
         subject=subject,
         hint="Ask the bucket's owner for access.",
     )
@@ -264,7 +270,7 @@ def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
         or error.code == "vanished"
         or (denied and error.code == "denied")
     ):
-        return Problem(error.code, error.message, again=error.transient)
+        return Problem(error.code, error.message, retryable=error.transient)
     raise error
 
 
@@ -304,7 +310,7 @@ class Requests:
         self._on_event = on_event
         self._patience = max(_LEAST_PATIENCE, 2.0 * (patience or 0.0))
         patience = patience or _READ_SECONDS
-        self._gone = False  # all attempts of a request failed, and no answer has arrived since
+        self._unreachable = False  # all attempts of a request failed, and no answer has arrived since
         self.proxies: Mapping[str, str] = get_environ_proxies(endpoint.url)
         self._session: Any = URLLib3Session(
             verify=endpoint.authorities or True,
@@ -321,7 +327,7 @@ class Requests:
         words = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
         return Requests(*words, patience=seconds)
 
-    def ask(
+    def request(
         self,
         method: str,
         key: bytes = b"",
@@ -347,13 +353,13 @@ class Requests:
             address = f"{address}?{'&'.join(words)}"
 
         def once() -> Response:
-            answer = self._send(method, address, dict(headers or {}), body, digest, most)
-            if answer.status < 300 or answer.status in accept:
-                return answer
-            code = code_in(answer.body)
-            if not code and method == "HEAD" and answer.status == 404 and not key:
+            response = self._send(method, address, dict(headers or {}), body, digest, most)
+            if response.status < 300 or response.status in accept:
+                return response
+            code = code_in(response.body)
+            if not code and method == "HEAD" and response.status == 404 and not key:
                 code = "NoSuchBucket"
-            raise error_of(answer.status, code, self.subject)
+            raise error_of(response.status, code, self.subject)
 
         return self.tried(once)
 
@@ -363,14 +369,14 @@ class Requests:
             found = with_retries(
                 attempt,
                 subject=self.subject,
-                attempts=1 if self._gone else _ATTEMPTS,
+                attempts=1 if self._unreachable else _ATTEMPTS,
                 patience=_PATIENCE_SECONDS,
                 on_event=self._on_event,
             )
         except HibaliError as problem:
-            self._gone = problem.code == UNREACHABLE
+            self._unreachable = problem.code == UNREACHABLE
             raise
-        self._gone = False
+        self._unreachable = False
         return found
 
     def _send(
@@ -412,12 +418,12 @@ class Requests:
         """Read the body as sent: `Content-Encoding` belongs to the object and is never decoded."""
         raw = found.raw
         if found.status_code >= 300:
-            said: bytes = raw.read(MAX_ERROR_BYTES, decode_content=False)
-            if len(said) == MAX_ERROR_BYTES:
+            status_text: bytes = raw.read(MAX_ERROR_BYTES, decode_content=False)
+            if len(status_text) == MAX_ERROR_BYTES:
                 raw.close()
             else:
                 raw.read(1, decode_content=False)  # to the end, to reuse the connection
-            return said
+            return status_text
         told = headers.get("content-length", "")
         try:
             if method != "HEAD" and told.isdigit() and int(told) > most:

@@ -33,7 +33,7 @@ def refusal(path: bytes) -> Problem | None:
     return None
 
 
-class Beneath:
+class SafePaths:
     """Safe paths below one root; thread-safe."""
 
     def __init__(self, client: Client, root: bytes) -> None:
@@ -65,22 +65,22 @@ class Beneath:
         wrong, missing = self._check(folders)
         if not (make and missing):
             return {**wrong, **dict.fromkeys(missing, _VANISHED)}
-        asked = [self._client.ask_make_folder(self.full(folder), _FOLDER_MODE) for folder in missing]
+        asked = [self._client.request_make_folder(self.full(folder), _FOLDER_MODE) for folder in missing]
         refused: dict[bytes, StatusError] = {}
         for folder, pending in zip(missing, asked, strict=True):
             try:
                 pending.wait()
             except StatusError as problem:  # another client may have made it
                 refused[folder] = problem
-        again, absent = self._check(missing)
+        found_again, absent = self._check(missing)
         for folder in absent:
             cause = refused.get(folder)
-            again[folder] = self._client.problem(cause, self.full(b"")) if cause else _VANISHED
-        return {**wrong, **again}
+            found_again[folder] = self._client.problem(cause, self.full(b"")) if cause else _VANISHED
+        return {**wrong, **found_again}
 
     def _check(self, folders: list[bytes]) -> tuple[dict[bytes, Problem], list[bytes]]:
         """Return the problems of existing names that are no folders, and the missing folders."""
-        asked = [self._client.ask_stat(self.full(folder)) for folder in folders]
+        asked = [self._client.request_stat(self.full(folder)) for folder in folders]
         wrong: dict[bytes, Problem] = {}
         missing = []
         for folder, pending in zip(folders, asked, strict=True):
@@ -223,7 +223,7 @@ class _Walk:
             if name == b"..":
                 break
             path = _join(path, name)
-            asked.append((path, self._client.ask_stat(path)))
+            asked.append((path, self._client.request_stat(path)))
         found: dict[bytes, Attributes | None] = {}
         for path, pending in asked:
             try:
@@ -239,7 +239,7 @@ class _Walk:
                 "symlink-in-the-way", "too many levels of symbolic links", subject=self._subject(full)
             )
         try:
-            names = self._client.names_of(self._client.ask_readlink(full))
+            names = self._client.names_of(self._client.request_readlink(full))
         except StatusError as problem:
             raise self._client.error(problem, full) from None
         target = names[0].name if names else b""

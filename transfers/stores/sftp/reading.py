@@ -20,7 +20,7 @@ from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, Pending, StatusError
 from transfers.stores.sftp.client import Client, entry_of, is_unchanged, kind_of, listed_names, problem_of
 from transfers.stores.sftp.lock import Own
-from transfers.stores.sftp.paths import Beneath
+from transfers.stores.sftp.paths import SafePaths
 
 _FOLDERS_AHEAD = 32
 _THREADS = 8
@@ -31,9 +31,9 @@ _Found = tuple[list[Entry], list[tuple[bytes, Problem]]]
 class Listing:
     """One walk of a tree; `problems` and `orphans` are complete after the iteration."""
 
-    def __init__(self, client: Client, beneath: Beneath, own: Own, *, shallow: bool = False) -> None:
+    def __init__(self, client: Client, safe_paths: SafePaths, own: Own, *, shallow: bool = False) -> None:
         self._client = client
-        self._beneath = beneath
+        self._safe_paths = safe_paths
         self._own = own
         self._shallow = shallow
         self._seeds: list[bytes] = []
@@ -68,15 +68,15 @@ class Listing:
             self._seeds += self._own.seeds(folder)
             if folder:
                 self.places.append(folder)
-        kept = [entry for entry in found if not self._is_own(folder, entry.path)]
-        kept.sort(key=lambda entry: entry.order)
+        current = [entry for entry in found if not self._is_own(folder, entry.path)]
+        current.sort(key=lambda entry: entry.order)
         if not self._shallow:
-            for entry in kept:
+            for entry in current:
                 if len(self._ahead) >= _FOLDERS_AHEAD:
                     break
                 if entry.kind is Kind.FOLDER:
                     self._ahead[entry.path] = self._pool.submit(self._look, entry.path)
-        return kept
+        return current
 
     def _is_own(self, folder: bytes, path: bytes) -> bool:
         name = path.rpartition(b"/")[2]
@@ -93,7 +93,7 @@ class Listing:
     def _look(self, folder: bytes) -> _Found:
         """List one folder; runs in threads of the pool."""
         try:
-            listed = listed_names(self._client, self._beneath.full(folder).rstrip(b"/") or b"/")
+            listed = listed_names(self._client, self._safe_paths.full(folder).rstrip(b"/") or b"/")
         except StatusError as problem:
             if problem.code == channel.NO_SUCH_FILE and folder:
                 return [], []  # removed meanwhile, so it has no entries
@@ -112,8 +112,10 @@ class Listing:
         return plain + looked, problems
 
     def _look_again(self, paths: list[bytes]) -> _Found:
-        client, full = self._client, self._beneath.full
-        asked = [(path, client.ask_stat(full(path)), client.ask_readlink(full(path))) for path in paths]
+        client, full = self._client, self._safe_paths.full
+        asked = [
+            (path, client.request_stat(full(path)), client.request_readlink(full(path))) for path in paths
+        ]
         found: list[Entry] = []
         problems: list[tuple[bytes, Problem]] = []
         for path, looked, pointed in asked:
@@ -140,21 +142,21 @@ class Listing:
         )
 
 
-Asked = TypeVar("Asked")
-Given = TypeVar("Given")
+Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 
 def in_order(
-    things: Iterable[Asked],
-    do: Callable[[Asked], Given],
+    things: Iterable[Value],
+    do: Callable[[Value], Result],
     *,
     most_jobs: int,
-    weigh: Callable[[Asked], int] = lambda _: 0,
+    weigh: Callable[[Value], int] = lambda _: 0,
     most: int = 0,
-) -> Iterator[tuple[Asked, Given]]:
+) -> Iterator[tuple[Value, Result]]:
     """Yield each thing with its result of `do`, in order; `most_jobs` or `most` weight run at a time."""
     coming = iter(things)
-    under_way: deque[tuple[Asked, int, Future[Given]]] = deque()
+    under_way: deque[tuple[Value, int, Future[Result]]] = deque()
     held = 0
     pool = ThreadPoolExecutor(most_jobs, thread_name_prefix="sftp")
     try:
@@ -176,7 +178,7 @@ def in_order(
 
 
 _CHANGED = Problem("source-changed", "it changed after it was listed")
-_AT_ONCE = 4  # units or batches in flight
+_MOST_JOBS = 4  # units or batches in flight
 
 
 class _Sum(Protocol):
@@ -201,24 +203,24 @@ class Opened:
 class Files:
     """Reads of regular files below a root; thread-safe."""
 
-    def __init__(self, client: Client, beneath: Beneath, stopped: threading.Event | None = None) -> None:
+    def __init__(self, client: Client, safe_paths: SafePaths, stopped: threading.Event | None = None) -> None:
         """Set the fields; `stopped` ends the hashing of large files early."""
         self._client = client
-        self._beneath = beneath
+        self._safe_paths = safe_paths
         self._stopped = stopped or threading.Event()
 
     def open_all(self, paths: Sequence[bytes]) -> list[Opened]:
         """Open regular files; others get a problem, because opening a FIFO would block the server."""
         client = self._client
-        wrong = self._beneath.parents(paths)
+        wrong = self._safe_paths.parents(paths)
         opened = [Opened(problem=wrong.get(path)) for path in paths]
         good = [
-            (one, self._beneath.full(path))
+            (one, self._safe_paths.full(path))
             for one, path in zip(opened, paths, strict=True)
             if not one.problem
         ]
-        looks = [client.ask_stat(full) for _, full in good]
-        for (one, _), pending in zip(good, looks, strict=True):
+        pending_stats = [client.request_stat(full) for _, full in good]
+        for (one, _), pending in zip(good, pending_stats, strict=True):
             try:
                 if kind_of(client.attributes_of(pending)) is not Kind.FILE:
                     one.problem = Problem("not-a-file", "it is not a regular file")
@@ -226,7 +228,7 @@ class Files:
                 one.problem = problem_of(problem)
         good = [(one, full) for one, full in good if one.problem is None]
         for (one, _), pending in zip(
-            good, [client.ask_open(full, channel.FOR_READING) for _, full in good], strict=True
+            good, [client.request_open(full, channel.FOR_READING) for _, full in good], strict=True
         ):
             try:
                 one.handle = client.handle_of(pending)
@@ -236,7 +238,7 @@ class Files:
         return opened
 
     def _look(self, opened: Sequence[Opened]) -> None:
-        asked = [self._client.ask_handle_stat(one.handle) for one in opened]
+        asked = [self._client.request_handle_stat(one.handle) for one in opened]
         for one, pending in zip(opened, asked, strict=True):
             try:
                 one.found = self._client.attributes_of(pending)
@@ -247,14 +249,14 @@ class Files:
         """Close the open files without waiting for the answers."""
         for one in opened:
             if one.handle:
-                self._client.ask_close(one.handle)
+                self._client.request_close(one.handle)
                 one.handle = b""
 
-    def ask_range(self, opened: Opened, offset: int, length: int) -> list[tuple[int, int, Pending]]:
+    def request_range(self, opened: Opened, offset: int, length: int) -> list[tuple[int, int, Pending]]:
         """Send all requests for a range of an open file."""
         piece = self._client.read_bytes
         return [
-            (at, size, self._client.ask_read(opened.handle, at, size))
+            (at, size, self._client.request_read(opened.handle, at, size))
             for at in range(offset, offset + length, piece)
             if (size := min(piece, offset + length - at))
         ]
@@ -266,7 +268,7 @@ class Files:
             try:
                 part = self._client.data_of(pending)
                 while len(part) < size:
-                    rest = self._client.ask_read(opened.handle, at + len(part), size - len(part))
+                    rest = self._client.request_read(opened.handle, at + len(part), size - len(part))
                     more = self._client.data_of(rest)
                     if not more:
                         break
@@ -283,7 +285,7 @@ class Files:
     def read_ranges(self, opened: Sequence[Opened], ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
         """Read one range of each open file; a file that changed meanwhile gets a problem."""
         asked = [
-            [] if one.problem else self.ask_range(one, offset, length)
+            [] if one.problem else self.request_range(one, offset, length)
             for one, (offset, length) in zip(opened, ranges, strict=True)
         ]
         contents = [self.collect(one, some) for one, some in zip(opened, asked, strict=True)]
@@ -321,7 +323,7 @@ class Files:
         size = opened.size
 
         def piece(at: int) -> list[tuple[int, int, Pending]]:
-            return self.ask_range(opened, at, min(PACK_BYTES, size - at)) if at < size else []
+            return self.request_range(opened, at, min(PACK_BYTES, size - at)) if at < size else []
 
         asked = [piece(0), piece(PACK_BYTES)]
         for at in range(0, size, PACK_BYTES):
@@ -347,7 +349,7 @@ class Reading:
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
         for (unit, wanted), (opened, contents) in in_order(
-            fill_gaps(units), self._fetch, most_jobs=_AT_ONCE, weigh=_bytes_of, most=WINDOW_BYTES
+            fill_gaps(units), self._fetch, most_jobs=_MOST_JOBS, weigh=_bytes_of, most=WINDOW_BYTES
         ):
             payload = self._payload(unit, opened, contents)
             if wanted:
@@ -381,7 +383,9 @@ class Reading:
             one, content = next(read)
             digest = self._digest(unit, content)
             if digest is None and unit.last and one.problem is None:
-                one.problem = Problem("earlier-segment", "an earlier segment of this file failed", again=True)
+                one.problem = Problem(
+                    "earlier-segment", "an earlier segment of this file failed", retryable=True
+                )
             if one.problem is not None:
                 problems[position] = one.problem
                 content, digest = bytearray(), None
@@ -411,12 +415,12 @@ class Reading:
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store: reads all bytes, because SFTP servers cannot hash."""
-        for batch, answers in in_order(
+        for batch, results in in_order(
             _batches(entries),
             lambda some: self._files.hash_all([entry.path for entry in some]),
-            most_jobs=_AT_ONCE,
+            most_jobs=_MOST_JOBS,
         ):
-            for entry, (digest, problem) in zip(batch, answers, strict=True):
+            for entry, (digest, problem) in zip(batch, results, strict=True):
                 yield entry, digest, problem
 
 

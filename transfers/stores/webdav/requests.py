@@ -69,33 +69,37 @@ BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 def error_of(status: int, subject: str) -> HibaliError:
     """Return the error for a status (RFC 9110, RFC 4918); it repeats no text of the answer."""
-    said = f"status {status}"
+    status_text = f"status {status}"
     if status in {401, 403, 407}:
         return AccessError(
             "denied",
-            f"the server does not allow this ({said})",
+            f"the server does not allow this ({status_text})",
             subject=subject,
             hint="Check the site's credentials_command, and what its login may do there.",
         )
     if status in {404, 410}:
         return NotFoundError("vanished", "there is nothing of that name", subject=subject)
     if status == 507:
-        return IncompleteError("no-space", f"the server has no more room ({said})", subject=subject)
+        return IncompleteError("no-space", f"the server has no more room ({status_text})", subject=subject)
     if status == 413:
         return IncompleteError(
-            "too-large", f"the server takes no file of this size ({said})", subject=subject
+            "too-large", f"the server takes no file of this size ({status_text})", subject=subject
         )
     if status == 423:
-        return IncompleteError("locked-by-another", f"another client has locked it ({said})", subject=subject)
+        return IncompleteError(
+            "locked-by-another", f"another client has locked it ({status_text})", subject=subject
+        )
     if status == 412:
         return IncompleteError("target-changed", "it changed after it was looked at", subject=subject)
     if status in {405, 501}:
-        return IncompleteError("not-supported", f"the server cannot do this ({said})", subject=subject)
+        return IncompleteError("not-supported", f"the server cannot do this ({status_text})", subject=subject)
     if status in BUSY:
-        return TryLaterError("busy", f"the server cannot answer now ({said})", subject=subject)
+        return TryLaterError("busy", f"the server cannot answer now ({status_text})", subject=subject)
     if 300 <= status < 400:
         return elsewhere(subject)
-    return IncompleteError("refused-by-server", f"the server refused the request ({said})", subject=subject)
+    return IncompleteError(
+        "refused-by-server", f"the server refused the request ({status_text})", subject=subject
+    )
 
 
 def elsewhere(subject: str) -> UsageError:
@@ -112,12 +116,12 @@ _RESPONSE_SECONDS = RESPONSE_SECONDS
 _LISTING_SECONDS = 3600.0  # a listing of a million names takes long
 _MOST_REDIRECTS = 3
 _MOST_BODY = 4 * 1024 * 1024  # of an answer that is held in memory
-_MOST_TAKEN = 1024 * 1024 * 1024  # of a listing, which is parsed while it arrives and stored on disk
+_MOST_LISTING = 1024 * 1024 * 1024  # of a listing, which is parsed while it arrives and stored on disk
 _LONGEST_PAUSE = 30.0  # upper bound for Retry-After
 _SAFE = "/-_.~"
 
 
-class Wire:
+class WebdavClient:
     """One server below one URL; thread-safe. Every path is unquoted bytes below that URL."""
 
     def __init__(
@@ -154,7 +158,7 @@ class Wire:
         name = name.removesuffix(b"/")
         return None if name in {b"", b".", b".."} or b"\0" in name else name
 
-    def ask(
+    def request(
         self,
         method: str,
         path: bytes = b"",
@@ -163,7 +167,7 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         body: Bytes = b"",
         accept: Collection[int] = (),
-        take: Receive | None = None,
+        receive: Receive | None = None,
         begin: Callable[[Response], None] | None = None,
         attempts: int = 4,
         most: int | None = None,
@@ -171,31 +175,31 @@ class Wire:
     ) -> Response:
         """Send one request, with retries. Raise the errors of `error_of` for statuses not in `accept`.
 
-        `take` receives a successful body in chunks, after `begin` received the head, up to `most` bytes.
+        `receive` receives a successful body in chunks, after `begin` received the head, up to `most` bytes.
         Without it the body is returned, up to 4 MiB. `content` is the expected size of file content in
         bytes, which extends the timeout.
         """
-        limit = _MOST_BODY if take is None else _MOST_TAKEN if most is None else most
+        limit = _MOST_BODY if receive is None else _MOST_LISTING if most is None else most
         seconds = request_timeout(
-            len(body) + content, _RESPONSE_SECONDS if take is None else _LISTING_SECONDS
+            len(body) + content, _RESPONSE_SECONDS if receive is None else _LISTING_SECONDS
         )
 
         def once() -> Response:
             target = self.target(path, folder=folder)
             for _ in range(_MOST_REDIRECTS + 1):
-                answer = self._client.request(
+                response = self._client.request(
                     method,
                     target,
                     headers=headers,
                     body=body,
                     limit=limit,
                     seconds=seconds,
-                    receive=take,
+                    receive=receive,
                     begin=begin,
                 )
-                if answer.status not in {301, 302, 307, 308}:
-                    return self._judged(answer, accept)
-                target = self._follow(target, answer)
+                if response.status not in {301, 302, 307, 308}:
+                    return self._judged(response, accept)
+                target = self._follow(target, response)
             raise elsewhere(self.subject)
 
         return with_retries(once, subject=self.subject, attempts=attempts, on_event=self._on_event)
@@ -205,26 +209,26 @@ class Wire:
 
         An error of `pieces` is raised, and the upload ends incomplete.
         """
-        answer = self._client.upload(self.target(path), pieces, size, headers)
-        if answer.status >= 300:
-            raise error_of(answer.status, self.subject)
-        return answer
+        response = self._client.upload(self.target(path), pieces, size, headers)
+        if response.status >= 300:
+            raise error_of(response.status, self.subject)
+        return response
 
     def close(self) -> None:
         """Close all connections."""
         self._client.close()
 
-    def _judged(self, answer: Response, accept: Collection[int]) -> Response:
-        if answer.status < 300 or answer.status in accept:
-            return answer
-        if answer.status in BUSY:
-            asked = answer.headers.get("retry-after", "")
+    def _judged(self, response: Response, accept: Collection[int]) -> Response:
+        if response.status < 300 or response.status in accept:
+            return response
+        if response.status in BUSY:
+            asked = response.headers.get("retry-after", "")
             pause(min(float(asked), _LONGEST_PAUSE) if asked.isdigit() else 0.0)
-        raise error_of(answer.status, self.subject)
+        raise error_of(response.status, self.subject)
 
-    def _follow(self, target: str, answer: Response) -> str:
+    def _follow(self, target: str, response: Response) -> str:
         """Return the target of a redirect on this host. Raise `UsageError` for another host."""
-        there = urlsplit(urljoin(self.origin + target, answer.headers.get("location", "")))
+        there = urlsplit(urljoin(self.origin + target, response.headers.get("location", "")))
         if f"{there.scheme}://{there.netloc}" != self.origin or there.query or not there.path:
             raise elsewhere(self.subject)
         return quote_from_bytes(unquote_to_bytes(there.path), safe=_SAFE)

@@ -30,8 +30,8 @@ from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import OWN, DavLock, Own, below
-from transfers.stores.webdav.probe import Honours, facts_of, probe_server, recall, remember
-from transfers.stores.webdav.requests import Wire
+from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
+from transfers.stores.webdav.requests import WebdavClient
 from transfers.stores.webdav.writing import FileRemover, TreeRemover, WebdavTarget, Writing
 
 _FOLDERS_AHEAD = 8
@@ -147,7 +147,7 @@ class DavStore(RequestStore):
 
     def __init__(
         self,
-        wire: Wire,
+        client: WebdavClient,
         site: str,
         root: bytes,
         *,
@@ -156,16 +156,16 @@ class DavStore(RequestStore):
         lease: int = LEASE_SECONDS,
     ) -> None:
         """Set the fields; `root` is a path below the site's URL without outer slashes."""
-        self._files = Files(wire)
+        self._files = Files(client)
         super().__init__(self._files.get, self._path, threads=CONNECTIONS, name="webdav")
         self.root_path = root
-        self._wire = wire
+        self._client = client
         self._site = site
         self._read_back = read_back
         self._on_event = on_event
         self._lease = lease
         self._own = Own(self._files, root)
-        self._honours = recall(site, wire.origin, wire.base)
+        self._support = recall(site, client.origin, client.base)
         self._proof_read = Verification.RECORDED
         self._holder: Lease | NoLease = NoLease()
         self._writings: _Writings = []
@@ -176,7 +176,7 @@ class DavStore(RequestStore):
     @property
     def facts(self) -> Facts:
         """The probed facts, with the proof that this store's listings allow."""
-        return facts_of(self._honours, self._proof_read, read_back=self._read_back)
+        return facts_of(self._support, self._proof_read, read_back=self._read_back)
 
     @property
     def wire_bytes(self) -> int:
@@ -185,14 +185,14 @@ class DavStore(RequestStore):
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
-        return [identity_of_url(self._wire.origin + self._wire.base, self.root_path)]
+        return [identity_of_url(self._client.origin + self._client.base, self.root_path)]
 
-    def probe(self, *, again: bool = False) -> Honours:
-        """Return what the server honours, probing it if unknown or with `again`; the root must exist."""
-        if self._honours is None or again:
-            self._honours = probe_server(self._files, self.root_path)
-            remember(self._site, self._wire.origin, self._wire.base, self._honours)
-        return self._honours
+    def probe(self, *, refresh: bool = False) -> ServerSupport:
+        """Return what the server honours, probing it if unknown or with `refresh`; the root must exist."""
+        if self._support is None or refresh:
+            self._support = probe_server(self._files, self.root_path)
+            remember(self._site, self._client.origin, self._client.base, self._support)
+        return self._support
 
     def _path(self, path: bytes) -> bytes:
         """Return a path below the site's URL. Raise `RefusedError` if it could climb or is ambiguous (S1)."""
@@ -205,13 +205,13 @@ class DavStore(RequestStore):
     def _safe(self, path: bytes, reason: str | None) -> bytes:
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._wire.subject
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._client.subject
             )
         return below(self.root_path, path)
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
-        found = self._files.look(self._path(path) if path else self.root_path)
+        found = self._files.stat(self._path(path) if path else self.root_path)
         if found is None:
             return None
         entry = found.entry(path)
@@ -222,7 +222,7 @@ class DavStore(RequestStore):
         """See Store."""
         parts = self.root_path.strip(b"/").split(b"/")
         for count in range(len(parts) - 1, 0, -1):
-            found = self._files.look(b"/".join(parts[:count]))
+            found = self._files.stat(b"/".join(parts[:count]))
             if found is not None:
                 return not found.folder
         return False
@@ -235,7 +235,7 @@ class DavStore(RequestStore):
         """See Store. A complete XML document replaces a final count."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self._wire.subject)
+            raise NotFoundError("no-such-place", "there is nothing there", subject=self._client.subject)
         if root.kind is Kind.FILE:
             return
         listing = Listing(self._files, self._pool, self.root_path, self._own, shallow=shallow)
@@ -246,10 +246,10 @@ class DavStore(RequestStore):
         self._places = [place for place in listing.places if place]
         self._tidy = not shallow and not listing.problems
         if listing.problems:
-            raise ListingIncompleteError(self._wire.subject, listing.problems)
+            raise ListingIncompleteError(self._client.subject, listing.problems)
 
     def _size_now(self, entry: Entry) -> int | None:
-        found = self._files.look(self._path(entry.path))
+        found = self._files.stat(self._path(entry.path))
         return None if found is None or found.folder else found.size
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
@@ -273,14 +273,14 @@ class DavStore(RequestStore):
 
     def _place(self) -> WebdavTarget:
         """Probe the server, check the lock, and return the write target."""
-        honours = self._writable()
-        self._check_held(honours)
+        support = self._writable()
+        self._check_held(support)
         earlier = self._own.seeds()
         self._tidy = self._tidy or not earlier
         return WebdavTarget(
             files=self._files,
             removing=self._removing(),
-            honours=honours,
+            support=support,
             holder=self._holder,
             root=self.root_path,
             seed=self._own.open_seed(earlier),
@@ -288,20 +288,20 @@ class DavStore(RequestStore):
             read_back=self._read_back,
         )
 
-    def _writable(self) -> Honours:
-        honours = self.probe()
-        if not honours.writable:
+    def _writable(self) -> ServerSupport:
+        support = self.probe()
+        if not support.writable:
             raise RefusedError(
                 "read-only-site",
                 "this server does not let us write there, or not safely",
-                subject=self._wire.subject,
+                subject=self._client.subject,
                 hint=f"`hibali sites check {self._site}` shows what it does.",
             )
-        return honours
+        return support
 
-    def _check_held(self, honours: Honours) -> None:
-        if honours.locks and not self._holder.held:
-            raise lost_lease(self._wire.subject, "the target is not locked")
+    def _check_held(self, support: ServerSupport) -> None:
+        if support.locks and not self._holder.held:
+            raise lost_lease(self._client.subject, "the target is not locked")
 
     def _removing(self) -> FileRemover:
         return FileRemover(self._files, self._pool, self.probe(), self._path)
@@ -341,7 +341,7 @@ class DavStore(RequestStore):
     def make_root(self) -> None:
         """See Store; probes the server."""
         parts = self.root_path.split(b"/") if self.root_path else []
-        if self._files.look(self.root_path) is None:
+        if self._files.stat(self.root_path) is None:
             for count in range(1, len(parts) + 1):
                 self._files.make_folder(b"/".join(parts[:count]))
         self.probe()
@@ -351,28 +351,28 @@ class DavStore(RequestStore):
         if make:
             self.make_root()
         if not self.probe().writable:
-            self.probe(again=True)
-        honours = self._writable()
-        if honours.locks:
+            self.probe(refresh=True)
+        support = self._writable()
+        if support.locks:
             self._holder = DavLock(self._files, self.root_path, operation, self._lease)
         else:
             self._holder = NoLease()
             self._note("this server cannot hold a lock; write to it from one place at a time.")
-        if not honours.mtimes:
+        if not support.mtimes:
             self._note("this server keeps no times, so files are sent again each time; --checksum compares.")
         return self._holder
 
     def _note(self, text: str) -> None:
-        self._on_event(Noted(f"{self._wire.subject}: {text}"))
+        self._on_event(Noted(f"{self._client.subject}: {text}"))
 
     def space(self) -> Space:
         """See Store; the space of the nearest existing folder above."""
         path = self.root_path
-        while path and self._files.look(path) is None:
+        while path and self._files.stat(path) is None:
             path = path.rpartition(b"/")[0]
-        return Space(self._files.room(path), None)
+        return Space(self._files.free_bytes(path), None)
 
     def close(self) -> None:
         """See Store."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._wire.close()
+        self._client.close()

@@ -18,13 +18,13 @@ from transfers.stores.globus.paths import (
     CollectionPair,
     Piece,
     below,
-    can_be_told,
     deadline_after,
     delete_body,
+    is_supported_path,
     transfer_body,
 )
 from transfers.stores.globus.store import list_below
-from transfers.stores.globus.tasks import HOPELESS_SECONDS, Standstill
+from transfers.stores.globus.tasks import HOPELESS_SECONDS, ProgressTimeout
 
 NEAR = Site("near", "local", globus=GlobusSettings("uuid-near", {"/data": "/"}))
 FAR = Site("far", "ssh", globus=GlobusSettings("uuid-far", {"/p/scratch": "/scratch", "/p": "/project"}))
@@ -60,7 +60,7 @@ def test_globus_carries_where_both_ends_have_a_collection_that_shows_them() -> N
 def test_names_that_globus_can_be_told() -> None:
     assert below("/", b"a/b") == "/a/b"
     assert below("/x", "é~*".encode()) == "/x/é~*"
-    assert [can_be_told(name) for name in (b"a", b"\xff", b"a\nb", b"a\rb", "\u202e".encode())] == [
+    assert [is_supported_path(name) for name in (b"a", b"\xff", b"a\nb", b"a\rb", "\u202e".encode())] == [
         True,
         False,
         False,
@@ -113,16 +113,16 @@ def test_a_task_is_given_up_only_while_something_is_wrong_and_nothing_moves() ->
     def task(status: str = "OK", moved: int = 0, **more: Any) -> dict[str, Any]:
         return {"status": "ACTIVE", "nice_status": status, "bytes_transferred": moved, **more}
 
-    quiet = Standstill(10.0)
+    quiet = ProgressTimeout(10.0)
     assert not any(quiet.is_too_long(float(now), task()) for now in range(100))
-    stuck = Standstill(10.0)
+    stuck = ProgressTimeout(10.0)
     assert not stuck.is_too_long(0.0, task("GC_NOT_CONNECTED"))
     assert not stuck.is_too_long(9.0, task("GC_NOT_CONNECTED"))
     assert not stuck.is_too_long(11.0, task("GC_NOT_CONNECTED", 5))
     assert stuck.is_too_long(21.0, task("GC_NOT_CONNECTED", 5))
-    patient = Standstill(None)
+    patient = ProgressTimeout(None)
     assert not any(patient.is_too_long(now * 1e4, task("OK", is_paused=True)) for now in range(9))
-    hopeless = Standstill(None)
+    hopeless = ProgressTimeout(None)
     assert not hopeless.is_too_long(0.0, task("PERMISSION_DENIED"))
     assert hopeless.is_too_long(HOPELESS_SECONDS, task("PERMISSION_DENIED"))
 

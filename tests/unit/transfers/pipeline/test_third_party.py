@@ -109,7 +109,9 @@ def test_what_is_changed_on_the_way_gets_no_name(pair_over: Callable[[list[str]]
     found = pair.land({"small": os.urandom(2 * MIB), "large": os.urandom(9 * MIB)})
     wrong = {one.item.entry.path: one.problem for one in found if one.problem}
     assert wrong.keys() == {b"large" if behind < MIB else b"small"}
-    assert all(problem and (problem.code, problem.again) == ("corrupt", True) for problem in wrong.values())
+    assert all(
+        problem and (problem.code, problem.retryable) == ("corrupt", True) for problem in wrong.values()
+    )
     assert not any((pair.target / name.decode()).exists() for name in wrong)
 
 

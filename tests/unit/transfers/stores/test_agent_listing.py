@@ -196,10 +196,10 @@ def test_what_is_passed_over_keeps_the_order() -> None:
 
     passing = AgentListing(twice(), Understands(), lambda _: None)  # type: ignore[arg-type]
     assert passing.page is not None
-    passing.pass_over()
+    passing.skip_page()
     assert passing.page is not None
     with pytest.raises(IncompleteError, match="order"):
-        passing.pass_over()
+        passing.skip_page()
 
 
 def test_packed_records_are_read_back() -> None:

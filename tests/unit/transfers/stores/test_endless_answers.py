@@ -21,7 +21,7 @@ from transfers.entry import Entry, Kind
 from transfers.stores import url
 from transfers.stores.base import Item, Unit
 from transfers.stores.globus import clients
-from transfers.stores.globus.clients import bound_answers
+from transfers.stores.globus.clients import limit_responses
 from transfers.stores.s3 import listing, requests
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.store import S3Store
@@ -29,7 +29,7 @@ from transfers.stores.url import Web
 from transfers.stores.webdav import files
 from transfers.stores.webdav import requests as webdav_requests
 from transfers.stores.webdav.files import Files
-from transfers.stores.webdav.requests import Wire
+from transfers.stores.webdav.requests import WebdavClient
 
 CHUNKED = b"HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n{more}\r\n"
 SMALL = 4 * 1024 * 1024
@@ -39,7 +39,7 @@ SMALL = 4 * 1024 * 1024
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessServer]:
     """Nothing is kept beyond 4 MiB."""
     for module, name in (
-        *((url, "_MOST_WHOLE"), (files, "_MOST_WHOLE"), (webdav_requests, "_MOST_TAKEN")),
+        *((url, "_MOST_WHOLE"), (files, "_MOST_WHOLE"), (webdav_requests, "_MOST_LISTING")),
         *((clients, "_MOST"), (webdav_requests, "_MOST_BODY"), (listing, "_MOST_PAGE")),
     ):
         monkeypatch.setattr(module, name, SMALL)
@@ -75,23 +75,23 @@ def head_s3(server: EndlessServer) -> Any:
 
 
 def list_webdav(server: EndlessServer) -> Any:
-    with closing(Wire(server.origin + "/", "lab")) as wire:
-        return list(Files(wire).children(b"").names)
+    with closing(WebdavClient(server.origin + "/", "lab")) as client:
+        return list(Files(client).children(b"").names)
 
 
 def look_webdav(server: EndlessServer) -> Any:
-    with closing(Wire(server.origin + "/", "lab")) as wire:
-        return Files(wire).room(b"x")
+    with closing(WebdavClient(server.origin + "/", "lab")) as client:
+        return Files(client).free_bytes(b"x")
 
 
 def read_webdav(server: EndlessServer) -> Any:
-    with closing(Wire(server.origin + "/", "lab")) as wire:
-        return Files(wire).get(b"x", offset=0, length=1000)
+    with closing(WebdavClient(server.origin + "/", "lab")) as client:
+        return Files(client).get(b"x", offset=0, length=1000)
 
 
 def digest_webdav(server: EndlessServer) -> Any:
-    with closing(Wire(server.origin + "/", "lab")) as wire:
-        found = Files(wire).digest(b"x", 1000)
+    with closing(WebdavClient(server.origin + "/", "lab")) as client:
+        found = Files(client).digest(b"x", 1000)
     raise HibaliError("answer-too-long", str(found)) if found[1] == 1001 else AssertionError(found)
 
 
@@ -115,7 +115,7 @@ def hook(server: EndlessServer) -> Any:
 
 def globus(server: EndlessServer) -> Any:
     client = globus_sdk.TransferClient(base_url=server.origin, retry_config=_no_retries())
-    bound_answers(client)
+    limit_responses(client)
     try:
         return client.get_task("00000000-0000-4000-8000-000000000000")
     finally:

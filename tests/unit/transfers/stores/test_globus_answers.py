@@ -13,7 +13,7 @@ import requests
 from hibali.config.model import GlobusClient, GlobusSettings, Site
 from hibali.errors import HibaliError
 from transfers.stores.globus.clients import merged_scopes, open_access, open_tokens, read_secret
-from transfers.stores.globus.errors import answered
+from transfers.stores.globus.errors import translated_errors
 
 ONE, OTHER = (f"{digit * 8}-0000-4000-8000-{'0' * 12}" for digit in "ab")
 TRANSFERS = "transfer.api.globus.org"
@@ -62,7 +62,10 @@ TRANSFER, AUTH = globus_sdk.TransferAPIError, globus_sdk.AuthAPIError
 def test_each_answer_is_one_of_our_errors(
     kind: Any, status: int, body: dict[str, Any], code: str, exit_code: int, hint: str
 ) -> None:
-    with pytest.raises(HibaliError) as caught, answered(site("one", ONE), others=[site("other", OTHER)]):
+    with (
+        pytest.raises(HibaliError) as caught,
+        translated_errors(site("one", ONE), others=[site("other", OTHER)]),
+    ):
         raise problem_of(kind, status, body)
     found = caught.value
     assert (found.code, int(found.exit)) == (code, exit_code)
@@ -77,7 +80,7 @@ def test_a_client_that_acts_as_itself_is_told_other_things() -> None:
         (AUTH, 401, {"error": "invalid_client"}, "client-refused"),
         (TRANSFER, 403, {"code": "ConsentRequired", "required_scopes": [NEEDED]}, "consent-needed"),
     ]:
-        with pytest.raises(HibaliError) as caught, answered(own):
+        with pytest.raises(HibaliError) as caught, translated_errors(own):
             raise problem_of(kind, status, body)
         assert (caught.value.code, int(caught.value.exit)) == (code, 4)
         assert "hibali sites login one" in caught.value.hint

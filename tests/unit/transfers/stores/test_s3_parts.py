@@ -27,7 +27,7 @@ from transfers.stores.s3.credentials import (
 from transfers.stores.s3.listing import Listed, in_order
 from transfers.stores.s3.manifest import Cursor, Known, from_metadata, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, part_bytes
-from transfers.stores.s3.probe import Honours, facts_of, recall, remember
+from transfers.stores.s3.probe import ServerSupport, facts_of, recall, remember
 from transfers.stores.s3.requests import (
     delete_document,
     error_of,
@@ -191,7 +191,7 @@ def test_every_complaint_has_its_error(status: int, code: str, kind: type[Hibali
 
 
 def test_only_what_concerns_one_entry_is_its_problem() -> None:
-    assert problem_of(error_of(400, "BadDigest", "x")).again
+    assert problem_of(error_of(400, "BadDigest", "x")).retryable
     assert problem_of(error_of(507, "", "x")).code == "no-space"
     assert problem_of(error_of(403, "AccessDenied", "x"), denied=True).code == "denied"
     for status, code in ((403, "AccessDenied"), (404, "NoSuchBucket"), (503, "SlowDown")):
@@ -274,10 +274,10 @@ def test_a_lock_is_free_only_where_nobody_can_hold_it() -> None:
 
 
 def test_what_was_seen_is_remembered_for_that_endpoint_alone(hibali_home: Any) -> None:
-    seen = Honours(writable=True, checks_sha256=True, refuses=("\\",), name_bytes=255)
+    seen = ServerSupport(writable=True, checks_sha256=True, refuses=("\\",), name_bytes=255)
     assert recall("lab", "b", "https://one") is None
     remember("lab", "b", "https://one", seen)
-    remember("lab", "c", "https://one", Honours())
+    remember("lab", "c", "https://one", ServerSupport())
     assert recall("lab", "b", "https://one") == seen
     assert recall("lab", "b", "https://two") is None
     (hibali_home.state / "sites/lab.json").write_text('{"buckets": []}')
@@ -286,14 +286,14 @@ def test_what_was_seen_is_remembered_for_that_endpoint_alone(hibali_home: Any) -
 
 def test_a_server_proves_only_what_it_was_seen_to_check() -> None:
     def write(**seen: bool) -> Verification:
-        return facts_of(Honours(**seen), b"", Verification.RECORDED).write_verification
+        return facts_of(ServerSupport(**seen), b"", Verification.RECORDED).write_verification
 
     assert write(checks_sha256=True) is Verification.DIGEST
     assert write(checks_checksum=True, md5_etags=True) is Verification.DIGEST
     assert write(md5_etags=True) is Verification.CLAIMED
     assert write() is Verification.SIZE
     assert facts_of(None, b"", Verification.RECORDED).write_verification is Verification.SIZE
-    assert not facts_of(Honours(conditional_create=True), b"", Verification.RECORDED).locks
+    assert not facts_of(ServerSupport(conditional_create=True), b"", Verification.RECORDED).locks
 
 
 def test_xml_is_read_and_written_safely() -> None:

@@ -12,7 +12,7 @@ from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from transfers.stores.sftp.channel import Channel
 from transfers.stores.sftp.client import Client
 from transfers.stores.sftp.kind import facts_of
-from transfers.stores.sftp.paths import Beneath
+from transfers.stores.sftp.paths import SafePaths
 from transfers.stores.sftp.store import SftpStore
 
 # Answers in turn; `answer` has the number of the question in place of `#`.
@@ -128,8 +128,8 @@ def test_what_speaks_no_sftp_is_refused(tmp_path: Path) -> None:
 
 def test_climbing_names_never_leave_for_the_server(play: Play) -> None:
     store = play(lies="assert b'..' not in asked")
-    beneath = Beneath(store._client, b"/root")
+    safe_paths = SafePaths(store._client, b"/root")
     for path in (b"../x", b"a/../../x", b"/x", b"", b"a\0b", b"a//b"):
-        assert beneath.parents([path], make=True)[path].code == "unsafe-name"
-    assert beneath.parents([b"a/b"]) == {}
+        assert safe_paths.parents([path], make=True)[path].code == "unsafe-name"
+    assert safe_paths.parents([b"a/b"]) == {}
     store.close()

@@ -55,7 +55,7 @@ def test_a_server_with_a_certificate_of_nobody_is_not_trusted(tmp_path: Path) ->
         threading.Thread(target=server.serve_forever, daemon=True).start()
         web = Web(f"https://127.0.0.1:{server.server_port}/", "lab")
         with pytest.raises(AccessError) as refused:
-            web.look(b"file")
+            web.stat(b"file")
         web.close()
         server.shutdown()
     assert (refused.value.code, refused.value.exit) == ("bad-certificate", 4)

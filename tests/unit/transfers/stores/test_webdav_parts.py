@@ -13,10 +13,10 @@ import pytest
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
 from transfers.entry import Entry, Kind, Verification
-from transfers.stores.webdav.files import Files, found_of, known_word, tag_of
+from transfers.stores.webdav.files import Files, found_of, known_value, tag_of
 from transfers.stores.webdav.multistatus import KNOWN, MultiStatus, ResponseEntry, lock_info, set_property
-from transfers.stores.webdav.probe import Honours, facts_of, probe_server, recall, remember
-from transfers.stores.webdav.requests import Login, Wire
+from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
+from transfers.stores.webdav.requests import Login, WebdavClient
 
 FILE = (
     "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype/><D:getcontentlength>{size}</D:getcontentlength>"
@@ -102,12 +102,12 @@ def test_what_we_write_is_escaped() -> None:
     ],
 )
 def test_an_href_counts_only_right_below_what_was_asked(href: str, name: bytes | None) -> None:
-    assert Wire("https://example.org/base/", "x").name_in(href, b"d") == name
+    assert WebdavClient("https://example.org/base/", "x").name_in(href, b"d") == name
 
 
 def test_what_was_kept_counts_for_that_very_content_alone() -> None:
     entry = Entry(b"a", Kind.FILE, 3, 1_600_000_000_123_456_789, 0o755)
-    kept = known_word(entry, "ab" * 32, 'odd "tag')
+    kept = known_value(entry, "ab" * 32, 'odd "tag')
 
     def found(size: str, etag: str, word: str) -> Any:
         properties = {"DAV: getcontentlength": size, "DAV: getetag": etag, KNOWN: word}
@@ -131,7 +131,7 @@ def test_a_tag_is_the_same_however_it_is_written() -> None:
 
 
 def test_what_was_seen_is_remembered_for_that_server_alone(hibali_home: Any) -> None:
-    seen = Honours(writable=True, locks=True, refuses=("\\",), times="header")
+    seen = ServerSupport(writable=True, locks=True, refuses=("\\",), times="header")
     assert recall("lab", "https://one", "/a") is None
     remember("lab", "https://one", "/a", seen)
     assert recall("lab", "https://one", "/a") == seen
@@ -144,7 +144,7 @@ def test_what_was_seen_is_remembered_for_that_server_alone(hibali_home: Any) -> 
 
 
 def test_a_server_is_believed_only_what_was_seen() -> None:
-    facts = facts_of(Honours(writable=True, times="header"), Verification.SIZE, read_back=False)
+    facts = facts_of(ServerSupport(writable=True, times="header"), Verification.SIZE, read_back=False)
     assert (facts.write_verification, facts.locks, facts.mtimes, facts.modes) == (
         Verification.SIZE,
         False,
@@ -152,7 +152,7 @@ def test_a_server_is_believed_only_what_was_seen() -> None:
         False,
     )
     assert facts.mtime_unit_ns == 1_000_000_000
-    facts = facts_of(Honours(writable=True, properties=True), Verification.SIZE, read_back=True)
+    facts = facts_of(ServerSupport(writable=True, properties=True), Verification.SIZE, read_back=True)
     assert (facts.write_verification, facts.modes, facts.mtime_unit_ns, facts.swaps) == (
         Verification.DIGEST,
         True,
@@ -208,9 +208,9 @@ def server(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tup
 @contextlib.contextmanager
 def files_at(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[Files, list[str]]]:
     with server(answer) as (url, seen):
-        wire = Wire(url, "lab", Login("me", "secret"))
-        yield Files(wire), seen
-        wire.close()
+        client = WebdavClient(url, "lab", Login("me", "secret"))
+        yield Files(client), seen
+        client.close()
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_another_host_is_not_followed_and_learns_no_login() -> None:
         server(lambda *_: (200, {}, b"stolen")) as (other, learned),
         files_at(lambda *_: (302, {"Location": f"{other}x"}, b"")) as (files, _),
     ):
-        for ask in (lambda: files.get(b"x"), lambda: files.look(b"x"), lambda: files.put(b"x", b"1", {})):
+        for ask in (lambda: files.get(b"x"), lambda: files.stat(b"x"), lambda: files.put(b"x", b"1", {})):
             with pytest.raises(UsageError) as told:
                 ask()
             assert told.value.code == "wrong-endpoint"
@@ -298,7 +298,7 @@ def test_a_file_without_ranges_is_read_whole_or_not_at_all() -> None:
 
 def test_what_speaks_no_webdav_says_so() -> None:
     with files_at(lambda *_: (200, {}, b"<html>")) as (files, _), pytest.raises(IncompleteError) as told:
-        files.look(b"")
+        files.stat(b"")
     assert told.value.code == "not-webdav"
 
 
@@ -309,5 +309,5 @@ def test_a_server_that_lets_nobody_write_is_only_read() -> None:
         return (404 if method == "PROPFIND" else 405), {}, b""
 
     with files_at(answer) as (files, seen):
-        assert probe_server(files, b"") == Honours()
+        assert probe_server(files, b"") == ServerSupport()
     assert not [line for line in seen if line.startswith(("PUT", "MOVE", "LOCK"))]
