@@ -246,7 +246,7 @@ def _instead_of_version(version: Any) -> str:
     if text == OLD:
         return f"`hibali pipelines upgrade FILE` writes it as {NEW}"
     if text in {"0.1", "0.2", "0.3"}:
-        return f"hibali cannot upgrade schema {text}: write the descriptor anew for {NEW}"
+        return f"hibali cannot upgrade schema {text}: rewrite the descriptor for {NEW}"
     if text.startswith(NEW) and isinstance(version, str):
         return f'this is an extension of {NEW}: write "{NEW}", then correct what validate names'
     return f'write "{NEW}", in quotes'

@@ -293,7 +293,7 @@ def find_value_conflicts(dialogue: Dialogue, tool_input: Input, value: Any) -> l
     old = find_needs(pipeline, before)
     fresh = [need for need in find_needs(pipeline, after) if need not in old]
     return [
-        Problem(need.path, f"{need.message} and cannot be given together with the other answers")
+        Problem(need.path, f"{need.message} and cannot be given together with the other values")
         for need in fresh
         if not _candidates(pipeline, after, need)
     ]

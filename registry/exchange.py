@@ -357,7 +357,7 @@ def publish(
         if not uploads or snapshot.publish(uploads, _message(uploads)):
             return [replace(each, content=contents.get(_key(each.pipeline), "")) for each in done]
         pause(0.2)
-    raise TryLaterError("remote-busy", "others are publishing there at the same time", subject=subject)
+    raise TryLaterError("remote-busy", "other users are publishing there at the same time", subject=subject)
 
 
 def fetch(

@@ -136,7 +136,7 @@ def _find_value_problems(tool_input: Input, value: Any, path: str) -> Iterator[P
 def _find_kind_problem(tool_input: Input, value: Any) -> str:
     """Check the type of a value, or where there are choices that it is one of them."""
     if value is None:
-        return "null is not an answer; omit the input"
+        return "null is not a value; omit the input"
     if tool_input.integer and (not isinstance(value, int) or isinstance(value, bool)):
         return f"must be a whole number, not {show_value(value)}"
     if tool_input.choices:

@@ -102,7 +102,7 @@ class ShellText:
         location = self._describe()
         names_end = self._delimiter is not None or self._angles == 2
         if names_end or (self._previous == "$" and self._expands()):
-            raise _unquotable(subject, location, "no value is possible there")
+            raise _unquotable(subject, location, "no value can be inserted there")
         if not _SAFE.fullmatch(value) or (self._escaped and (not value or self._top() == _ANSI)):
             raise _unquotable(
                 subject, location, "there a value can only have ASCII letters, digits and _./:=@%+,-"
@@ -122,7 +122,7 @@ class ShellText:
         elif _QUIET_SEPARATOR.fullmatch(separator):
             self.add_author_text(separator)
         else:
-            raise _unquotable(subject, self._describe(), "the separator of the list is not possible there")
+            raise _unquotable(subject, self._describe(), "the separator of the list cannot be used there")
 
     def drop_space(self) -> None:
         """Remove one space at the end: that before the key of an absent input."""

@@ -100,7 +100,7 @@ def read_ria_url(url: str) -> RiaPlace | None:
             "bad-ria-url",
             "the URL of a dataset in a RIA store is ria+ssh://HOST/STORE#ID, ria+https://HOST/STORE#ID or ria+file:///STORE#ID",
             subject=printable(url),
-            hint=f"ID is the id of the dataset. For a new dataset, take a new one: {printable(fresh)}",
+            hint=f"ID is the id of the dataset. For a new dataset, use a new one: {printable(fresh)}",
         )
     return RiaPlace(found["scheme"], found["host"], found["store"].rstrip("/"), found["id"])
 

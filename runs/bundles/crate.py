@@ -21,9 +21,9 @@ _ANY_FORMAT = "application/octet-stream"  # the format is unknown
 _MOST_RESULTS = 5_000  # with more, only outputs.sha256 lists them
 _PROPERTIES = {
     DESCRIPTOR: ("The pipeline as a Boutiques descriptor", "application/json"),
-    INVOCATION: ("The answers to the pipeline's questions", "application/json"),
-    RECORD: ("What hibali knows of the run", "application/json"),
-    RUN: ("What hibali knows of the run", "application/json"),
+    INVOCATION: ("The values of the pipeline's inputs", "application/json"),
+    RECORD: ("The record of the run", "application/json"),
+    RUN: ("The record of the run", "application/json"),
     IMAGE: ("The container image's digest", "application/json"),
     INPUTS: ("sha256 of every input, as sha256sum writes it", "text/plain"),
     OUTPUTS: ("sha256 of every output, as sha256sum writes it", "text/plain"),
@@ -139,7 +139,7 @@ class Part:
         if results:
             facts["result"] = one_or_all(results)
         if not succeeded:
-            facts["error"] = f"{done.state}: {done.reason or 'the tool' + (ended or ' did not end well')}"
+            facts["error"] = f"{done.state}: {done.reason or 'the tool' + (ended or ' failed')}"
         if self._image is not None:
             facts["containerImage"] = self._image
         identifier = f"#run-{quote(done.identifier)}{f'-{done.number}' if done.number else ''}"
@@ -193,7 +193,7 @@ class Part:
                 "encodingFormat": _ANY_FORMAT,
             }
         if not each.included:
-            facts["description"] = f"It is not in here; it lay at {printable(each.location)}"
+            facts["description"] = f"Not included; its location was {printable(each.location)}"
             return self._crate.entity(f"#{quote(self._member(each.member))}", "CreativeWork", **facts)
         if each.type == "folder":
             return self._crate.dataset(self._member(each.member), {**facts, "description": description})
@@ -268,7 +268,7 @@ def one_or_all(entities: list[Any]) -> Any:
 
 VERSION = "1.1"  # of RO-Crate, on which the profile stands
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
-_LICENSE = "Pipeline, inputs and image keep the licences of their owners; ask whoever made this."
+_LICENSE = "Pipeline, inputs and image keep the licences of their owners; ask the author of this file."
 
 
 def write_metadata(described: Described) -> bytes:
@@ -287,7 +287,7 @@ def write_runs_metadata(described: Sequence[Described]) -> bytes:
     """Return the metadata of exported runs, each in a folder of its own."""
     pipelines = list(dict.fromkeys(each.pipeline.reference for each in described))
     count = "A run" if len(described) == 1 else f"{len(described)} runs"
-    description = f"{count} of Boutiques pipelines as hibali recorded them: answers, digests of inputs and outputs, times."
+    description = f"{count} of Boutiques pipelines as hibali recorded them: input values, digests of inputs and outputs, times."
     return _text_of(
         described,
         f"{count} of {', '.join(pipelines[:3])}{' and others' if pipelines[3:] else ''}",

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hibali.amounts import format_size
 from hibali.documents import MAXIMUM_BYTES, canonical_json, read_json
 from hibali.errors import HibaliError, IncompleteError, RefusedError, UsageError
 from hibali.files import private_folder, state_folder, sync_folder
@@ -87,7 +88,7 @@ def check_contents(archive: Archive, bundle: Bundle) -> None:
         for piece in archive.pieces(member):
             summed.update(piece)
         if summed.hexdigest() != digest:
-            archive.refuse(f"{member} is not what its digest says")
+            archive.refuse(f"{member} does not match its digest")
 
 
 def large_members(bundle: Bundle) -> dict[str, str]:
@@ -109,18 +110,18 @@ def _read(archive: Archive, name: str | None) -> Bundle:
     texts = dict(_checked_texts(archive, sums))
     for needed in (METADATA, RECORD, DESCRIPTOR, INVOCATION):
         if needed not in texts:
-            archive.refuse(f"it has no {needed}")
+            archive.refuse(f"{needed} is missing")
     record = read_record(texts[RECORD], RECORD)
     pipeline = read_descriptor(texts[DESCRIPTOR], DESCRIPTOR, name or record.name)
     if (pipeline.digest, pipeline.version) != (record.digest, record.version):
-        archive.refuse(f"its descriptor has the digest {pipeline.digest}, and it says {record.digest}")
+        archive.refuse(f"its descriptor has digest {pipeline.digest}, but {RECORD} names {record.digest}")
     values = read_json(texts[INVOCATION], INVOCATION)
     image = read_image_record(texts[IMAGE], IMAGE) if IMAGE in texts else None
     image_file = next((each for each in IMAGE_FILES if each in archive.members), "")
     if image_file and (image is None or image_file != f"image{image.extension}"):
-        archive.refuse(f"nothing says what {image_file} is")
+        archive.refuse(f"{IMAGE} does not describe {image_file}")
     if image_file and image and sums.get(image_file.encode()) != image.hex:
-        archive.refuse(f"{IMAGE} and {MANIFEST} do not say the same of {image_file}")
+        archive.refuse(f"{IMAGE} and {MANIFEST} have different digests of {image_file}")
     bundle = Bundle(
         record=record,
         pipeline=pipeline,
@@ -134,10 +135,10 @@ def _read(archive: Archive, name: str | None) -> Bundle:
     )
     named_inputs = list_inputs(check_invocation(pipeline, values))
     if [(each.id, each.text) for each in named_inputs] != [(each.id, each.member) for each in record.inputs]:
-        archive.refuse(f"{INVOCATION} and {RECORD} do not speak of the same inputs")
+        archive.refuse(f"{INVOCATION} and {RECORD} list different inputs")
     held = {member for member in archive.members if path_of(member) is not None}
     if held != {member for member in large_members(bundle) if path_of(member) is not None}:
-        archive.refuse("the inputs in it are not those that it speaks of")
+        archive.refuse(f"its input files differ from those that {RECORD} lists")
     return bundle
 
 
@@ -148,7 +149,7 @@ def _checked_texts(archive: Archive, sums: Mapping[bytes, str]) -> Iterator[tupl
         if member == MANIFEST or path_of(member) is not None:
             continue
         if digest is None:
-            archive.refuse(f"{MANIFEST} does not speak of {member}")
+            archive.refuse(f"{MANIFEST} does not list {member}")
         if member in IMAGE_FILES:
             continue
         most = _LARGEST_SIGNATURE if is_signature_name(member) else LARGEST_TEXT
@@ -156,7 +157,7 @@ def _checked_texts(archive: Archive, sums: Mapping[bytes, str]) -> Iterator[tupl
             member, MAXIMUM_BYTES if member in {RECORD, DESCRIPTOR, INVOCATION, IMAGE} else most
         )
         if hashlib.sha256(raw).hexdigest() != digest:
-            archive.refuse(f"{member} is not what its digest says")
+            archive.refuse(f"{member} does not match its digest")
         yield member, raw
     lacking = next((path for path in sums if os.fsdecode(path) not in archive.members), None)
     if lacking is not None:
@@ -170,19 +171,19 @@ def _inputs(archive: Archive, record: Record, sums: Mapping[bytes, str]) -> tupl
         member = os.fsdecode(path)
         number = (path_of(member) or (len(found), b""))[0]
         if number >= len(found):
-            archive.refuse(f"{INPUTS} speaks of files that are no inputs")
+            archive.refuse(f"{INPUTS} lists files that belong to no input")
         found[number][member] = digest
     for number, (each, files) in enumerate(zip(record.inputs, found, strict=True)):
         name = path_of(each.member)
         if name is None or name[0] != number or b"/" in name[1]:
-            archive.refuse(f"what it says of the input {number} is no name of it")
+            archive.refuse(f"{RECORD} has an invalid member name for input {number}")
         single = each.type == "file"
         if len(files) != each.files or (single and files.keys() != {each.member}):
-            archive.refuse(f"{RECORD} and {INPUTS} do not say the same of {each.member}")
+            archive.refuse(f"{RECORD} and {INPUTS} disagree about {each.member}")
         if not single and not all(member.startswith(each.member + "/") for member in files):
-            archive.refuse(f"{INPUTS} names files that do not lie in {each.member}")
+            archive.refuse(f"{INPUTS} lists files outside {each.member}")
         if _nests(files):
-            archive.refuse(f"a file of {each.member} is a folder as well")
+            archive.refuse(f"{each.member} has a file and a folder with the same name")
     return tuple(found)
 
 
@@ -211,9 +212,9 @@ def unpack(archive: Archive, bundle: Bundle, site: str) -> Path:
     if wanted > free:
         raise RefusedError(
             "no-space",
-            f"its files have {wanted} bytes, and {free} are free",
+            f"its files need {format_size(wanted)}, but only {format_size(free)} are free",
             subject=str(parent),
-            hint="Make room there, or set HIBALI_STATE.",
+            hint="Free some space there, or set HIBALI_STATE to a folder on a larger disk.",
         )
     partial = parent / f".{final.name}"
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
@@ -276,7 +277,7 @@ def _write(archive: Archive, member: str, digest: str, path: Path) -> None:
                 view = view[stream.write(view) :]
         os.fsync(stream.fileno())
     if summed.hexdigest() != digest:
-        archive.refuse(f"{member} is not what its digest says")
+        archive.refuse(f"{member} does not match its digest")
 
 
 _TEXT = {"type": "string"}

@@ -144,9 +144,9 @@ def check_environment(environment: Mapping[str, str], reserved: tuple[str, ...] 
         if not is_safe_variable(name) or name.startswith(reserved):
             raise RefusedError(
                 "unsafe-variable",
-                f"a pipeline may not set the variable {printable(name)}",
+                f"pipelines cannot set the variable {printable(name)}",
                 subject=printable(name),
-                hint="Take it out of `environment-variables` in the descriptor.",
+                hint="Remove it from `environment-variables` in the descriptor.",
             )
         if "\0" in value:
             raise RefusedError("unsafe-variable", "the value contains a NUL byte", subject=name)
@@ -160,11 +160,11 @@ def find_consent_reasons(pipeline: Pipeline, container: Container) -> list[str]:
     reasons = []
     if not container.confines:
         how = (
-            f"in {container.name}, which shows it the site's folders"
+            f"in {container.name}, which mounts folders of the site"
             if container.isolates
             else "without a container"
         )
-        reasons.append(f"runs {how}: as you, on all your files")
+        reasons.append(f"runs {how}, with your permissions on all your files")
     options = read_options(pipeline.container, "")[0] if container.isolates else {}
     names = needs_consent([*(each.name for each in pipeline.environment), *options])
     if names:
@@ -218,9 +218,9 @@ def _split(text: str) -> list[str]:
 def _refused(argument: str) -> RefusedError:
     return RefusedError(
         "container-option",
-        f"the descriptor asks for the container option {printable(argument)}, which is not allowed",
+        f"the descriptor requests the container option {printable(argument)}, which is not allowed",
         subject=printable(argument),
-        hint="Allowed are -e NAME=VALUE and --shm-size=SIZE; take the others out of `container-opts`.",
+        hint="Allowed are -e NAME=VALUE and --shm-size=SIZE; remove the others from `container-opts`.",
     )
 
 
@@ -230,7 +230,7 @@ def wrong_kind(container: str, wanted: Wanted) -> UsageError:
         "wrong-image-kind",
         f"{container} cannot start an image of type {printable(wanted.kind)}",
         subject=printable(wanted.image or wanted.url),
-        hint="Run it at a site whose [container] can, or take a descriptor with a docker image.",
+        hint="Run it at a site whose container runtime can, or use a descriptor with a docker image.",
     )
 
 
@@ -269,9 +269,9 @@ def unsafe_path(path: str, reason: str) -> RefusedError:
     """Return the error for a path that this runtime's mount syntax cannot express."""
     return RefusedError(
         "unsafe-name",
-        f"the container runtime of this site cannot be given a path with {reason}",
+        f"the container runtime of this site does not support a path with {reason}",
         subject=printable(path),
-        hint="Rename it, or run at a site with another [container].",
+        hint="Rename the file or folder, or run at a site with another container runtime.",
     )
 
 
@@ -359,15 +359,15 @@ def read_inspected(runtime: str, finished: CommandResult) -> Image | None:
                 f"{runtime} cannot be used by this account: {printable(finished.stderr.strip()[-300:])}",
             )
         message = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("runtime-silent", f"{runtime} gave no answer: {message}")
+        raise TryLaterError("runtime-silent", f"{runtime} failed: {message}")
     try:
         found = json.loads(finished.stdout)[0]
         identifier = str(found["Id"]).removeprefix("sha256:")
         names = [str(found.get("Digest", "")), *(str(each) for each in found.get("RepoDigests") or ())]
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise TryLaterError("runtime-silent", f"{runtime} gave an answer that cannot be read") from None
+        raise TryLaterError("runtime-silent", f"the output of {runtime} cannot be parsed") from None
     if not _ID.fullmatch(identifier):
-        raise TryLaterError("runtime-silent", f"{runtime} gave an image without an id")
+        raise TryLaterError("runtime-silent", f"{runtime} reported an image without an id")
     digests = {digest for name in names for digest in _DIGEST.findall(name)}
     return Image(identifier, tuple(sorted(digests)))
 
@@ -377,7 +377,7 @@ def require_program(runtime: str, finished: CommandResult) -> None:
     if finished.exit_code == 127:
         raise UsageError(
             "no-runtime",
-            f"there is no {runtime} at the site",
+            f"{runtime} was not found at the site",
             hint="Correct [container] name, PATH of non-interactive logins there, or `prologue`.",
         )
 

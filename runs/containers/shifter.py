@@ -51,9 +51,9 @@ class Shifter(Container):
         if task.sees_work != task.work:
             raise UsageError(
                 "bad-working-directory",
-                "Shifter cannot show the work folder at another path",
+                "Shifter cannot mount the work folder at another path",
                 subject=printable(task.sees_work),
-                hint="Run it at a site with another [container], or take `working-directory` out of the descriptor.",
+                hint="Run it at a site with another container runtime, or remove `working-directory` from the descriptor.",
             )
         for path in (task.work, task.command):
             if not _PATH.fullmatch(path):

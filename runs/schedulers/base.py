@@ -305,7 +305,7 @@ def check_directive(text: str) -> str:
     if not _DIRECTIVE.fullmatch(text):
         raise UsageError(
             "bad-directive",
-            "a directive is one line of printable ASCII that starts with a dash",
+            "a directive must be one line of printable ASCII that starts with a dash",
             subject=ascii(text),
             hint="Correct --directive, or `directives` in the site's [scheduler] table.",
         )
@@ -359,21 +359,21 @@ class Submitting:
             return NotSubmitted(
                 UsageError(
                     "no-scheduler",
-                    f"there is no {self.program} at the site",
+                    f"{self.program} was not found at the site",
                     hint="Correct [scheduler] name, or PATH of non-interactive logins there.",
                 )
             )
         stopped = finished.exit_code <= 0 or finished.exit_code in self.stopped
         if stopped or job is not None or self.unclear.search(output):
-            return Unclear(message or f"{self.program} gave no job id")
+            return Unclear(message or f"{self.program} printed no job id")
         if self.later.search(output):
             return NotSubmitted(
-                TryLaterError("scheduler-busy", f"{self.system} did not take the job: {message}")
+                TryLaterError("scheduler-busy", f"{self.system} did not accept the job: {message}")
             )
         return NotSubmitted(
             UsageError(
                 "submission-rejected",
-                f"{self.system} refused the job: {message}",
+                f"{self.system} rejected the job: {message}",
                 hint="Correct the site's [scheduler] table (account, partition, time, directives).",
             )
         )
@@ -384,8 +384,8 @@ def query_failed(program: str, finished: CommandResult) -> TryLaterError:
     message = finished.stderr.strip() or finished.stdout.strip()
     return TryLaterError(
         "scheduler-silent",
-        f"{program} gave no answer ({finished.exit_code}): {printable(message[-500:])}",
-        hint="The run is not affected; ask again later.",
+        f"{program} failed with exit code {finished.exit_code}: {printable(message[-500:])}",
+        hint="The run is not affected. Try again later.",
     )
 
 
@@ -424,5 +424,5 @@ def has_option(resources: Resources, *options: str) -> bool:
 def check_number(text: str, label: str) -> str:
     """Return the digits, for values that must be numbers; raises `UsageError`."""
     if not (text.isascii() and text.isdecimal()):
-        raise UsageError("bad-number", f"{label} is a number here", subject=ascii(text))
+        raise UsageError("bad-number", f"{label} must be a number", subject=ascii(text))
     return text

@@ -228,7 +228,7 @@ class Direct(Scheduler):
         for each in job.after:
             if each.count(":") != 3 or check_job_id(each) is None:
                 raise UsageError(
-                    "bad-job", "this is no job of a site without a scheduler", subject=printable(each)
+                    "bad-job", "this is not the id of a job without a scheduler", subject=printable(each)
                 )
         folder = job.script.rpartition("/")[0]
         hold = "hold" if job.hold else ""

@@ -207,7 +207,7 @@ def _layout(resources: Resources) -> str:
             raise UsageError(
                 "no-such-scheduling",
                 "OAR cannot keep the cores of each process together on nodes it chooses itself",
-                hint="Say on how many nodes the processes are to run.",
+                hint="Give the number of nodes, with --nodes N or in the site's settings.",
             )
     found = f"/nodes={nodes or 1:d}"
     cores = cores_of_a_node(resources)

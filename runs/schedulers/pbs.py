@@ -135,8 +135,8 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         if resources.partition is not None and resources.reservation is not None:
             raise UsageError(
                 "no-such-scheduling",
-                "a reservation is a queue of its own to PBS: there is no other one beside it",
-                hint="Leave out the partition.",
+                "PBS uses a reservation as the queue, so no partition can be given with it",
+                hint="Remove the partition.",
             )
         if resources.partition is not None:
             options.append(f"-q {check_plain(resources.partition, 'partition')}")
@@ -155,7 +155,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         output = ["-j", "oe", "-o", "/dev/null" if job.tasks else "scheduler.log"]
         for each in job.after:
             if not _JOB.fullmatch(each):
-                raise UsageError("bad-job", "this is no job of PBS", subject=printable(each))
+                raise UsageError("bad-job", "this is not the id of a PBS job", subject=printable(each))
         options = [f"-Wdepend=afterok:{':'.join(job.after)}"] if job.after else []
         if job.hold:
             options.append("-h")

@@ -123,10 +123,10 @@ def test_what_is_wrong_at_a_machine_is_all_named(hibali: Any) -> None:
     }
     assert (verdicts["room"], verdicts["job"], last["kind"]) == ("ok", "not-tried", "error")
     shown = hibali("doctor", "here").out.decode()
-    assert "here:@gone: the root is not there" in shown
+    assert "here:@gone: the root does not exist" in shown
     assert "hibali mkdir here:@gone" in shown
-    assert "work: it is no folder" in shown
-    assert "By hand, after a login there: bjobs " in shown
+    assert "work: this is not a folder" in shown
+    assert "log in there and run: bjobs " in shown
     assert {name for name in names_below(folder) if not name.startswith("state")} == {
         name for name in before if not name.startswith("state")
     }

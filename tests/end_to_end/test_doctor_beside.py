@@ -70,7 +70,7 @@ def test_a_data_host_whose_key_is_unknown_is_told_once(
     assert sorted(set(names)) == sorted(names)
     (told,) = (line for line in lines_told if line["name"] == "data host")
     assert told["verdict"] == "warning"
-    assert "host key is in none of ssh's files" in told["found"]
+    assert "host key is in no known_hosts file" in told["found"]
     assert "answers in" in told["found"]
 
 

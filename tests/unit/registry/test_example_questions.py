@@ -84,7 +84,7 @@ def test_an_answer_that_cannot_become_valid_is_refused_at_once() -> None:
         for identifier, value in (("b", "1"), ("c", "1"), ("n", 0), ("n", "x"))
     }
     assert "cannot be given together with b" in refused["b"][0]
-    assert "cannot be given together with the other answers" in refused["c"][0]
+    assert "cannot be given together with the other values" in refused["c"][0]
     assert "must be a number" in refused["n"][0]
 
 

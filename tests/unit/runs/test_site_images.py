@@ -115,7 +115,7 @@ def test_a_record_of_another_archive_is_refused(bench: Bench) -> None:
         ("echo x >$3; echo 'write: No space left on device' >&2; exit 1", IncompleteError, "no room"),
         ("echo x >$3; echo 'Disk quota exceeded' >&2; exit 1", IncompleteError, "no room"),
         ("kill -9 $$", TryLaterError, "signal 9"),
-        ("exit 127", UsageError, "no apptainer at the site"),
+        ("exit 127", UsageError, "apptainer was not found at the site"),
         ("true", IncompleteError, "nothing came of it"),
     ],
 )
