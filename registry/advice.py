@@ -1,4 +1,4 @@
-"""Advise on valid descriptors: what is better written otherwise, and what would be refused at run time."""
+"""Advise on valid descriptors: better forms, and reasons for which a run would be refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Validate with the boutiques package, its schema and its upgrade of 0.4; the only module that imports it.
 
-The validator changes what it is given, prints, may leave the process and stops with a traceback at some
-documents (boutiques 0.5.33). It gets a copy, its output is discarded, and whatever it raises becomes a message.
+The validator changes its arguments, prints, may exit the process and fails with a traceback for some documents
+(boutiques 0.5.33). It gets a copy, its output is discarded, and its exceptions become messages.
 Nothing here touches the network or evaluates an expression.
 """
 
@@ -141,7 +141,7 @@ def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
     if copied.get("container-image", {}).get("type") == "rootfs":
         del copied[
             "container-image"
-        ]  # the validator searches an image name in it; the schema has checked the rest
+        ]  # the validator looks for an image name in it; the schema has checked the remaining keys
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             validate_descriptor(copied)

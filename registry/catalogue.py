@@ -68,7 +68,7 @@ class Catalogue:
     def find(self, reference: str) -> Pipeline:
         """Return the pipeline at NAME or NAME@VERSION; without a version, the one added last.
 
-        Raises `NotFoundError`, and `RefusedError` when what is stored is not what was added.
+        Raises `NotFoundError`, and `RefusedError` when the stored descriptor differs from the added one.
         """
         name, version = split_reference(reference)
         if version is not None:
@@ -128,7 +128,7 @@ class Catalogue:
         return found
 
     def deprecation(self, pipeline: Pipeline | Summary) -> Deprecation | None:
-        """Return its deprecation: as stored here, else as its author wrote it."""
+        """Return its deprecation: the one recorded here, else the author's."""
         recorded = read_deprecation(self._folders.deprecation(pipeline.name, pipeline.version))
         if recorded is not None:
             return recorded

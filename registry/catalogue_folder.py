@@ -45,7 +45,7 @@ class Deprecation:
 
 def read_deprecation(file: str) -> Deprecation | None:
     """Read the deprecation beside a descriptor; None where there is none."""
-    if not os.path.exists(file):  # noqa: PTH110  # asked of every version of a list, and Path is slow
+    if not os.path.exists(file):  # noqa: PTH110  # called for every version of a list, and Path is slow
         return None
     try:
         found = read_json_file(Path(file))
@@ -215,12 +215,12 @@ class Pins:
         return None if found is None else (str(found.get("digest")), str(found.get("record")))
 
     def add(self, name: str, version: str, digest: str) -> None:
-        """Pin it, unless it is pinned to this digest already."""
+        """Add a pin, unless the version is already pinned to this digest."""
         if self.read().get((name, version)) != digest:
             self._append("pin", name, version, digest=digest)
 
     def add_image(self, name: str, version: str, digest: str, record: str) -> bool:
-        """Pin its image; False where another image is pinned already."""
+        """Add the pin of an image; False where another image is already pinned."""
         if self.image(name, version) is None:
             self._append("image", name, version, digest=digest, record=record)
         return self.image(name, version) == (digest, record)
@@ -328,7 +328,7 @@ class History:
             with contextlib.suppress(OSError):
                 shutil.copyfile(
                     self._git.folder / "index", index
-                )  # the index remembers files, so that unchanged ones are not read again
+                )  # the index has the state of files, so that git does not read unchanged ones again
             self._git.check_output("add", "--all", "--", ".", environment=apart)
             tree = self._git.check_output("write-tree", environment=apart).decode().strip()
             known = self._head()

@@ -143,7 +143,7 @@ def _evaluate(tree: ast.expr, values: list[Any]) -> Any:
 
 
 def _compare(tree: ast.Compare, values: list[Any]) -> bool:
-    """`a < b < c` means what it means in Python."""
+    """Evaluate a chain of comparisons as Python does: `a < b < c`."""
     left = _evaluate(tree.left, values)
     for kind, each in zip(tree.ops, tree.comparators, strict=True):
         right = _evaluate(each, values)

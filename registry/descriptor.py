@@ -24,7 +24,7 @@ from registry.pipeline import (
 from registry.problems import DescriptorError, Problem, place_problems
 
 _LARGEST_DOUBLE = sys.float_info.max
-_LARGEST_EXACT = 2**53  # integers beyond it are not exact as IEEE doubles, which is all RFC 8785 knows
+_LARGEST_EXACT = 2**53  # larger integers are not exact as IEEE doubles, the only numbers of RFC 8785
 
 
 def read_descriptor(raw: bytes, subject: str, name: str | None = None) -> Pipeline:
@@ -96,7 +96,7 @@ def find_advice(raw: bytes, subject: str) -> list[Problem]:
 
 
 def find_repeated_advice(raw: bytes) -> list[Problem]:
-    """Advice on each key that a JSON text has twice with the same value."""
+    """Return advice on each key that a JSON text has twice with the same value."""
     return [
         Problem(
             written_path(each.path),
@@ -122,7 +122,7 @@ def _is_covered(refusal: Problem, rules: list[Problem]) -> bool:
 
 
 def digest_document(document: Any) -> str:
-    """sha256 of the canonical JSON; integers beyond 2**53 are written as the doubles RFC 8785 takes them for."""
+    """Return the sha256 of the canonical JSON; integers beyond 2**53 are written as doubles (RFC 8785)."""
     return canonical_digest(_with_doubles(document))
 
 

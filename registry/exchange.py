@@ -51,8 +51,8 @@ from registry.signature import Policy, is_signature_name
 def check_existing_file(upload: Upload, name: str, existing: bytes, subject: str) -> None:
     """Check a file of the remote that exists with different content under the name of an uploaded one.
 
-    Raises `RefusedError`: `immutable-version` where it is the `published.json` of other content, whose descriptor may be on its way, and
-    `immutable-image` where it is the record of another image. Anything else may differ, and stays.
+    Raises `RefusedError`: `immutable-version` where it is the `published.json` of other content, whose descriptor another process may be uploading, and
+    `immutable-image` where it is the record of another image. Any other file may differ and is not changed.
     """
     location = f"at {printable(subject)}"
     if name == PUBLISHED and DESCRIPTOR in upload.files:
@@ -202,7 +202,7 @@ class FolderImageStore:
 
 
 def _go_on(source: IO[bytes], partial: Path, begun: int) -> str:
-    """Copy what is missing after the first `begun` bytes; the digest of the whole file checks those."""
+    """Copy the remainder after the first `begun` bytes, which the digest of the whole file verifies."""
     hashed = hashlib.sha256()
     with partial.open("r+b" if begun else "wb", buffering=0) as written:
         while (left := begun - written.tell()) > 0 and (piece := written.read(min(left, _CHUNK))):
@@ -301,7 +301,7 @@ def image_contents(
     return {(each.name, each.version): known_digests.digest(each.files[FILE]) or "" for each in selected}
 
 
-_TRIES = 20  # attempts when others publish at the same time
+_TRIES = 20  # attempts when other processes publish at the same time
 Fate = Literal["published", "fetched", "same", "added to"]
 
 
@@ -388,7 +388,7 @@ def fetch(
     more = [offer for offer in known if _lacks(catalogue, offer)]
     added = [_judge(offer, files, subject, policy) for offer, files in _read_files(snapshot, more)]
     catalogue.add_downloads([*downloads, *added], f"Fetch from {subject}")
-    _remember(known_digests, zip(fresh, downloads, strict=True))
+    _store_digests(known_digests, zip(fresh, downloads, strict=True))
     fates = {
         each.pipeline.reference: each
         for each in (*_exchanged(downloads, "fetched"), *_exchanged(added, "added to"))
@@ -399,8 +399,8 @@ def fetch(
     ]
 
 
-def _remember(known_digests: KnownDigests, accepted: Iterable[tuple[Offer, Download]]) -> None:
-    """Remember the digests of what was read, so that the next call does not read it again."""
+def _store_digests(known_digests: KnownDigests, accepted: Iterable[tuple[Offer, Download]]) -> None:
+    """Store the digests of fetched files, so that the next call does not read them again."""
     for offer, download in accepted:
         known_digests.add(offer.files[DESCRIPTOR], download.pipeline.digest)
         if IMAGE in download.beside:

@@ -29,7 +29,7 @@ _ENTRIES = ";"  # between the entries of a list, where commas separate values or
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The answers of one task beyond those of all tasks; `line` is its line in the table, 0 without one."""
+    """The values of one task in addition to the common ones; `line` is its line in the table, 0 without one."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     line: int = 0
@@ -247,7 +247,7 @@ def split_values(text: str) -> list[str]:
 
 
 def read_text(tool_input: Input, text: str) -> Any:
-    """Parse a cell or a part of a parameter; text that is not such a value stays text, so that the rules report it.
+    """Parse a cell or a part of a parameter; text of another type stays text, so that the rules report it.
 
     A list is a JSON list, or its entries separated by `;`.
     """

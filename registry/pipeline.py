@@ -73,7 +73,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of inputs: all or none, at least one, or at most one of them is answered."""
+    """A group of inputs: all or none, at least one, or at most one of them has a value."""
 
     id: str
     name: str
@@ -131,7 +131,7 @@ class ErrorCode:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A valid descriptor. `name` and `version` are the catalogue's; `title` is what the author wrote.
+    """A valid descriptor. `name` and `version` are the catalogue's; `title` is the author's name of it.
 
     `digest` is the sha256 of the RFC 8785 canonical JSON; `raw` are the original bytes;
     `document` is their parsed content and must not be changed.
@@ -225,7 +225,7 @@ _BREAKING_KEYS = frozenset({"type", "list", "integer", "value-choices", "minimum
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`kind` is added, removed or changed; `path` is the thing (`input infile`, `container-image.image`).
+    """`kind` is added, removed or changed; `path` is the changed element (`input infile`, `container-image.image`).
 
     `before` and `after` are the values in the descriptors, None where absent. `breaking`: an invocation that was valid
     before may now be invalid or have another meaning.

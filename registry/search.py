@@ -84,7 +84,7 @@ class Overview:
         self._fresh: list[tuple[Identity, Summary]] = []
 
     def summary(self, name: str, version: str, file: str, read: Callable[[], Summary]) -> Summary:
-        """Return the cached summary of an unchanged file, else what `read` returns; raises what that raises, and OSError."""
+        """Return the cached summary of an unchanged file, else the result of `read`; raises its errors, and OSError."""
         identity = identity_of(os.lstat(file))
         known = self.load().get((name, version))
         if known is not None and known[0] == identity:
@@ -134,7 +134,7 @@ class Overview:
 
 
 def identity_of(found: os.stat_result) -> Identity:
-    """Return what changes whenever the file does."""
+    """Return the attributes of a file that change with its content."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 

@@ -240,8 +240,8 @@ def _parse(text: bytes, name: str, subject: str) -> Any:
 
 
 _START = 512
-_RETAINED_EACH = 4 * 1024 * 1024  # of members that may be JSON,
-_RETAINED_ALL = 32 * 1024 * 1024  # of which there are few
+_RETAINED_EACH = 4 * 1024 * 1024  # bytes of a member that may be JSON,
+_RETAINED_ALL = 32 * 1024 * 1024  # and of all such members
 _BLOB = re.compile(r"blobs/sha256/([0-9a-f]{64})")
 _SIF_HEADER = struct.Struct("<32s10s3s3s16s8q")  # sylabs/sif, pkg/sif/sif.go, type header
 _SIF_MAGIC = b"SIF_MAGIC\0"
@@ -358,7 +358,7 @@ def _hash(name: str, size: int, content: Iterator[bytes], subject: str) -> Membe
 
 
 def _check_sif(start: bytes, size: int) -> None:
-    """Raise where a SIF ends before what its header describes."""
+    """Raise where a SIF is shorter than its header describes."""
     if len(start) < _SIF_HEADER.size:
         raise BrokenArchiveError("it ends too early")
     *_, total, table, table_size, data, data_size = _SIF_HEADER.unpack_from(start)
@@ -416,7 +416,7 @@ class Forward:
     """A forward-only file of the decompressed content of a stream, with a limit of size."""
 
     def __init__(self, source: Hashed, start: bytes, subject: str) -> None:
-        """Open it; `start` are the first bytes, which were read to find out the compression."""
+        """Open a stream; `start` are its first bytes, which were read to detect the compression."""
         self._source = source
         self._subject = subject
         self._pull = _decompressed(_Started(source, start), start)

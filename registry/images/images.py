@@ -251,7 +251,7 @@ _SETTINGS = (
 
 
 def annex_program() -> str | None:
-    """Return the path of git-annex: on PATH, or beside the Python of hibali, where `hibali[annex]` installs it."""
+    """Return the path of git-annex: on PATH, or in the folder of hibali's Python, where `hibali[annex]` installs it."""
     beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return shutil.which("git-annex", path=beside)
 
@@ -286,7 +286,7 @@ class Annex:
         """Move a file into the annex as the content of a key; git-annex hashes it again. Raises `IncompleteError`."""
         self._run_checked("setkey", key, str(file))
         found = self.place(key)
-        assert found is not None, "git-annex says that it took it"
+        assert found is not None, "git-annex reported success"
         return found
 
     def drop(self, key: str) -> None:
@@ -329,7 +329,7 @@ class ImageContents:
     """Image contents by the digest of their records. Reading starts no program; changes are locked by digest."""
 
     def __init__(self, state: Path, folders: VersionFolders, history: History | None) -> None:
-        """Annexed with a history, where git-annex is installed."""
+        """Open the contents: in the annex if there is a history and git-annex is installed, else in folders."""
         self._state = state
         self._folders = folders
         self._history = history

@@ -74,7 +74,7 @@ class Remote(Protocol):
     """A kind of remote."""
 
     def take_snapshot(self, *, accept_rewritten: bool = False, make: bool = False) -> Snapshot:
-        """Read what the remote has now; raises `TryLaterError` where it is unreachable, `RefusedError` where its history was rewritten.
+        """Read the present content of the remote; raises `TryLaterError` where it is unreachable, `RefusedError` where its history was rewritten.
 
         With `make`, create a missing dataset, where the kind of remote can do that.
         """
@@ -91,9 +91,7 @@ class RemoteSpec:
 
 def offer_of(parts: Sequence[str]) -> Reference | None:
     """Return name and version of a file's path `NAME/VERSION/...`; None for one that no catalogue writes."""
-    if len(parts) < 3 or not {"", ".", ".."}.isdisjoint(
-        parts
-    ):  # git itself lets such names pass with a warning
+    if len(parts) < 3 or not {"", ".", ".."}.isdisjoint(parts):  # git accepts such names with a warning
         return None
     name, version = parts[:2]
     try:

@@ -1,4 +1,4 @@
-"""Define where descriptors come from, and select the source by its prefix."""
+"""Define a source of descriptors, and select it by the prefix of a place."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a source may use: `origins` such as `http://localhost:8080` may be private and without TLS; `scratch` is a folder for downloads."""
+    """The access of a source: `origins` such as `http://localhost:8080` may be private and without TLS; `scratch` is a folder for downloads."""
 
     scratch: Path
     zenodo: str = "https://zenodo.org"

@@ -25,7 +25,7 @@ from transfers.stores.base import unsafe_component
 
 METADATA = "ro-crate-metadata.json"
 RECORD = "bundle.json"
-RUN = "run.json"  # of a crate that only describes; a bundle has its record
+RUN = "run.json"  # of an exported crate; a bundle has bundle.json instead
 DESCRIPTOR = "descriptor.json"
 INVOCATION = "invocation.json"
 IMAGE = "image.json"
@@ -33,7 +33,7 @@ IMAGE_FILES = ("image.tar", "image.sif")
 INPUTS = "inputs.sha256"
 OUTPUTS = "outputs.sha256"
 MANIFEST = "bundle.sha256"
-LONGEST = 4000  # bytes of a name; a line of a manifest takes little more
+LONGEST = 4000  # bytes of a name; a line of a manifest is a little longer
 LARGEST_TEXT = 16 * 1024 * 1024  # bytes of a manifest: some 150,000 files
 MOST_MEMBERS = 100_000
 
@@ -74,13 +74,13 @@ BLOCK = 1024 * 1024
 _MOST_DIRECTORY = 32 * 1024 * 1024  # bytes of the list of members, which is held in memory
 _MOST_RATIO = 200
 _SMALL = 1024 * 1024  # members up to this size may have any compression ratio
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that zip knows: the same content is the same archive
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in zip files; constant, so that archives are reproducible
 _END = struct.Struct("<4s4H2LH")  # APPNOTE.TXT 4.3.16
 _END_64 = struct.Struct("<4sQ2H2L4Q")  # 4.3.14
 _LOCATOR = struct.Struct("<4sLQL")  # 4.3.15
 _ENTRY = b"PK\x01\x02"
 _ENCRYPTED = 0x1
-# What zipfile raises for archives made on purpose: NotImplementedError is its word for a compression it does not know.
+# Exceptions of zipfile for malicious archives; NotImplementedError means an unknown compression.
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,

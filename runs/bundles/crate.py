@@ -35,7 +35,7 @@ _PROPERTIES = {
 class Action:
     """An executed run or task: `identifier` is the run's id, `number` the task's in a sweep.
 
-    `values` are the task's varying answers, `inputs` the members that it read. Times are RFC 3339.
+    `values` are the task's own values, `inputs` the members that it read. Times are RFC 3339.
     """
 
     identifier: str
@@ -86,7 +86,7 @@ class Crate(Protocol):
         """Add a folder of the crate."""
 
     def entity(self, identifier: str, kind: str, /, **facts: Any) -> Any:
-        """Add an entity that is no file of the crate."""
+        """Add an entity that is not a file of the crate."""
 
 
 class Part:
@@ -146,7 +146,7 @@ class Part:
         return self._crate.entity(identifier, "CreateAction", **facts)
 
     def _values(self, done: Action) -> list[Any]:
-        """Add the varying answers of a task."""
+        """Add the values that a task has of its own."""
         return [
             self._crate.entity(
                 f"#{self._described.folder}{done.number}/{quote(name)}",
@@ -266,7 +266,7 @@ def one_or_all(entities: list[Any]) -> Any:
     return entities[0] if len(entities) == 1 else entities
 
 
-VERSION = "1.1"  # of RO-Crate, on which the profile stands
+VERSION = "1.1"  # the RO-Crate version that the profile extends
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 _LICENSE = "Pipeline, inputs and image keep the licences of their owners; ask the author of this file."
 
@@ -353,7 +353,7 @@ class _Crate:
         return self._crate.add_dataset(dest_path=member, properties=dict(facts))
 
     def entity(self, identifier: str, kind: str, /, **facts: Any) -> Any:
-        """Add an entity that is no file of the crate."""
+        """Add an entity that is not a file of the crate."""
         from rocrate.model.contextentity import ContextEntity
 
         made = ContextEntity(self._crate, identifier, {"@type": kind})

@@ -149,7 +149,7 @@ def _current_identity(recorded: str, site: Site, content: Content) -> str:
 
 
 SMALL = 100 * 1024 * 1024  # bytes of this machine's inputs that are included by default
-_OTHERS = 1000  # members that are no inputs, at most
+_OTHERS = 1000  # maximum number of members that are not inputs
 Include = Literal["small", "all", "none"]
 
 
@@ -319,7 +319,7 @@ def manifest_of(lines: Iterable[tuple[bytes, str]]) -> bytes:
 
 
 def _invocation_text(parts: Parts, record: Record) -> bytes:
-    """Return the given answers and defaults, with the bundle's members in the place of files."""
+    """Return the invocation with the bundle's members in place of files."""
     values = dict(parts.invocation.given)
     members = [each.member for each in record.inputs]
     for identifier, value in parts.invocation.file_inputs():
@@ -341,7 +341,7 @@ def image_name(image: ImageRecord) -> str:
 
 
 def recorded_values(run: Run, run_store: RunStore, pipeline: Pipeline) -> Any:
-    """Return the original answers of a run.
+    """Return the original invocation of a run.
 
     Raises `RefusedError` if its pipeline has changed since, `UsageError` for a sweep.
     """
@@ -383,7 +383,7 @@ def inputs_of_run(
 ) -> list[HashedInput]:
     """Return the inputs of a run, hashed at their present locations.
 
-    Raises `RefusedError` if one changed since, `NotFoundError` if one is gone, or if its location was not
+    Raises `RefusedError` if one changed since, `NotFoundError` if one is missing, or if its location was not
     recorded.
     """
     recorded = _prepared_record(run, run_store).get("inputs")

@@ -107,7 +107,7 @@ def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Descr
 
 
 def _ids_by_text(tasks: Sequence[TaskRequest]) -> dict[str, list[str]]:
-    """Return the ids of the inputs that each text answers in any task."""
+    """Return the ids of the inputs that have each text as their value in any task."""
     found: dict[str, dict[str, None]] = {}
     for task in tasks:
         for run_input in list_inputs(task.invocation):

@@ -52,7 +52,7 @@ _LARGEST_SIGNATURE = 64 * 1024
 class Bundle:
     """The text contents of a bundle.
 
-    `values` are the answers with members in the place of files. `inputs` has, for each input of the record,
+    `values` is the invocation with members in place of files. `inputs` has, for each input of the record,
     the sha256 of its files by member, `outputs` that of every output by path. `content` is the sha256 of the
     manifest, and so of everything.
     """
@@ -265,7 +265,7 @@ def _path_here(member: str) -> Path:
 
 
 def _write(archive: Archive, member: str, digest: str, path: Path) -> None:
-    """Write a member; no name can leave the folder, which is new, ours, and has no links."""
+    """Write a member; no name can leave the folder, which is new, private, and has no links."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     summed = hashlib.sha256()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -303,7 +303,7 @@ _INPUT = {
 _RUN = dict.fromkeys(("id", "site", "scheduler", "container", "state"), _TEXT)
 _RUN_MORE: dict[str, Any] = {
     **dict.fromkeys(("reason", "host", "created", "started", "ended"), _TEXT),
-    # it becomes `--image`, which takes other text as a file name
+    # it becomes `--image`, which would read other text as a file name
     "image": {"type": "string", "pattern": r"^(sha256:[0-9a-f]{64})?\Z"},
 }
 _PROBLEM = _object({"path": _TEXT, "code": _TEXT, "message": _TEXT})

@@ -18,8 +18,8 @@ from registry.pipeline import Container as Wanted
 from registry.pipeline import Pipeline
 from transfers.remote.host import CommandResult
 
-DOCKER_ARCHIVE, OCI_ARCHIVE, SIF = "docker-archive", "oci-archive", "sif"  # what an image comes as
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of an image that says nothing of it
+DOCKER_ARCHIVE, OCI_ARCHIVE, SIF = "docker-archive", "oci-archive", "sif"  # formats of image archives
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # for images that set none
 
 _MEMORY = re.compile(r"[0-9]{1,15}[bkmgBKMG]?")
 _WITHOUT_EFFECT = frozenset(
@@ -37,14 +37,24 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be started. All paths are absolute; bytes that are not UTF-8 are surrogate escapes.
+    """A tool to start. All paths are absolute; bytes that are not UTF-8 are surrogate escapes.
 
-    `command` is the file with the command line, which the tool sees as `sees_command`; `shell` is its interpreter (sh or
-    bash), `work` the folder the tool may write and `sees_work` where it sees it. `image` is an image's id, or the path of
-    the file or folder it was converted to, "" without one. `argv` is the command as words where the image's own entry
-    point is to get them; `entrypoint` and `image_environment` are the image's own where the runtime has to be told.
-    `tasks` is how many of it a launcher starts, which find each other over the network and in shared memory. `gpus` is the kind
-    of those that the tool is to see, "" for none. `own` are the settings that only this runtime has.
+    Attributes:
+        run: The id of the run.
+        command: The file with the command line, at `sees_command` in the container.
+        shell: The interpreter of the command: sh or bash.
+        work: The folder that the tool may write, at `sees_work` in the container.
+        environment: The tool's variables.
+        binds: Files and folders that are mounted read-only.
+        image: The id of the image, or the path of the file or folder it was converted to; "" without one.
+        memory: The size of the shared memory, such as `64m`; "" for the default.
+        argv: The arguments for the image's own entry point; None if `command` is run instead.
+        entrypoint: The image's own entry point, for a runtime that does not read it.
+        image_environment: The image's own variables, likewise.
+        tasks: The number of processes that a launcher starts, which share the network and memory of a node.
+        launched: Patterns of the launcher's variables, as in `JobVariables`.
+        gpus: The kind of the GPUs that the tool can use; "" for none.
+        own: The settings that only this runtime has.
     """
 
     run: str
@@ -75,17 +85,22 @@ class Image:
 
 
 class Container(ABC):
-    """Text and values in, text and values out.
+    """A container runtime: text and values in, text and values out.
 
-    `isolates` says that the tool runs in an image, and sees of the site what it is given, inputs read-only. Without it inputs are
-    copies; so are they where the runtime cannot bind read-only (`binds_inputs`). Where it `confines`, the tool can write nothing
-    else; where it does not, it has what the user has, so that consent to each pipeline is needed (S11). `place` is the folder in the image below which all binds have to be; "" where they can be
-    anywhere. `form` is the name of the file or folder an image is converted to; "" where the runtime keeps images
-    by itself. `formats` are the archives it can take; with `flattens` it is given a tar of the image's tree instead. `gpus` are
-    the kinds that it can show to a tool.
-
-    `settings` are its own keys of [container], a class made by `hibali.config.schema.table`; `Task.own` is an object of it, or
-    None where the site gives none of them. `programs` have to be there, the main one first.
+    Attributes:
+        name: Its name in [container].
+        settings: Its own keys of [container], a class made by `hibali.config.schema.table`; `Task.own` is an object of it, or
+            None if the site sets none of them.
+        programs: The programs that must be installed, the main one first.
+        isolates: The tool runs in an image and sees only the folders mounted there, inputs read-only. Otherwise inputs are
+            copied.
+        confines: The tool can write nothing else. Otherwise it has the user's permissions, and each pipeline needs consent (S11).
+        binds_inputs: The runtime can bind read-only; otherwise inputs are copied.
+        place: The folder in the image below which all binds must be; "" if they can be anywhere.
+        form: The name of the file or folder an image is converted to; "" if the runtime stores images itself.
+        formats: The image archives that it can convert or load.
+        flattens: It gets a tar of the image's tree instead of the archive.
+        gpus: The kinds of GPUs that a tool can use.
     """
 
     name: str
@@ -176,10 +191,10 @@ def find_consent_reasons(pipeline: Pipeline, container: Container) -> list[str]:
 
 
 def read_options(wanted: Wanted | None, home: str) -> tuple[dict[str, str], str]:
-    """The variables and the shared memory that a descriptor's `container-opts` ask for (S11).
+    """Return the variables and the shared memory that a descriptor's `container-opts` request (S11).
 
-    Returns the environment and a size such as `64m` ("" where none is asked). `$PWD` as a value is `home`,
-    the tool's work folder. Whatever is not on this short list raises `RefusedError`.
+    The size is such as `64m`, "" for the default. `$PWD` as a value is `home`, the tool's work folder. Any other option
+    raises `RefusedError`.
     """
     environment: dict[str, str] = {}
     memory = ""
@@ -244,12 +259,12 @@ _DENIED = b"permission denied"
 
 
 def quoted(argv: Iterable[str]) -> str:
-    """Quote words for a shell."""
+    """Quote arguments for a shell."""
     return " ".join(shlex.quote(argument) for argument in argv)
 
 
 def mount_option(source: str, target: str, *more: str) -> str:
-    """`--mount=` with one line of CSV (RFC 4180), so that nearly any path can be written.
+    """Return `--mount=` with one line of CSV (RFC 4180), which can express nearly any path.
 
     Raises `RefusedError` for a path with a carriage return: the readers of this CSV drop it before a newline.
     """
@@ -275,8 +290,8 @@ def unsafe_path(path: str, reason: str) -> RefusedError:
     )
 
 
-# What MPI launchers tell each task, beside what the scheduler's own one does (`JobVariables.launched`): PMI and PMIx, Open MPI and
-# its PRRTE, MPICH's Hydra, Intel MPI, MVAPICH.
+# Variables of MPI launchers other than the scheduler's own (`JobVariables.launched`): PMI and PMIx, Open MPI and its PRRTE,
+# MPICH's Hydra, Intel MPI, MVAPICH.
 _LAUNCHED = (
     "PMI_[A-Za-z0-9_]*",
     "PMI2_[A-Za-z0-9_]*",
@@ -287,7 +302,7 @@ _LAUNCHED = (
     "MPI_LOCAL[A-Z]*",
     "MV2_COMM_[A-Z_]*",
 )
-# Which GPUs are the job's: CUDA, ROCm, HIP, OpenCL.
+# The GPUs of the job for CUDA, ROCm, HIP and OpenCL.
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 

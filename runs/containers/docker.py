@@ -18,7 +18,7 @@ from runs.containers.base import (
 from transfers.remote.host import CommandResult
 
 _PRIVATE = "bind-propagation=rprivate"
-# docker-run(1) for NVIDIA's toolkit; the devices as ROCm's own guide for containers lists them.
+# docker-run(1) for NVIDIA's toolkit; the devices are those of ROCm's guide for containers.
 _GPUS = {
     "": [],
     "nvidia": ["--gpus=all"],
@@ -40,7 +40,7 @@ class Docker(Container):
         return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
-        """Return one long line; mounts are CSV, so that paths may contain any character."""
+        """Return the line; mounts are CSV, so that paths may contain any character."""
         argv = [
             "docker",
             "run",
@@ -73,7 +73,7 @@ class Docker(Container):
         return ("docker", "image", "inspect", name)
 
     def read_image(self, finished: CommandResult, name: str) -> Image | None:
-        """Parse the answer only."""
+        """Parse the output of `inspect`."""
         del name
         return read_inspected(self.name, finished)
 

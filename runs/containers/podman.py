@@ -18,12 +18,12 @@ from runs.containers.base import (
 )
 from transfers.remote.host import CommandResult
 
-# Rootless, the user keeps the own number inside; root has no such mapping and is root without capabilities.
+# Rootless, the user has the same uid in the container; root has no such mapping and runs as root without capabilities.
 _OWN_USER = """\
 if [ "$(id -u)" = 0 ]; then set -- --user=0:0; else set -- --userns=keep-id; fi
 """
 _PRIVATE = "bind-propagation=rprivate"
-# By the Container Device Interface; AMD's devices are the account's by its groups, which crun keeps (podman-run(1)).
+# NVIDIA by the Container Device Interface; the account can use AMD's devices through its groups, which crun keeps (podman-run(1)).
 _GPUS = {
     "": [],
     "nvidia": ["--device=nvidia.com/gpu=all"],

@@ -49,7 +49,7 @@ from transfers.entry import Kind
 from transfers.remote.host import KnowsPrograms, RemoteHost, ReportsFreeSpace
 
 LOGIN_STEPS = ("name", "connection", "host key", "login", "transport")
-# What ssh itself ended with; all else comes from what was started behind it.
+# Errors of ssh itself; all others come from the program that ssh started.
 _OF_LOGINS = frozenset(
     {"login-refused", "further-refused", "ssh-configuration", "unreachable", "paused", "timed-out"}
 )
@@ -128,7 +128,7 @@ def _log_in(
     return host
 
 
-def _judge_failure(checks: StepList, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: nobody can tell
+def _judge_failure(checks: StepList, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: unknown
     if problem.code == "host-key":
         checks.fault("host key", problem)
         checks.skip(LOGIN_STEPS[3:], "the host key was not accepted")
@@ -194,7 +194,7 @@ def run_job(
         if is_new:
             with contextlib.suppress(HibaliError):
                 folders = [work + b"/" + name for name in (b"runs", b"cache", b"images")]
-                host.run([b"rmdir", b"--", *folders, work])  # only what is empty goes
+                host.run([b"rmdir", b"--", *folders, work])  # rmdir removes only empty folders
 
 
 def _request(site: Site) -> Request:
@@ -489,5 +489,5 @@ def _check_container(checks: StepList, site: Site, host: RemoteHost) -> None:
 
 
 def _which(host: RemoteHost, programs: tuple[str, ...]) -> Mapping[str, str | None]:
-    """Find programs; behind a forced command only an answer shows that a command is allowed."""
+    """Find programs; with a forced command, only a reply shows that a command is allowed."""
     return host.which(programs) if isinstance(host, KnowsPrograms) and programs else {}

@@ -103,7 +103,7 @@ def _check_access(checks: StepList, site: Site, requests: Requests, access: str)
 
 
 def _list_one(requests: Requests) -> tuple[Response, bool]:
-    """List one page of one name; return the answer, and whether it was a success."""
+    """List one page of one name; return the response, and whether it was a success."""
     query = {"list-type": "2", "max-keys": "1"} if requests.bucket else {}
     try:
         return requests.request("GET", query=query), True
@@ -186,7 +186,7 @@ _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
 
 
 def visit(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
-    """Run all steps of a site of this kind, with `job` including a test job. Catches all but bugs."""
+    """Run all steps of a site of this kind, with `job` including a test job. Reports every `HibaliError` as a fault."""
     try:
         require_built(site)
     except HibaliError as problem:

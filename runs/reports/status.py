@@ -1,4 +1,4 @@
-"""Decide what the status report says about schedules, data, sites and runs; pure."""
+"""Compute the status report on schedules, data, sites and runs; pure."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ _UNTOLD = frozenset({Mark.SKIPPED, Mark.RUNNING})
 
 
 DAYS = 60
-_RECENT = 7 * 86400.0  # seconds: what somebody typed and what failed is not told for longer
+_RECENT = 7 * 86400.0  # seconds: older failed commands are not reported
 _MOST_FAILED_COMMANDS = 10
 _BAD_RESULTS = frozenset({Result.INCOMPLETE, Result.FAILED, Result.LATER, Result.REFUSED, Result.UNFINISHED})
 
@@ -254,7 +254,7 @@ def headline(overview: Overview) -> str:
 
 
 def summary(overview: Overview) -> str:
-    """The sentences below it: what moved lately, and how well it is verified."""
+    """Return the sentences below the headline: recent transfers, and their verification."""
     last = overview.days[-1] if overview.days else None
     sentences = []
     if last is not None:
@@ -293,7 +293,7 @@ def by_day(operations: Iterable[Operation], now: float, days: int = DAYS) -> lis
 
 
 def failed_commands(operations: Sequence[Operation], now: float) -> list[Trouble]:
-    """List what somebody typed within a week that began, what went wrong with it, and was not done since; the latest first."""
+    """List the manual commands of the last week that failed and did not succeed since, the latest first."""
     seen: set[tuple[str, str, str]] = set()
     found: list[Trouble] = []
     for each in reversed(operations):

@@ -92,7 +92,7 @@ def render(overview: Overview) -> bytes:
 
 
 def describe_cron(cron: str) -> str:
-    """Say when a schedule fires, in words where these are short."""
+    """Describe the times of a schedule, in words if they are short."""
     found = _SIMPLE_CRON.fullmatch(cron)
     if found is None:
         return f"by cron {cron}"
@@ -148,7 +148,7 @@ def _strip_bars(firings: Sequence[Trigger]) -> Iterable[Shape]:
 
 
 def _strip_text(name: str, firings: Sequence[Trigger]) -> str:
-    """Describe the bars for those who cannot see them."""
+    """Describe the bars for screen readers."""
     if not firings:
         return f"{name} has not fired yet"
     counts = Counter(str(mark_of(each)) for each in firings)

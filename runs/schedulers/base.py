@@ -22,8 +22,8 @@ JOB_ID = re.compile(r"[A-Za-z0-9][][A-Za-z0-9._:+-]{0,127}")  # PBS writes array
 class Phase(StrEnum):
     """The phase of a job as its scheduler reports it, before its exit record is read.
 
-    ENDED says only that the job is over; GONE that the scheduler no longer knows it; BROKEN that the machine
-    failed it; ELSEWHERE that the queried host cannot see it.
+    ENDED means only that the job is over; UNKNOWN that the scheduler no longer has it; BROKEN that the machine
+    failed; ELSEWHERE that the queried host cannot see it.
     """
 
     WAITING = "waiting"
@@ -64,7 +64,7 @@ class Resources:
     own.
 
     `tasks` are processes that an MPI launcher starts, `cores` those of each; memory and `gpus` are those of a
-    node. `own` are the settings that only this scheduler has (`Scheduler.settings`).
+    node. `own` has the settings that only this scheduler has (`Scheduler.settings`).
     """
 
     cores: int | None = None
@@ -127,15 +127,15 @@ _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[A-Za-z0-9_-]+\]\*)?")
 
 @dataclass(frozen=True, slots=True)
 class JobVariables:
-    """The environment variables by which a job learns of itself; of several names the first that is set counts.
+    """The environment variables that identify a job; of several names, the first one that is set counts.
 
     Attributes:
         job: The id of the job, as the scheduler's commands take it.
         array: The id of the job array that the job is a task of.
         index: The number of this task, from 1.
-        folder: Where the job was submitted from, if it may begin elsewhere.
-        prefixes: How the names of its variables begin; a pipeline may not set these.
-        launched: Basic regular expressions of the names by which its launcher tells a task which one it is.
+        folder: The folder of the submission, if jobs may start in another one.
+        prefixes: Prefixes of its variables; a pipeline cannot set these.
+        launched: Basic regular expressions of the variables in which its launcher passes a task its number.
     """
 
     job: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class JobVariables:
     launched: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what could be more than a name in a job script (S9)."""
+        """Refuse names that could be more than a name in a job script (S9)."""
         for name in (*self.job, *self.array, *self.index, *self.folder, *self.prefixes):
             if not _VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is not the name of a variable")
@@ -158,18 +158,18 @@ class JobVariables:
 class Scheduler(ABC):
     """Text and values in, text and values out: no clock, no processes, no files.
 
-    Every `*_words` method returns one command line as words, without shell syntax; every `read_*` method
-    gets how that command finished. `lookup_argv`, `accounting_argv` may return () where there is no such
-    question. `read_*` raise `TryLaterError` when the scheduler did not answer.
+    Every `*_argv` method returns one command as a list of arguments, without shell syntax; every `read_*` method
+    parses how that command finished. `lookup_argv` and `accounting_argv` may return () if the scheduler has no such
+    query. `read_*` raise `TryLaterError` when the scheduler did not answer.
 
     Attributes:
-        name: What [scheduler] calls it.
+        name: Its name in [scheduler].
         settings: Its own keys of [scheduler], a class made by `hibali.config.schema.table`; `Resources.own` is an object of it, or None
             where the site gives none of them.
-        programs: The programs that have to be installed, the main one first.
+        programs: The programs that must be installed, the main one first.
         commands: All programs that query or change the scheduler; `sites usage` counts them.
-        launcher: What starts several tasks of a job where the site names nothing.
-        variables: By which a job learns of itself.
+        launcher: The default command that starts several tasks of a job.
+        variables: The environment variables that identify a job.
     """
 
     name: ClassVar[str]
@@ -197,7 +197,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """Return a status for each of `jobs`; `UNKNOWN` if the scheduler no longer knows it."""
+        """Return a status for each of `jobs`; `UNKNOWN` if the scheduler no longer has it."""
 
     @abstractmethod
     def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
@@ -324,7 +324,7 @@ def check_plain(text: str, label: str) -> str:
     return text
 
 
-# A command that refuses because there is nothing left to do has done what it was asked for.
+# Wrap a command that fails if there is nothing left to do: that error counts as success.
 _IGNORE_ERROR = r"""
 over=$1; shift
 said=$("$@" 2>&1)

@@ -115,7 +115,10 @@ def test_a_valid_bundle_is_read_and_unpacked(bundle_file: Callable[..., Path], h
         ({"record": {"run": {**RUN, "image": "/etc/passwd"}}}, "bundle.json"),
         ({"record": {"run": {**RUN, "image": f"sha256:{'0' * 64}\n"}}}, "bundle.json"),
         ({"files": {"descriptor.json": b"{}"}}, "descriptor.json"),
-        ({"record": {"pipeline": {"name": "x", "version": "1.0", "digest": "0" * 64}}}, "bundle.json names 000"),
+        (
+            {"record": {"pipeline": {"name": "x", "version": "1.0", "digest": "0" * 64}}},
+            "bundle.json names 000",
+        ),
         ({"record": {"pipeline": {"name": "../x", "version": "1.0", "digest": "0" * 64}}}, ""),
         ({"files": {"inputs.sha256": f"{'0' * 64}  inputs/0/../../x\n".encode()}}, "inputs.sha256"),
         ({"files": {"inputs.sha256": f"{'0' * 64}  inputs/7/x\n".encode()}}, "that belong to no input"),
