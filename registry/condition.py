@@ -54,7 +54,7 @@ class Condition:
     tree: ast.expr
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Return whether it is true for these answers; false where an id in it has no answer, as in the reference.
+        """Return whether it is true for these values; false where an id in it has no value, as in the reference.
 
         Raises `UsageError` where values are compared that have no order.
         """

@@ -164,7 +164,7 @@ def _related_inputs_exist(sections: Sections) -> Iterator[Problem]:
             yield Problem(
                 part.path,
                 message,
-                "a required input is always answered: move the condition to the other inputs, or make this one optional",
+                "a required input always has a value: move the condition to the other inputs, or make this one optional",
             )
 
 

@@ -259,8 +259,8 @@ class Archive:
 def read_archive(path: Path, name: str = "") -> Archive:
     """Read an archive of `docker save` or `podman save`, an OCI layout in a tar, or a SIF; compressed or not.
 
-    Of several images it is the one called `name`. Raises `NotFoundError`, `UsageError` `bad-image-archive` for what is none or was
-    cut short, `RefusedError` for what contradicts its own digests (`image-damaged`) or grows without end (`archive-bomb`).
+    Of several images it is the one called `name`. Raises `NotFoundError`, `UsageError` `bad-image-archive` for other or truncated
+    files, `RefusedError` for one that contradicts its own digests (`image-damaged`) or decompresses without end (`archive-bomb`).
     """
     subject = printable(os.fsencode(path))
     try:

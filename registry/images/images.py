@@ -91,8 +91,8 @@ class Images:
     def add(self, pipeline: Pipeline, archive: Path) -> tuple[ImageRecord, AddResult]:
         """Store an archive as the image of a version, which can never have another one; adding the same again is no error.
 
-        Raises `RefusedError`: `immutable-image` where the version has another image, `wrong-image` where the archive is of another
-        than the descriptor names; also raises as `read_archive` and `ImageContents` do.
+        Raises `RefusedError`: `immutable-image` where the version has another image, `wrong-image` where the archive has another
+        image than the descriptor names; also raises as `read_archive` and `ImageContents` do.
         """
         from registry.images.archive import read_archive  # start-up: only for archives
 

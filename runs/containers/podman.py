@@ -77,7 +77,7 @@ class Podman(Container):
         return ("podman", "image", "inspect", "--format=json", name)
 
     def read_image(self, finished: CommandResult, name: str) -> Image | None:
-        """Parse the answer only."""
+        """Parse the output of `inspect`."""
         del name
         return read_inspected(self.name, finished)
 

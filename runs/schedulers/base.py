@@ -99,21 +99,21 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The answer of a scheduler that accepted the job, with its id."""
+    """The scheduler accepted the job and gave it this id."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotSubmitted:
-    """The answer of a scheduler that did not accept the job; `error` says why and whether to retry later."""
+    """The scheduler did not accept the job; `error` has the reason, and whether a later retry may help."""
 
     error: HibaliError
 
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """An answer that does not show whether the job was accepted: look it up, do not submit again."""
+    """The reply does not show whether the job was accepted: look it up, do not submit again."""
 
     reason: str
 
@@ -201,7 +201,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
-        """Parse the same answer for job arrays: by job, a status for each task still known."""
+        """Parse the same output for job arrays: by job, a status for each task still known."""
 
     @abstractmethod
     def lookup_argv(self, name: str) -> tuple[str, ...]:
@@ -350,7 +350,7 @@ class Submitting:
     stopped: frozenset[int] = frozenset()
 
     def read(self, finished: CommandResult, job: str | None) -> SubmitResult:
-        """Interpret the answer; `job` is the id found in it."""
+        """Interpret the output; `job` is the id found in it."""
         if job is not None and finished.exit_code == 0:
             return Submitted(job)
         output = finished.stderr + b"\n" + finished.stdout
@@ -380,7 +380,7 @@ class Submitting:
 
 
 def query_failed(program: str, finished: CommandResult) -> TryLaterError:
-    """Return the error for a query without an answer."""
+    """Return the error for a failed query."""
     message = finished.stderr.strip() or finished.stdout.strip()
     return TryLaterError(
         "scheduler-silent",

@@ -195,7 +195,7 @@ class Pbs(Scheduler):  # no accounting: it is in files of the server, and qstat 
         return found
 
     def lookup_argv(self, name: str) -> tuple[str, ...]:
-        """Query only this account's jobs, because the answer has nothing but numbers."""
+        """Query only this account's jobs, because qselect prints only numbers."""
         return ("/bin/sh", "-c", _LOOKUP, "hibali", job_name(name))
 
     def read_lookup(self, finished: CommandResult, user: str) -> str | None:
