@@ -115,9 +115,9 @@ class Container(ABC):
     flattens: bool = False
     gpus: frozenset[str] = frozenset()
 
-    @abstractmethod
     def image_name(self, wanted: Wanted | None) -> str:
-        """Return the runtime's name of a pipeline's image; "" for none; raises `UsageError`."""
+        """Return the runtime's name of a pipeline's image, by default Docker's; "" for none; raises `UsageError`."""
+        return docker_name(self.name, wanted)
 
     @abstractmethod
     def start(self, task: Task) -> str:

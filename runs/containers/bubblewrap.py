@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from registry.pipeline import Container as Wanted
 from runs.containers.base import (
     DOCKER_ARCHIVE,
     OCI_ARCHIVE,
@@ -10,7 +9,6 @@ from runs.containers.base import (
     SHARED_MEMORY,
     Container,
     Task,
-    docker_name,
     handed_on,
     quoted,
     without_network,
@@ -33,10 +31,6 @@ class Bubblewrap(Container):
     formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE})
     flattens = True
     gpus = frozenset({"amd"})  # NVIDIA needs the driver's libraries of the host
-
-    def image_name(self, wanted: Wanted | None) -> str:
-        """Return Docker's name of an image."""
-        return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
         """Return the line."""

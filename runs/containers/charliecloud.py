@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from registry.pipeline import Container as Wanted
 from runs.containers.base import (
     DOCKER_ARCHIVE,
     OCI_ARCHIVE,
     PATH,
     Container,
     Task,
-    docker_name,
     handed_on,
     quoted,
     unsafe_path,
@@ -31,10 +29,6 @@ class Charliecloud(Container):
     flattens = True
     # the host's devices are visible; ch-fromhost(1) can add NVIDIA's libraries only to writable images
     gpus = frozenset({"amd"})
-
-    def image_name(self, wanted: Wanted | None) -> str:
-        """Return Docker's name of an image."""
-        return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
         """Return the line. ch-run needs $USER, and removes one pair of single quotes from every value."""

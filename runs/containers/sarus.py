@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 
-from registry.pipeline import Container as Wanted
 from runs.containers.base import (
     DOCKER_ARCHIVE,
     Container,
     Image,
     Task,
-    docker_name,
     handed_on,
     quoted,
     require_program,
@@ -36,10 +34,6 @@ class Sarus(Container):
     confines = False  # the site's own mounts are in every container, and writable
     formats = frozenset({DOCKER_ARCHIVE})
     gpus = frozenset({"nvidia", "amd"})
-
-    def image_name(self, wanted: Wanted | None) -> str:
-        """Return Docker's name of an image."""
-        return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
         """Return the line, with an empty environment but for PATH and HOME: Sarus passes all of it to the tool.

@@ -6,12 +6,10 @@ import re
 
 from hibali.errors import UsageError
 from hibali.text import printable
-from registry.pipeline import Container as Wanted
 from runs.containers.base import (
     Container,
     Image,
     Task,
-    docker_name,
     handed_on,
     quoted,
     require_program,
@@ -38,10 +36,6 @@ class Shifter(Container):
     binds_inputs = False
     formats: frozenset[str] = frozenset()  # only the gateway adds images, by pulling them
     gpus = frozenset({"nvidia", "amd"})
-
-    def image_name(self, wanted: Wanted | None) -> str:
-        """Return Docker's name of an image."""
-        return docker_name(self.name, wanted)
 
     def start(self, task: Task) -> str:
         """Return the line, with only the tool's environment: Shifter passes all of it to the tool, and reads SHIFTER_*.
