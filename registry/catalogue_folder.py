@@ -44,7 +44,7 @@ class Deprecation:
 
 
 def read_deprecation(file: str) -> Deprecation | None:
-    """Read the deprecation beside a descriptor; None where there is none."""
+    """Read the deprecation of a version; None where there is none."""
     if not os.path.exists(file):  # noqa: PTH110  # called for every version of a list, and Path is slow
         return None
     try:
@@ -129,16 +129,16 @@ class VersionFolders:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def beside(self, name: str, version: str) -> dict[str, Path]:
-        """Return the files beside the descriptor, one level deep, by their names in the version's folder."""
+    def attachments(self, name: str, version: str) -> dict[str, Path]:
+        """Return the version's other files (signatures, image record ...), one level deep, by their names in its folder."""
         folder = self.version_folder(name, version)
         files = [*folder.glob("*"), *folder.glob("*/*")]
         found = {str(each.relative_to(folder)): each for each in files if each.is_file()}
         found.pop(DESCRIPTOR, None)
         return found
 
-    def place_beside(self, name: str, version: str, files: Mapping[str, bytes]) -> None:
-        """Write files beside the descriptor; existing ones are kept. Raises `RefusedError` for a name that leads out of the folder."""
+    def add_attachments(self, name: str, version: str, files: Mapping[str, bytes]) -> None:
+        """Add files to a version; existing ones are not changed. Raises `RefusedError` for a name that leads out of the folder."""
         folder = self.version_folder(name, version)
         with writing(folder):
             for file, content in files.items():
@@ -275,7 +275,7 @@ _ATTRIBUTES = (
 class History:
     """Commits of a folder's content. The folder decides: changes that a killed call did not commit are committed by the next one.
 
-    A commit is made beside the index and moved into place by one update of the branch, so that the index is never locked.
+    A commit is made with a copy of the index and moved into place by one update of the branch, so that the index is never locked.
     """
 
     def __init__(self, folder: Path, partial: Callable[[], Path]) -> None:

@@ -403,8 +403,8 @@ def _store_digests(known_digests: KnownDigests, accepted: Iterable[tuple[Offer, 
     """Store the digests of fetched files, so that the next call does not read them again."""
     for offer, download in accepted:
         known_digests.add(offer.files[DESCRIPTOR], download.pipeline.digest)
-        if IMAGE in download.beside:
-            known_digests.add(offer.files[IMAGE], hashlib.sha256(download.beside[IMAGE]).hexdigest())
+        if IMAGE in download.attachments:
+            known_digests.add(offer.files[IMAGE], hashlib.sha256(download.attachments[IMAGE]).hexdigest())
     known_digests.save()
 
 
@@ -433,29 +433,29 @@ def _judge(offer: Offer, files: Mapping[str, bytes], subject: str, policy: Polic
     image = judge_image(pipeline, files[IMAGE], location) if IMAGE in files else ""
     signatures = {name: raw for name, raw in files.items() if is_signature_name(name)}
     policy.check(pipeline, signatures, location, image)
-    beside = {name: raw for name, raw in files.items() if _is_companion(name)}
-    return Download(pipeline, beside)
+    attachments = {name: raw for name, raw in files.items() if _is_attachment(name)}
+    return Download(pipeline, attachments)
 
 
-def _is_companion(name: str) -> bool:
-    """Return whether a remote file can be stored beside a descriptor: its name has one of three exact forms (S1)."""
+def _is_attachment(name: str) -> bool:
+    """Return whether a remote file can be an attachment of a version: its name has one of three exact forms (S1)."""
     return name in {DEPRECATED, IMAGE} or is_signature_name(name)
 
 
 def _lacks(catalogue: Catalogue, offer: Offer) -> bool:
-    """Return whether the remote has a file beside the descriptor that is missing here."""
-    here = catalogue.beside(offer.name, offer.version)
-    return any(_is_companion(name) and name not in here for name in offer.files)
+    """Return whether the remote has an attachment that is missing here."""
+    here = catalogue.attachments(offer.name, offer.version)
+    return any(_is_attachment(name) and name not in here for name in offer.files)
 
 
 def _files_of(catalogue: Catalogue, pipeline: Pipeline, by: str) -> dict[str, bytes]:
     record = {"schema": 1, "kind": "published", "name": pipeline.name, "version": pipeline.version}
     line = line_of_json({**record, "digest": pipeline.digest, "by": by, "at": now()})
-    beside = catalogue.beside(pipeline.name, pipeline.version)
+    attachments = catalogue.attachments(pipeline.name, pipeline.version)
     return {
         DESCRIPTOR: pipeline.raw,
         PUBLISHED: line.encode() + b"\n",
-        **{name: path.read_bytes() for name, path in beside.items() if _is_companion(name)},
+        **{name: path.read_bytes() for name, path in attachments.items() if _is_attachment(name)},
     }
 
 
@@ -487,7 +487,7 @@ def _read_files(snapshot: Snapshot, offers: Sequence[Offer]) -> list[tuple[Offer
         (offer, name)
         for offer in offers
         for name in sorted(offer.files)
-        if name in {DESCRIPTOR, PUBLISHED} or _is_companion(name)
+        if name in {DESCRIPTOR, PUBLISHED} or _is_attachment(name)
     ]
     contents = snapshot.read([offer.files[name] for offer, name in wanted])
     found: dict[str, tuple[Offer, dict[str, bytes]]] = {}

@@ -20,7 +20,7 @@ _LARGEST = 16 * 1024
 
 
 def is_signature_name(name: str) -> bool:
-    """Return whether a file name is that of a signature beside a descriptor."""
+    """Return whether a file name is that of a signature."""
     return _FILE.fullmatch(name) is not None
 
 

@@ -197,8 +197,8 @@ def _parts_of_run(common: Common, run_id: str, include_options: IncludeOptions, 
         run=run,
         image_id=image,
         outputs=outputs,
-        include=include_options.include,
-        **_descriptor_files(catalogue, pipeline, include_options, started=image),
+        include=taking.include,
+        **_attachments(catalogue, pipeline, taking, started=image),
     )
 
 
@@ -226,16 +226,16 @@ def _parts_of_invocation(
         inputs=inputs_of_invocation(invocation, common.settings(), on_event),
         published=f"{changed[:19]}Z",
         agent=account_names()[0],
-        include=include_options.include,
-        **_descriptor_files(catalogue, pipeline, include_options),
+        include=taking.include,
+        **_attachments(catalogue, pipeline, taking),
     )
 
 
-def _descriptor_files(
-    catalogue: Catalogue, pipeline: Pipeline, include_options: IncludeOptions, *, started: str = ""
+def _attachments(
+    catalogue: Catalogue, pipeline: Pipeline, taking: Taking, *, started: str = ""
 ) -> dict[str, Any]:
     """Return the files to include with a descriptor: signatures, and the record of its pinned image, if that was the one `started`."""
-    files = catalogue.beside(pipeline.name, pipeline.version)
+    files = catalogue.attachments(pipeline.name, pipeline.version)
     image = catalogue.image(pipeline)
     if image is not None and started and image.id != f"sha256:{started}":
         image = None
@@ -321,15 +321,15 @@ def run_bundle(common: Common, options: BundleRunOptions) -> int:
 def _add_to_catalogue(common: Common, catalogue: Catalogue, bundle: Bundle, subject: str) -> None:
     """Add the pipeline to the catalogue, under the rules for fetched pipelines."""
     pipeline = bundle.pipeline
-    beside, image = dict(bundle.signatures), ""
+    attachments, image = dict(bundle.signatures), ""
     if bundle.image is not None:
-        beside[IMAGE] = write_record(bundle.image)
-        image = judge_image(pipeline, beside[IMAGE], printable(subject))
-    here = catalogue.beside(pipeline.name, pipeline.version)
+        attachments[IMAGE] = write_record(bundle.image)
+        image = judge_image(pipeline, attachments[IMAGE], printable(subject))
+    here = catalogue.attachments(pipeline.name, pipeline.version)
     known = catalogue.pins().get((pipeline.name, pipeline.version)) == pipeline.digest
-    if not known or (IMAGE in beside and IMAGE not in here):
+    if not known or (IMAGE in attachments and IMAGE not in here):
         policy_of(common).check(pipeline, bundle.signatures, printable(subject), image)
-    catalogue.add_downloads([Download(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
+    catalogue.add_downloads([Download(pipeline, attachments)], f"Take {pipeline.reference} from a bundle")
 
 
 def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:

@@ -118,7 +118,7 @@ class Images:
         raw = write_record(record)
         if not self._pins.add_image(pipeline.name, pipeline.version, record.digest, _sha256(raw)):
             self.check_pin(pipeline, record, "here")
-        self._folders.place_beside(pipeline.name, pipeline.version, {FILE: raw})
+        self._folders.add_attachments(pipeline.name, pipeline.version, {FILE: raw})
 
     def pinned(self, name: str, version: str) -> tuple[str, str] | None:
         """Return the pinned digest of a version's image and the sha256 of its record; None where none is pinned."""
@@ -252,8 +252,8 @@ _SETTINGS = (
 
 def annex_program() -> str | None:
     """Return the path of git-annex: on PATH, or in the folder of hibali's Python, where `hibali[annex]` installs it."""
-    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return shutil.which("git-annex", path=beside)
+    program_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return shutil.which("git-annex", path=program_path)
 
 
 class Annex:

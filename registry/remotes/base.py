@@ -16,7 +16,7 @@ from registry.catalogue_folder import DESCRIPTOR
 from registry.pipeline import Pipeline, catalogue_name, catalogue_version
 
 PUBLISHED = "published.json"
-LARGEST_FILE = 4 * 1024 * 1024  # bytes, of a descriptor or of a file beside it; images are stored elsewhere
+LARGEST_FILE = 4 * 1024 * 1024  # bytes, of a descriptor or an attachment; images are stored elsewhere
 MOST_VERSIONS = 100_000
 Reference = tuple[str, str]
 
@@ -51,10 +51,10 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A fetched and checked version, with the files beside its descriptor."""
+    """A fetched and checked version, with its attachments by name: signatures, deprecation, image record."""
 
     pipeline: Pipeline
-    beside: Mapping[str, bytes]
+    attachments: Mapping[str, bytes]
 
 
 class Snapshot(Protocol):

@@ -29,7 +29,7 @@ class Candidate:
 
     @property
     def is_descriptor(self) -> bool:
-        """Return whether it has the keys that every descriptor has; other JSON can be stored beside descriptors."""
+        """Return whether it has the keys that every descriptor has; folders can have other JSON files, too."""
         if len(self.raw) > MAXIMUM_BYTES:
             return False
         try:

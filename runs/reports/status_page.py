@@ -252,7 +252,7 @@ def _tables(overview: Overview) -> Iterable[dict[str, Any]]:
         "Use of sites",
         ("site", "jobs in the queue", "logins", "scheduler commands", "bytes", "pauses requested"),
         [_site(each) for each in overview.usage[:_MAX_ROWS]],
-        note="Use of each site in the last hour and in the last day, beside its limits.",
+        note="Use of each site in the last hour and in the last day, and its limits.",
     )
 
 

@@ -202,7 +202,7 @@ def test_strange_names_and_huge_files_are_passed_over(ground: Ground, tmp_path: 
     ground.plant(dict.fromkeys(odd, raw()) | {"huge/1/descriptor.json": b" " * (LARGEST_FILE + 1)})
     ground.plant({"beside/1/published.json": b"{}", "tool/1.0/notes.txt": b"by hand"})
     assert b.fetch() == {"tool@1.0": "fetched"}
-    assert b.catalogue.beside("tool", "1.0") == {}
+    assert b.catalogue.attachments("tool", "1.0") == {}
 
 
 @pytest.mark.parametrize(

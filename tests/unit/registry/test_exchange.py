@@ -173,7 +173,7 @@ def test_a_hostile_remote_runs_nothing(over_git: tuple[Site, Site], repository: 
         git(repository, "commit-tree", tree, "-m", "x").strip(),
     )
     assert b.fetch() == {"tool@1.0": "fetched"}
-    assert b.catalogue.beside("tool", "1.0") == {}
+    assert b.catalogue.attachments("tool", "1.0") == {}
     a.catalogue.add(raw("mine"))
     a.publish()
     assert b.fetch() == {"tool@1.0": "same", "mine@1.0": "fetched"}
@@ -378,7 +378,7 @@ def test_fetching_writes_nothing_outside_the_catalogue(over_git: tuple[Site, Sit
     before = set(b.folder.parent.rglob("*.sig"))
     with contextlib.suppress(RefusedError):  # newer gits refuse such objects
         b.fetch()
-        assert b.catalogue.beside("tool", "1.0") == {}
+        assert b.catalogue.attachments("tool", "1.0") == {}
     assert set(b.folder.parent.rglob("*.sig")) == before
 
 

@@ -288,7 +288,7 @@ def test_under_the_policy_a_signature_covers_the_image(
     assert a.leave() == {"tool@1.0": ("added to", "there")}
     assert b.fetch() == {"tool@1.0": "added to"}
     assert b.catalogue.image(pipeline) == record
-    assert len([each for each in b.catalogue.beside("tool", "1.0") if each.endswith(".sig")]) == 2
+    assert len([each for each in b.catalogue.attachments("tool", "1.0") if each.endswith(".sig")]) == 2
     c = Lab(tmp_path / "c", GitRemote, str(repository), None)
     c.policy = Policy(signers, required=True, scratch=c.folder)
     assert c.fetch() == {"tool@1.0": "fetched"}
