@@ -11,6 +11,8 @@ from hibali.documents import canonical_digest, find_repeated, read_json, written
 from hibali.errors import UsageError
 from registry import advice
 from registry.advice import read_suggested
+from registry.boutiques_schema import find_refusals, find_shape_problems
+from registry.descriptor_rules import find_rule_problems
 from registry.pipeline import (
     Container,
     EnvironmentVariable,
@@ -48,12 +50,6 @@ def read_descriptor(raw: bytes, subject: str, name: str | None = None) -> Pipeli
 
 def find_problems(document: Any) -> list[Problem]:
     """Return every problem that makes the descriptor invalid. The reference validator runs last."""
-    from registry.boutiques_schema import (  # start-up: slow; stored pipelines need no check
-        find_refusals,
-        find_shape_problems,
-    )
-    from registry.descriptor_rules import find_rule_problems  # start-up: slow; stored pipelines need no check
-
     if not isinstance(document, dict):
         return [Problem("", "a descriptor is a JSON object")]
     unwritable = list(_find_unwritable(document, ()))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hibali.errors import UsageError
+from registry.boutiques_schema import find_schema_problems
 from registry.invocation import (
     Need,
     find_input_problems,
@@ -314,8 +315,6 @@ def _find_schema_problems(pipeline: Pipeline, tool_input: Input, value: Any) -> 
     own_schema = pipeline.document.get("invocation-schema")
     if not own_schema:
         return []
-    from registry.boutiques_schema import find_schema_problems  # start-up: only for authors' own schemas
-
     found = find_schema_problems(own_schema, {tool_input.id: value})
     return [problem for problem in found if problem.path.partition("[")[0] == tool_input.id]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from hibali.documents import read_json
 from hibali.text import nearest
+from registry.boutiques_schema import find_schema_problems
 from registry.pipeline import Group, Input, Pipeline
 from registry.problems import InvocationError, Problem, place_problems, read_file_bytes
 
@@ -360,8 +361,6 @@ def find_invocation_problems(pipeline: Pipeline, values: Any) -> list[Problem]:
     problems = find_rule_problems(pipeline, values)
     own_schema = pipeline.document.get("invocation-schema")
     if own_schema and not problems:
-        from registry.boutiques_schema import find_schema_problems  # start-up: only for authors' own schemas
-
         problems = list(dict.fromkeys(find_schema_problems(own_schema, add_defaults(pipeline, values))))
     return problems
 

@@ -313,7 +313,7 @@ class _Crate:
     """The library's crate in memory; no file is read or written."""
 
     def __init__(self) -> None:
-        from rocrate.rocrate import ROCrate
+        from rocrate.rocrate import ROCrate  # start-up: slow
 
         self._crate = ROCrate(version=VERSION)
         self._crate.metadata.extra_terms |= {
@@ -354,7 +354,7 @@ class _Crate:
 
     def entity(self, identifier: str, kind: str, /, **facts: Any) -> Any:
         """Add an entity that is not a file of the crate."""
-        from rocrate.model.contextentity import ContextEntity
+        from rocrate.model.contextentity import ContextEntity  # start-up: slow
 
         made = ContextEntity(self._crate, identifier, {"@type": kind})
         for name, value in facts.items():

@@ -422,6 +422,6 @@ def _read_facts(kind: type[_Facts], found: Mapping[str, Any]) -> _Facts:
 
 @cache
 def _validator() -> jsonschema.Draft202012Validator:
-    import jsonschema
+    import jsonschema  # start-up: slow
 
     return jsonschema.Draft202012Validator(_SCHEMA)

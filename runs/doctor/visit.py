@@ -225,9 +225,7 @@ def _check_machine(checks: StepList, site: Site, on_event: Listener, *, job: boo
         except HibaliError as problem:
             checks.fault("job", problem)
             return
-        from runs.doctor.machine import run_job
-
-        run_job(checks, site, host, lambda: rate_limits.open_limited_host(site, on_event), on_event)
+        machine.run_job(checks, site, host, lambda: rate_limits.open_limited_host(site, on_event), on_event)
 
 
 def _check_web(checks: StepList, site: Site, on_event: Listener) -> None:
