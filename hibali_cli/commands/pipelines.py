@@ -47,7 +47,7 @@ def add_command(common: Common, source: str, name: str | None) -> int | None:
     from hibali.errors import HibaliError, UsageError
     from hibali.text import printable
     from hibali_cli.handlers.pipelines import access_of, open_catalogue, pipeline_record
-    from registry.sources.base import find_candidates
+    from registry.sources import find_candidates
 
     catalogue = open_catalogue(common)
     added, failures = 0, list[HibaliError]()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from registry.images.record import ImageRecord
     from registry.pipeline import Input, OutputFile, Pipeline
     from registry.search import Damaged, Summary
-    from registry.sources.base import Access
+    from registry.sources import Access
     from runs.images import Pinned
     from runs.store import SiteRuns
 
@@ -40,7 +40,7 @@ def open_catalogue(common: Common) -> Catalogue:
 
 def access_of(common: Common) -> Access:
     """Return what sources of descriptors may use."""
-    from registry.sources.base import Access
+    from registry.sources import Access
 
     settings = common.settings().catalogue
     scratch = private_folder(state_folder() / "catalogue-partial")

@@ -17,7 +17,7 @@ import pytest
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.http import fetch
-from registry.sources.base import Access, find_candidates, source_name
+from registry.sources import Access, find_candidates, source_name
 from tests.properties.descriptors import make_document, make_input
 
 RAW = json.dumps(make_document("tool [A]", make_input("a"))).encode()
