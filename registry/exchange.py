@@ -30,7 +30,7 @@ from registry.catalogue import Catalogue
 from registry.catalogue_folder import DESCRIPTOR
 from registry.catalogue_folder import FILE as DEPRECATED
 from registry.descriptor import digest_document, read_descriptor
-from registry.images.images import check_names, other_image
+from registry.images.images import check_names, copy_stream, other_image
 from registry.images.record import FILE, ImageRecord, read_record
 from registry.images.record import FILE as IMAGE
 from registry.pipeline import Pipeline, split_reference
@@ -137,7 +137,7 @@ class FolderImageStore:
             try:
                 with file.open("rb", buffering=0) as read, partial.open("xb") as written:
                     hashed = hashlib.sha256()
-                    _copy(read, written, hashed)
+                    copy_stream(read, written, hashed)
                     written.flush()
                     os.fsync(written.fileno())
                 if f"sha256:{hashed.hexdigest()}" != record.digest:
@@ -155,9 +155,9 @@ class FolderImageStore:
         partial = target.with_name(f"{target.name}.part")
         with self._translated(), self._open(record) as source:
             begun = partial.stat().st_size if partial.exists() else 0
-            if _go_on(source, partial, begun) != record.digest and begun:
+            if _resume_copy(source, partial, begun) != record.digest and begun:
                 source.seek(0)
-                _go_on(source, partial, 0)  # the partial file was of another archive
+                _resume_copy(source, partial, 0)  # the partial file was of another archive
         partial.replace(target)
 
     def _size(self, record: ImageRecord) -> int:
@@ -201,24 +201,16 @@ class FolderImageStore:
             ) from None
 
 
-def _go_on(source: IO[bytes], partial: Path, begun: int) -> str:
+def _resume_copy(source: IO[bytes], partial: Path, begun: int) -> str:
     """Copy the remainder after the first `begun` bytes, which the digest of the whole file verifies."""
     hashed = hashlib.sha256()
     with partial.open("r+b" if begun else "wb", buffering=0) as written:
         while (left := begun - written.tell()) > 0 and (piece := written.read(min(left, _CHUNK))):
             hashed.update(piece)
         source.seek(written.tell())
-        _copy(source, written, hashed)
+        copy_stream(source, written, hashed)
         written.truncate()
     return f"sha256:{hashed.hexdigest()}"
-
-
-def _copy(source: IO[bytes], target: IO[bytes], hashed: hashlib._Hash) -> None:
-    while piece := source.read(_CHUNK):
-        hashed.update(piece)
-        view = memoryview(piece)
-        while view:
-            view = view[target.write(view) :]
 
 
 Content = Literal["", "sent", "there", "stays here", "missing"]

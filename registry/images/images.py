@@ -11,7 +11,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from hibali.annex_key import key_of
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
@@ -458,15 +458,20 @@ def copy_hashed(source: Path, target: Path) -> str:
     hashed = hashlib.sha256()
     try:
         with source.open("rb", buffering=0) as read, target.open("wb", buffering=0) as written:
-            while piece := read.read(_CHUNK):
-                hashed.update(piece)
-                view = memoryview(piece)
-                while view:
-                    view = view[written.write(view) :]
+            copy_stream(read, written, hashed)
     except BaseException:
         target.unlink(missing_ok=True)
         raise
     return f"sha256:{hashed.hexdigest()}"
+
+
+def copy_stream(source: IO[bytes], target: IO[bytes], hashed: hashlib._Hash) -> None:
+    """Copy and hash the remainder of a stream; unbuffered writes may be partial."""
+    while piece := source.read(_CHUNK):
+        hashed.update(piece)
+        view = memoryview(piece)
+        while view:
+            view = view[target.write(view) :]
 
 
 def _key(record: ImageRecord) -> str:

@@ -199,7 +199,7 @@ def test_tasks_of_one_job_share_network_and_memory_with_unique_container_names(
 
 
 # As their manuals say: docker-run(1), podman-run(1) and the Container Device Interface, apptainer-exec(1), shifter's modules.rst;
-# Charliecloud and bubblewrap by the devices alone, Sarus by its hooks, which look at the variables.
+# Charliecloud and bubblewrap only by the devices, Sarus by its hooks, which read the variables.
 OF_AMD = ("--device=/dev/kfd", "--device=/dev/dri")
 SHOWN = {
     ("docker", "nvidia"): ("--gpus=all",),
@@ -233,7 +233,7 @@ def test_gpus_are_visible_only_when_requested(container: Container, tmp_path: Pa
 
 
 def test_shifter_gets_its_image_and_no_environment_of_the_site(tmp_path: Path) -> None:
-    """shifter.c of 18.03: options, then `--`, then the command; all of the environment is handed on."""
+    """shifter.c of 18.03: options, then `--`, then the command; Shifter passes all of the environment to the tool."""
     shifter = load_container("shifter")
     given = task("/w", environment={"NAME": "x", "PATH": "."})
     words = words_of(shifter.start(given), tmp_path, "shifter")
@@ -252,7 +252,7 @@ def test_shifter_gets_its_image_and_no_environment_of_the_site(tmp_path: Path) -
 
 
 def test_shifter_images_are_found_by_name_and_by_id() -> None:
-    """`shifterimg lookup` prints the id, and nothing where there is none."""
+    """`shifterimg lookup` prints the id, or nothing without such an image."""
     shifter = load_container("shifter")
     assert shifter.image_argv("lab/tool:1") == ("shifterimg", "lookup", "docker:lab/tool:1")
     assert shifter.image_argv(f"sha256:{'a' * 64}")[-1] == f"docker:{'a' * 64}"
@@ -266,7 +266,7 @@ def test_shifter_images_are_found_by_name_and_by_id() -> None:
 
 
 def test_runtimes_that_do_not_confine_tools_need_consent(container: Container) -> None:
-    """S11: those need one consent per pipeline. Sarus and Shifter show it folders of the site's, to be written."""
+    """S11: each pipeline needs consent there. Sarus and Shifter mount writable folders of the site."""
     leaks = {"bare", "sarus", "shifter"}
     assert container.confines == (container.name not in leaks)
 
@@ -395,7 +395,7 @@ def test_other_container_options_are_refused(options: tuple[str, ...]) -> None:
 def test_harmless_container_options_are_accepted() -> None:
     wanted = Wanted("docker", "a/b", options=("-e", "HOME=$PWD", "--rm", "--env=A=1 2", "--shm-size=64m"))
     with pytest.raises(RefusedError):
-        read_options(wanted, "/w/work")  # `--env=A=1 2` is two words
+        read_options(wanted, "/w/work")  # `--env=A=1 2` is split into two options
     wanted = Wanted("docker", "a/b", options=("-e", "HOME=$PWD", "--rm", "--env=A=$x", "--shm-size=64m"))
     assert read_options(wanted, "/w/work") == ({"HOME": "/w/work", "A": "$x"}, "64m")
 

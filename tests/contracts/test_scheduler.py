@@ -151,7 +151,7 @@ def test_unknown_jobs_have_a_status_and_a_failed_query_raises(scheduler: Schedul
 
 
 def test_unexpected_output_is_a_failed_query(scheduler: Scheduler) -> None:
-    """Otherwise it would mean that there is no such job, and allow a second submission."""
+    """Read as an empty list, it would mean that there is no such job, and allow a second submission."""
     if scheduler.name == "direct":
         return  # its output is hibali's own
     for said in (b"This account can only run: squeue\n", b"error: not allowed\n"):
@@ -183,7 +183,7 @@ def test_recorded_output_of_real_schedulers_is_parsed(path: Path) -> None:
 
 
 def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: CommandResult) -> Any:
-    """Parse the recorded answer."""
+    """Parse the recorded output."""
     question = recorded["question"]
     if question == "submit":
         answer = scheduler.read_submit(finished)
@@ -247,7 +247,7 @@ def test_slurm_output_is_parsed_among_login_messages_and_jobs_of_other_users() -
 
 
 def test_slurm_commands_pass_a_forced_command_whose_refusal_is_a_failed_query() -> None:
-    """Silence would mean that there is no such job, and allow a second submission."""
+    """Read as an empty list, it would mean that there is no such job, and allow a second submission."""
     slurm = load_scheduler("slurm")
     asked = [
         slurm.submit_argv(Job(RUN, "/w/job.sh")),
@@ -347,7 +347,7 @@ def test_task_numbers_of_grid_engine_may_be_ranges() -> None:
 
 
 def spoiled(content: bytes, chance: random.Random) -> bytes:
-    """Return a damaged answer: truncated, duplicated, huge or not text."""
+    """Return damaged output: truncated, duplicated, huge or not text."""
     pieces = [
         *(b"\0", b"\xff\xfe", b"\x1b]0;x\x07", "\u202e".encode(), b"<!DOCTYPE a>", b"<a>" * 99, b"9" * 5000),
         *(

@@ -1,4 +1,4 @@
-"""The report: what it says first, what it leaves alone, and how a browser shows two months of it."""
+"""Test the status report: its headline, its independence of sites, and its page of two months in a browser."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers
 from tests.support.two_months import DAYS, SCHEDULES, TwoMonths
 
-DRAW = "HIBALI_PICTURES" in os.environ  # HIBALI_PICTURES=1 draws those of docs/ anew
+DRAW = "HIBALI_PICTURES" in os.environ  # HIBALI_PICTURES=1 redraws the pictures of docs/
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 
 
-def test_the_report_tells_of_trouble_and_survives_a_full_disk(local_there: Transfers) -> None:
+def test_the_report_shows_failures_and_survives_a_full_disk(local_there: Transfers) -> None:
     hibali = local_there.hibali
     empty = hibali("report", "--json", exit=0).last
     assert (empty["headline"], empty["troubles"], empty["path"]) == ("No schedules yet", [], None)

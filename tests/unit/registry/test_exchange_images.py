@@ -28,7 +28,7 @@ DESCRIPTOR = raw(**{"container-image": {"type": "docker", "image": "lab/tool:1"}
 
 
 class Lab(Site):
-    """An account whose remote has a shelf."""
+    """An account whose remote has an image store."""
 
     def __init__(
         self, folder: Path, kind: type[GitRemote | FolderRemote], url: str, shelf: Path | None

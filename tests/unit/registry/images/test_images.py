@@ -299,7 +299,7 @@ def test_after_a_kill_at_any_change_the_same_command_completes(
 
 @pytest.fixture
 def shelf(tmp_path: Path, catalogue: Catalogue, tool: Pipeline, archive: Path) -> FolderImageStore:
-    """A shelf with the image of `tool`, whose content is not here any more."""
+    """Return an image store with the image of `tool`, whose local content was removed."""
     (tmp_path / "lab").mkdir()
     shelf = FolderImageStore(tmp_path / "lab" / ".images")
     record, _ = catalogue.images.add(tool, archive)
@@ -389,7 +389,7 @@ def test_an_interrupted_fetch_resumes(
 def test_an_archive_that_does_not_match_its_record_is_not_stored(
     catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore
 ) -> None:
-    """The record is false in a field that no digest covers."""
+    """The record is wrong in a field that no digest covers."""
     second = catalogue.add(described("2.0"))
     record = catalogue.images.require(tool)
     lie = ImageRecord(record.digest, record.size, record.format, f"sha256:{'1' * 64}", record.names)

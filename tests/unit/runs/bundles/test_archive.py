@@ -32,7 +32,7 @@ def sha(content: bytes) -> str:
 
 
 def texts(**changed: Any) -> dict[str, bytes]:
-    """The members of a small bundle that is right but for what is changed; None takes one out."""
+    """Return the members of a small valid bundle with these changes; None removes a member."""
     member = "inputs/0/input.txt"
     record = {
         "schema": 1,
@@ -77,7 +77,7 @@ def bundle_file(tmp_path: Path) -> Callable[..., Path]:
 
 
 def refusal(path: Path) -> str:
-    """Why it is refused, whenever that shows."""
+    """Return the reason why the bundle is refused, in any step."""
     with pytest.raises(RefusedError) as caught, Archive(path) as archive:
         check_contents(archive, read_bundle(archive))
     assert caught.value.code == "bad-bundle"
@@ -183,7 +183,7 @@ def test_other_and_truncated_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_every_flipped_byte_is_detected(tmp_path: Path) -> None:
-    """Flipped bits are found, or lie where nothing is read from (a time of a member, say), and then change nothing."""
+    """Flipped bits are detected, or are in bytes that are never read (such as the time of a member)."""
     path = write(tmp_path / "b.zip", texts())
     whole = path.read_bytes()
     with Archive(path) as archive:
@@ -200,7 +200,7 @@ def test_every_flipped_byte_is_detected(tmp_path: Path) -> None:
 
 
 def _bomb(path: Path, size: int) -> None:
-    """A member of zeros that deflates a thousand times."""
+    """Write a member of zeros that compresses a thousand times."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in texts().items():
             if not name.startswith("inputs/"):
@@ -211,7 +211,7 @@ def _bomb(path: Path, size: int) -> None:
 
 
 def _lying_bomb(path: Path, size: int) -> None:
-    """The same, and it says that it is small."""
+    """Write the same with a false small size."""
     _bomb(path, size)
     raw = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
@@ -223,7 +223,7 @@ def _lying_bomb(path: Path, size: int) -> None:
 
 
 def _long_list(path: Path, size: int) -> None:
-    """A list of members that would take gigabytes of memory."""
+    """Write a list of members that would need gigabytes of memory."""
     entry = struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
     count = min(size // len(entry), 600_000)
     raw = entry * count

@@ -1,4 +1,4 @@
-"""Test the order of the questions for an example."""
+"""Test the order of the questions in the dialogue for an invocation."""
 
 from __future__ import annotations
 
