@@ -197,8 +197,8 @@ def _parts_of_run(common: Common, run_id: str, include_options: IncludeOptions, 
         run=run,
         image_id=image,
         outputs=outputs,
-        include=taking.include,
-        **_attachments(catalogue, pipeline, taking, started=image),
+        include=include_options.include,
+        **_descriptor_files(catalogue, pipeline, include_options, started=image),
     )
 
 
@@ -226,13 +226,13 @@ def _parts_of_invocation(
         inputs=inputs_of_invocation(invocation, common.settings(), on_event),
         published=f"{changed[:19]}Z",
         agent=account_names()[0],
-        include=taking.include,
-        **_attachments(catalogue, pipeline, taking),
+        include=include_options.include,
+        **_descriptor_files(catalogue, pipeline, include_options),
     )
 
 
-def _attachments(
-    catalogue: Catalogue, pipeline: Pipeline, taking: Taking, *, started: str = ""
+def _descriptor_files(
+    catalogue: Catalogue, pipeline: Pipeline, include_options: IncludeOptions, *, started: str = ""
 ) -> dict[str, Any]:
     """Return the files to include with a descriptor: signatures, and the record of its pinned image, if that was the one `started`."""
     files = catalogue.attachments(pipeline.name, pipeline.version)
