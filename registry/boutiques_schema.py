@@ -212,12 +212,12 @@ def _as_problems(error: Any) -> list[Problem]:
 
 
 def _unknown_keys(
-    location: list[str | int], given: Mapping[str, Any], known: Mapping[str, Any]
+    location: list[str | int], keys: Mapping[str, Any], known: Mapping[str, Any]
 ) -> list[Problem]:
     found = []
-    for key in given:
+    for key in keys:
         if key not in known:
-            suggestion = nearest(key, [each for each in known if each not in given])
+            suggestion = nearest(key, [each for each in known if each not in keys])
             instead = f"is it {suggestion}?" if suggestion else "put your own keys below `custom`"
             found.append(Problem(written_path([*location, key]), _shorten(f"unknown key {key!r}"), instead))
     return found

@@ -122,9 +122,9 @@ class Catalogue:
                     remove_deprecation(folder)
                 else:
                     write_deprecation(folder, deprecation)
-        what = "Deprecate" if deprecation else "Do not deprecate"
+        action = "Deprecate" if deprecation else "Do not deprecate"
         note = f"\n{deprecation}\n" if deprecation else ""
-        self._record(f"{what} {', '.join(each.reference for each in found)}\n{note}")
+        self._record(f"{action} {', '.join(each.reference for each in found)}\n{note}")
         return found
 
     def deprecation(self, pipeline: Pipeline | Summary) -> Deprecation | None:

@@ -174,12 +174,12 @@ def find_consent_reasons(pipeline: Pipeline, container: Container) -> list[str]:
     """
     reasons = []
     if not container.confines:
-        how = (
+        place = (
             f"in {container.name}, which mounts folders of the site"
             if container.isolates
             else "without a container"
         )
-        reasons.append(f"runs {how}, with your permissions on all your files")
+        reasons.append(f"runs {place}, with your permissions on all your files")
     options = read_options(pipeline.container, "")[0] if container.isolates else {}
     names = needs_consent([*(each.name for each in pipeline.environment), *options])
     if names:

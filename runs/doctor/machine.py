@@ -17,7 +17,7 @@ from hibali.events import Listener
 from hibali.ledger import new_identifier
 from hibali.locations import work_path
 from hibali.retry import pause
-from hibali.text import printable
+from hibali.text import counted, printable
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
 from runs.cancel import cancel_run
@@ -382,7 +382,7 @@ def _judge_clock(checks: StepList, clock_lead: float | None) -> None:
 
 def _check_free_space(checks: StepList, site: Site, host: RemoteHost) -> None:
     if not isinstance(host, ReportsFreeSpace):
-        checks.skip(["room"], "it does not tell")
+        checks.skip(["room"], "the host does not report its free space")
         return
     places = {"work": work_path(site)}
     if site.default_root is not None:
@@ -400,12 +400,13 @@ def _check_free_space(checks: StepList, site: Site, host: RemoteHost) -> None:
             if free is None:
                 continue
             by = f" (quota of {space.by[key]})" if key in space.by else ""
-            words = f"{purpose}: {format_size(free) if key == 'bytes' else f'{free} names'} free{by}"
-            amounts_free.append(words)
+            amount = format_size(free) if key == "bytes" else counted(free, "inode")
+            text = f"{purpose}: {amount} free{by}"
+            amounts_free.append(text)
             if free == 0:
-                full.append(words)
+                full.append(text)
             elif free < least:
-                little.append(words)
+                little.append(text)
     if full:
         hint = (
             f"Remove files that are no longer needed. To list the cache: hibali sites cache list {site.name}"
@@ -416,7 +417,7 @@ def _check_free_space(checks: StepList, site: Site, host: RemoteHost) -> None:
             "room", "; ".join(little), f"To see what can be removed: hibali sites cache list {site.name}"
         )
     else:
-        checks.ok("room", "; ".join(amounts_free) or "it does not tell")
+        checks.ok("room", "; ".join(amounts_free) or "the host does not report its free space")
 
 
 def _check_scheduler(checks: StepList, site: Site, host: RemoteHost) -> None:
@@ -429,9 +430,9 @@ def _check_scheduler(checks: StepList, site: Site, host: RemoteHost) -> None:
         for program, found in _which(host, scheduler.programs).items():
             if found is None:
                 raise missing_program(site.name, program)
-        words = scheduler.lookup_argv("hibali-doctor")
-        if words:
-            _query_scheduler(site, host, scheduler, words)
+        argv = scheduler.lookup_argv("hibali-doctor")
+        if argv:
+            _query_scheduler(site, host, scheduler, argv)
         starts = _predict_start(site, host)
     except HibaliError as problem:
         checks.fault("scheduler", problem)
@@ -442,22 +443,22 @@ def _check_scheduler(checks: StepList, site: Site, host: RemoteHost) -> None:
         checks.ok("scheduler", f"{name} answers{starts}")
 
 
-def _query_scheduler(site: Site, host: RemoteHost, scheduler: Scheduler, words: tuple[str, ...]) -> None:
+def _query_scheduler(site: Site, host: RemoteHost, scheduler: Scheduler, argv: tuple[str, ...]) -> None:
     try:
         with rate_limited(site.name):
-            scheduler.read_lookup(host.run(words), host.facts()["user"])
+            scheduler.read_lookup(host.run(argv), host.facts()["user"])
     except TryLaterError as problem:
-        hint = f"To try it, log in there and run: {shlex.join(words)}"
+        hint = f"To try it, log in there and run: {shlex.join(argv)}"
         raise _with_hint(problem, problem.message, hint) from None
 
 
 def _predict_start(site: Site, host: RemoteHost) -> str:
     """Return when a small job with the site's account and partition would start; raise its rejection."""
     scheduler = load_scheduler(site.scheduler.name if site.scheduler else "direct")
-    words = scheduler.start_argv()
-    if not words or not isinstance(host, KnowsPrograms):
+    argv = scheduler.start_argv()
+    if not argv or not isinstance(host, KnowsPrograms):
         return ""
-    finished = host.run(words, stdin=dry_run_script(site).encode("ascii", "replace"))
+    finished = host.run(argv, stdin=dry_run_script(site).encode("ascii", "replace"))
     seconds = scheduler.read_start(finished, datetime.now(UTC))
     return "" if seconds is None else f"; a job of one minute would start in about {max(0.0, seconds):.0f} s"
 

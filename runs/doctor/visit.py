@@ -143,12 +143,12 @@ def _judge_clock(checks: StepList, response: Response) -> None:
     if abs(clock_lead) < _CLOCK_SECONDS:
         checks.ok("clock", "same as this machine")
     else:
-        words = (
+        finding = (
             f"the server is {abs(clock_lead):.0f} s {'ahead of' if clock_lead > 0 else 'behind'} this machine"
         )
         checks.warn(
             "clock",
-            words,
+            finding,
             "Set the clock of this machine (timedatectl): from 15 minutes on, servers reject all requests.",
         )
 
@@ -168,15 +168,15 @@ def _try_writing(checks: StepList, site: Site, requests: Requests) -> None:
             "To write there, ask the bucket's owner for s3:PutObject.",
         )
     elif not seen.proves:
-        words = "the server does not check sha256: uploads are verified as `claimed` at best"
+        finding = "the server does not check sha256: uploads are verified as `claimed` at best"
         checks.warn(
             "writes",
-            words,
+            finding,
             f"See docs/verification.md. To see what the server supports: hibali sites check {site.name}",
         )
     elif not seen.locks:
-        words = "the server has no conditional writes: two hibali processes could write at the same time"
-        checks.warn("writes", words, f"To see what the server supports: hibali sites check {site.name}")
+        finding = "the server has no conditional writes: two hibali processes could write at the same time"
+        checks.warn("writes", finding, f"To see what the server supports: hibali sites check {site.name}")
     else:
         checks.ok("writes", "hashed by the server, with locks")
 
@@ -248,8 +248,8 @@ def _check_store(checks: StepList, site: Site, on_event: Listener) -> None:
     except HibaliError as problem:
         checks.fault("endpoint", problem)
         return
-    words = [str(facts.get("url", kind_of(site).address(site))), str(facts.get("access", ""))]
-    checks.ok("endpoint", ", ".join(word for word in words if word))
+    found = [str(facts.get("url", kind_of(site).address(site))), str(facts.get("access", ""))]
+    checks.ok("endpoint", ", ".join(filter(None, found)))
     if facts.get("writable"):
         checks.ok("writes", "yes")
     else:
