@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from hibali.text import counted, printable, without_controls
@@ -73,20 +73,39 @@ class Described:
     tasks: Sequence[Action] = ()
 
 
-class Crate(Protocol):
-    """The interface to which entities are added; entities may refer to each other."""
+class Crate:
+    """An RO-Crate in memory; no file is read or written, and entities may refer to each other."""
+
+    def __init__(self) -> None:
+        from rocrate.rocrate import ROCrate  # start-up: slow
+
+        self.library = ROCrate(version=VERSION)
+        self.library.metadata.extra_terms |= {
+            "sha256": f"{TERMS}sha256",
+            "containerImage": f"{TERMS}containerImage",
+            "ContainerImage": f"{TERMS}ContainerImage",
+        }
 
     def get(self, identifier: str) -> Any:
         """Return the entity of that id, or None."""
+        return self.library.get(identifier)
 
     def file(self, member: str, facts: Mapping[str, Any]) -> Any:
         """Add a file of the crate."""
+        return self.library.add_file(dest_path=member, properties=dict(facts))
 
     def dataset(self, member: str, facts: Mapping[str, Any]) -> Any:
         """Add a folder of the crate."""
+        return self.library.add_dataset(dest_path=member, properties=dict(facts))
 
     def entity(self, identifier: str, kind: str, /, **facts: Any) -> Any:
         """Add an entity that is not a file of the crate."""
+        from rocrate.model.contextentity import ContextEntity  # start-up: slow
+
+        made = ContextEntity(self.library, identifier, {"@type": kind})
+        for name, value in facts.items():
+            made[name] = value
+        return self.library.add(made)
 
 
 class Part:
@@ -296,8 +315,21 @@ def write_runs_metadata(described: Sequence[Described]) -> bytes:
 
 
 def _text_of(described: Sequence[Described], name: str, description: str) -> bytes:
-    document = _harmless(_Crate().generate(described, name, description))
-    return (json.dumps(document, indent=2) + "\n").encode("ascii")
+    crate = Crate()
+    root = crate.library.root_dataset
+    root["name"] = name
+    root["description"] = description
+    root["datePublished"] = moment(max(each.published for each in described))
+    root["author"] = agent = crate.entity("#agent", "Person", name=described[0].agent)
+    root["license"] = crate.entity("#license", "CreativeWork", name="Not stated", description=_LICENSE)
+    parts = [Part(crate, each, agent) for each in described]
+    if len({part.tool.id for part in parts}) == 1:
+        root["mainEntity"] = parts[0].tool
+    actions = [action for part in parts for action in part.actions()]
+    if actions:
+        root["conformsTo"] = crate.entity(PROFILE, "CreativeWork", name="Process Run Crate", version="0.5")
+        root["mentions"] = one_or_all(actions)
+    return (json.dumps(_harmless(crate.library.metadata.generate()), indent=2) + "\n").encode("ascii")
 
 
 def _harmless(value: Any) -> Any:
@@ -307,56 +339,3 @@ def _harmless(value: Any) -> Any:
     if isinstance(value, dict):
         return {without_controls(name): _harmless(each) for name, each in value.items()}
     return [_harmless(each) for each in value] if isinstance(value, list) else value
-
-
-class _Crate:
-    """The library's crate in memory; no file is read or written."""
-
-    def __init__(self) -> None:
-        from rocrate.rocrate import ROCrate  # start-up: slow
-
-        self._crate = ROCrate(version=VERSION)
-        self._crate.metadata.extra_terms |= {
-            "sha256": f"{TERMS}sha256",
-            "containerImage": f"{TERMS}containerImage",
-            "ContainerImage": f"{TERMS}ContainerImage",
-        }
-
-    def generate(self, described: Sequence[Described], name: str, description: str) -> dict[str, Any]:
-        """Return the whole document."""
-        root = self._crate.root_dataset
-        root["name"] = name
-        root["description"] = description
-        root["datePublished"] = moment(max(each.published for each in described))
-        root["author"] = agent = self.entity("#agent", "Person", name=described[0].agent)
-        root["license"] = self.entity("#license", "CreativeWork", name="Not stated", description=_LICENSE)
-        parts = [Part(self, each, agent) for each in described]
-        if len({part.tool.id for part in parts}) == 1:
-            root["mainEntity"] = parts[0].tool
-        actions = [action for part in parts for action in part.actions()]
-        if actions:
-            root["conformsTo"] = self.entity(PROFILE, "CreativeWork", name="Process Run Crate", version="0.5")
-            root["mentions"] = one_or_all(actions)
-        document: dict[str, Any] = self._crate.metadata.generate()
-        return document
-
-    def get(self, identifier: str) -> Any:
-        """Return the entity of that id, or None."""
-        return self._crate.get(identifier)
-
-    def file(self, member: str, facts: Mapping[str, Any]) -> Any:
-        """Add a file of the crate."""
-        return self._crate.add_file(dest_path=member, properties=dict(facts))
-
-    def dataset(self, member: str, facts: Mapping[str, Any]) -> Any:
-        """Add a folder of the crate."""
-        return self._crate.add_dataset(dest_path=member, properties=dict(facts))
-
-    def entity(self, identifier: str, kind: str, /, **facts: Any) -> Any:
-        """Add an entity that is not a file of the crate."""
-        from rocrate.model.contextentity import ContextEntity  # start-up: slow
-
-        made = ContextEntity(self._crate, identifier, {"@type": kind})
-        for name, value in facts.items():
-            made[name] = value
-        return self._crate.add(made)
