@@ -130,15 +130,26 @@ class ErrorCode:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class Versioned:
+    """A name and version in the catalogue."""
+
+    name: str
+    version: str
+
+    @property
+    def reference(self) -> str:
+        """NAME@VERSION, as users write it."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline(Versioned):
     """A valid descriptor. `name` and `version` are the catalogue's; `title` is the author's name of it.
 
     `digest` is the sha256 of the RFC 8785 canonical JSON; `raw` are the original bytes;
     `document` is their parsed content and must not be changed.
     """
 
-    name: str
-    version: str
     digest: str
     title: str
     description: str
@@ -154,11 +165,6 @@ class Pipeline:
     tags: Mapping[str, Any] = field(compare=False)
     raw: bytes = field(repr=False, compare=False)
     document: Mapping[str, Any] = field(repr=False, compare=False)
-
-    @property
-    def reference(self) -> str:
-        """NAME@VERSION, as users write it."""
-        return f"{self.name}@{self.version}"
 
     @property
     def ids(self) -> frozenset[str]:

@@ -13,26 +13,19 @@ from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.files import check_private_file, write_atomic
 from hibali.ledger import Journal, read_records
-from registry.pipeline import Pipeline
+from registry.pipeline import Pipeline, Versioned
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Versioned):
     """The summary of a pipeline; `tags` and `inputs` are searched, `doi` is the one by which its author deprecates it."""
 
-    name: str
-    version: str
     digest: str
     title: str
     description: str
     tags: str = ""
     inputs: str = ""
     doi: str = ""
-
-    @property
-    def reference(self) -> str:
-        """NAME@VERSION, as users write it."""
-        return f"{self.name}@{self.version}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from hibali.files import check_private_file
 from hibali.ledger import Journal, read_records
 from hibali.text import printable
 from registry.catalogue_folder import DESCRIPTOR
-from registry.pipeline import Pipeline, catalogue_name, catalogue_version
+from registry.pipeline import Pipeline, Versioned, catalogue_name, catalogue_version
 
 PUBLISHED = "published.json"
 LARGEST_FILE = 4 * 1024 * 1024  # bytes, of a descriptor or an attachment; images are stored elsewhere
@@ -22,31 +22,17 @@ Reference = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Versioned):
     """A version to be published: its files by their names in the version's folder."""
 
-    name: str
-    version: str
     files: Mapping[str, bytes]
-
-    @property
-    def reference(self) -> str:
-        """NAME@VERSION, as users write it."""
-        return f"{self.name}@{self.version}"
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Versioned):
     """A version at a remote: the identifier of the content of each file, by the file's name."""
 
-    name: str
-    version: str
     files: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def reference(self) -> str:
-        """NAME@VERSION, as users write it."""
-        return f"{self.name}@{self.version}"
 
 
 @dataclass(frozen=True, slots=True)
