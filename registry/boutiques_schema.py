@@ -131,7 +131,7 @@ def _descriptor_validator() -> Any:
 
 
 def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
-    """Run the reference validator on a document that matches the schema, and return what it rejects or how it fails."""
+    """Run the reference validator on a document that matches the schema, and return its errors or its failure."""
     from boutiques.validator import (  # start-up: slow; stored pipelines need no check
         DescriptorValidationError,
         validate_descriptor,
@@ -173,7 +173,7 @@ def _from_line(line: str, document: Mapping[str, Any]) -> Problem:
 
 
 def _place(kind: str, name: str, document: Mapping[str, Any]) -> str:
-    """Return the path in the document of what a rule's message begins with."""
+    """Return the path in the document of the element that a rule's message begins with."""
     sections = {
         "InputError": ("inputs", "id"),
         "OutputError": ("output-files", "id"),
@@ -248,7 +248,9 @@ def _instead_of_version(version: Any) -> str:
     if text in {"0.1", "0.2", "0.3"}:
         return f"hibali cannot upgrade schema {text}: rewrite the descriptor for {NEW}"
     if text.startswith(NEW) and isinstance(version, str):
-        return f'this is an extension of {NEW}: write "{NEW}", then correct what validate names'
+        return (
+            f'this is an extension of {NEW}: write "{NEW}", then correct the problems that validate reports'
+        )
     return f'write "{NEW}", in quotes'
 
 

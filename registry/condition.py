@@ -1,8 +1,8 @@
 """Evaluate conditions of `conditional-path-template` with a grammar that can only compare.
 
-Understood are: input and output ids, numbers, quoted strings, True, False, None, lists of literals, `== != < <= > >=`,
-`in`, `not in`, `and`, `or`, `not` and brackets. The reference (boutiques 0.5.33, localExec.py) pastes the values into
-a line of Python and evaluates it; what both understand has the same meaning here.
+The grammar has input and output ids, numbers, quoted strings, True, False, None, lists of literals, `== != < <= > >=`,
+`in`, `not in`, `and`, `or`, `not` and brackets. The reference (boutiques 0.5.33, localExec.py) inserts the values into
+a line of Python and evaluates it; conditions that both accept have the same meaning.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _translate(text: str, found: re.Match[str], known: frozenset[str], ids: list
         return f"value_{ids.index(term)}"
     if term in _KEYWORDS or _NUMBER.fullmatch(term):
         return _plain_number(term) if term not in _KEYWORDS else _KEYWORDS[term]
-    raise _wrong(text, f"'{term}' is neither the id of an input or output nor a number; quote what is text")
+    raise _wrong(text, f"'{term}' is neither the id of an input or output nor a number; put text in quotes")
 
 
 def _plain_number(term: str) -> str:

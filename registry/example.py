@@ -47,7 +47,7 @@ def make_example(pipeline: Pipeline, *, complete: bool = False) -> Values:
             "no invocation was found that satisfies this descriptor: "
             + "; ".join(str(each) for each in problems),
             subject=pipeline.reference,
-            hint=f"`hibali pipelines show {pipeline.reference}` lists what the inputs require and exclude.",
+            hint=f"`hibali pipelines show {pipeline.reference}` lists the requirements and exclusions of the inputs.",
         )
     return {each.id: values[each.id] for each in pipeline.inputs if each.id in values}
 

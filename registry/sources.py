@@ -183,7 +183,7 @@ def _zenodo_file(file: dict[str, Any], subject: str, access: Access) -> bytes:
     if kind in _CHECKSUMS and new_hash(kind, raw, usedforsecurity=False).hexdigest() != digest:
         raise RefusedError(
             "content-differs",
-            f"the downloaded file has another {kind} than the record says ({printable(digest)})",
+            f"the downloaded file has another {kind} than in the record ({printable(digest)})",
             subject=f"{subject}/{printable(_name(file))}",
         )
     return raw

@@ -121,7 +121,7 @@ def _read_layout(members: Members, name: str, subject: str) -> Saved:
     for each in (described, config, *layers):
         member = _resolve(members, _blob(_digest_of(each)))
         if member.size != each.get("size"):
-            raise BrokenArchiveError(f"{printable(_digest_of(each))} has another size than its index says")
+            raise BrokenArchiveError(f"{printable(_digest_of(each))} has another size than in its index")
         found.append(member)
     config_digest = _digest_of(config)
     _check_layers(found[2:], _diffs(found[1], config_digest, subject), subject)

@@ -223,7 +223,7 @@ def _check_content(pipeline: Pipeline, record: ImageRecord, file: Path, subject:
         file.unlink()
         raise RefusedError(
             "image-tampered",
-            f"the archive is {_describe(archive.record)}, but the record says {_describe(record)}",
+            f"the archive is {_describe(archive.record)}, but the record describes {_describe(record)}",
             subject=f"{pipeline.reference} at {subject}",
             hint="Ask the publisher. Nothing was stored here.",
         )
@@ -379,7 +379,9 @@ class ImageContents:
             return
         if digest_of(file) != record.digest:
             raise IncompleteError(
-                "image-miswritten", "the file read back differs from what was written", subject=str(file)
+                "image-miswritten",
+                "the file that was read back differs from the written one",
+                subject=str(file),
             )
         file.chmod(stat.S_IRUSR)
         file.replace(self._plain(record))
@@ -397,7 +399,7 @@ class ImageContents:
         return True
 
     def _tidy(self, record: ImageRecord) -> None:
-        """Remove what a call left behind that was killed after its last step."""
+        """Remove the files of a call that was killed after its last step."""
         if (self._state / "images" / record.hex / "work").exists():
             with contextlib.suppress(TryLaterError), self._locked(record) as folder:
                 shutil.rmtree(folder / "work", ignore_errors=True)

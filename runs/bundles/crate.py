@@ -297,7 +297,7 @@ def write_metadata(described: Described) -> bytes:
     )
     description = (
         f"A {'run' if described.record.run else 'call'} of the Boutiques pipeline {printable(described.pipeline.title)},"
-        " with what is needed to repeat it: hibali bundle run FILE --site SITE"
+        " with everything needed to repeat it: hibali bundle run FILE --site SITE"
     )
     return _text_of([described], name, description)
 

@@ -399,7 +399,7 @@ def require_program(runtime: str, finished: CommandResult) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The image to start: its id, or the path of the file or folder that the runtime takes.
+    """The image to start: its id, or the path of the file or folder that the runtime starts.
 
     `environment` and `entrypoint` are the image's own, set only if the runtime does not read them itself.
     """

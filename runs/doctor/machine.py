@@ -143,7 +143,7 @@ def _judge_failure(checks: StepList, problem: HibaliError, known: bool | None) -
         )
     if isinstance(problem, AccessError) or problem.code in _OF_LOGINS:
         checks.fault("login", problem)
-        checks.skip(LOGIN_STEPS[4:], "there is no login")
+        checks.skip(LOGIN_STEPS[4:], "the login failed")
         return
     checks.ok("login", "accepted")
     checks.fault("transport", problem)
@@ -339,7 +339,7 @@ def _nearest_folder(host: RemoteHost, path: bytes) -> bytes:
 
 
 def _write_and_remove(host: RemoteHost, site: Site, above: bytes) -> float | None:
-    """Write a file in a new folder, read it, remove both; return what `_try_writing` does."""
+    """Write a file in a new folder, read it, remove both; return the clock's lead as `_try_writing` does."""
     folder = above.rstrip(b"/") + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
     subject = f"{site.name}:{printable(above)}"
     host.make_folder(folder, exclusive=True)
@@ -349,7 +349,7 @@ def _write_and_remove(host: RemoteHost, site: Site, above: bytes) -> float | Non
         after = time.time()
         if host.get(folder + b"/file") != _CONTENT:
             raise IncompleteError(
-                "other-bytes", "the file read back differs from what was written", subject=subject
+                "other-bytes", "the file that was read back differs from the written one", subject=subject
             )
         found = host.stat(folder + b"/file")
     finally:

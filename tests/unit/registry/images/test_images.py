@@ -394,7 +394,7 @@ def test_an_archive_that_does_not_match_its_record_is_not_stored(
     record = catalogue.images.require(tool)
     lie = ImageRecord(record.digest, record.size, record.format, f"sha256:{'1' * 64}", record.names)
     catalogue.images.add_record(second, lie)
-    with pytest.raises(RefusedError, match="the record says"):
+    with pytest.raises(RefusedError, match="the record describes"):
         catalogue.images.receive(second, shelf.get, "lab")
     with pytest.raises(NotFoundError):
         catalogue.image_file(second)
