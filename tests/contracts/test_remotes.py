@@ -148,14 +148,14 @@ def test_only_named_pipelines_are_exchanged(two_sites: tuple[Site, Site]) -> Non
 
 def test_other_content_under_a_version_is_refused_at_both_ends(two_sites: tuple[Site, Site]) -> None:
     a, b = two_sites
-    mine, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
+    own, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
     b.catalogue.add(raw("other"))
     assert a.publish() == {"tool@1.0": "published"}
     for act in (b.publish, b.fetch):
         with pytest.raises(RefusedError) as refused:
             act()
         assert (refused.value.code, refused.value.exit) == ("immutable-version", 8)
-        assert {mine.digest, theirs.digest} <= set(refused.value.message.split())
+        assert {own.digest, theirs.digest} <= set(refused.value.message.split())
     assert b.references() == ["other@1.0", "tool@1.0"]
     assert a.fetch() == {"tool@1.0": "same"}
 
@@ -226,8 +226,8 @@ def test_after_a_kill_before_the_descriptor_the_same_command_resumes(ground: Gro
     a, b, c = (ground.site(tmp_path / name) for name in "abc")
     a.catalogue.add(raw("before"))
     a.publish()
-    mine, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
-    record = {"schema": 1, "kind": "published", "digest": mine.digest, "by": "a", "at": "earlier"}
+    own, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
+    record = {"schema": 1, "kind": "published", "digest": own.digest, "by": "a", "at": "earlier"}
     ground.plant({f"tool/1.0/{PUBLISHED}": json.dumps(record).encode()})
     assert c.fetch() == {"before@1.0": "fetched"}
     if isinstance(ground.opened[0], GitRemote):
@@ -235,7 +235,7 @@ def test_after_a_kill_before_the_descriptor_the_same_command_resumes(ground: Gro
     with pytest.raises(RefusedError) as refused:
         b.publish()
     assert (refused.value.code, refused.value.exit) == ("immutable-version", 8)
-    assert {mine.digest, theirs.digest} <= set(refused.value.message.replace(",", "").split())
+    assert {own.digest, theirs.digest} <= set(refused.value.message.replace(",", "").split())
     assert c.fetch() == {"before@1.0": "same"}
     assert a.publish("tool") == {"tool@1.0": "published"}
     assert c.fetch("tool") == {"tool@1.0": "fetched"}

@@ -23,11 +23,11 @@ def run_at(bench: Bench, answers: str, *more: str, exit: int = 0) -> str:  # noq
 
 
 def add_ssh_site(bench: Bench, server: Any, name: str) -> None:
-    words = ", ".join(f'"{word}"' for word in server.command)
+    argv = ", ".join(f'"{word}"' for word in server.command)
     bench.add_site(
         name,
         f'kind = "ssh"\nwork = "{bench.folder}/far-{name}"\n[sites.{name}.ssh]\nhost = "{server.host}"\n'
-        f'command = [{words}]\n[sites.{name}.limits]\npoll = "1s"',
+        f'command = [{argv}]\n[sites.{name}.limits]\npoll = "1s"',
     )
 
 
@@ -47,12 +47,12 @@ def test_a_bundle_reproduces_its_outputs_at_another_site(hibali: Any, ssh_server
     assert [(each["id"], each["included"]) for each in made["inputs"]] == [("in", True)]
     bench.add_local_site("second")
     (bench.folder / "input.txt").unlink()  # all that is needed is in the bundle
-    answer = hibali("bundle", "run", "bet.zip", "--site", "second", "--json", exit=0)
-    [compared] = [line for line in answer.lines if line["kind"] == "compared"]
+    result = hibali("bundle", "run", "bet.zip", "--site", "second", "--json", exit=0)
+    [compared] = [line for line in result.lines if line["kind"] == "compared"]
     assert (compared["path"], compared["fate"]) == ("out.txt", "equal")
     assert compared["recorded"] == compared["found"]
-    assert (answer.last["kind"], answer.last["equal"], answer.last["different"]) == ("comparison", 1, 0)
-    assert (bench.folder / answer.last["run"] / "out.txt").read_text() == "hello\n"
+    assert (result.last["kind"], result.last["equal"], result.last["different"]) == ("comparison", 1, 0)
+    assert (bench.folder / result.last["run"] / "out.txt").read_text() == "hello\n"
     assert not list((hibali.home.state / "bundles").iterdir())
 
 
@@ -65,13 +65,13 @@ def test_differing_outputs_are_reported_file_by_file(hibali: Any) -> None:
     run_id = run_at(bench, bench.answers())
     hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
     bench.add_local_site("second")
-    words = ("bundle", "run", "b.zip", "--site", "second", "-o", "again")
-    answer = hibali(*words, "--json", exit=6)
-    fates = {line["path"]: line["fate"] for line in answer.lines if line["kind"] == "compared"}
+    argv = ("bundle", "run", "b.zip", "--site", "second", "-o", "again")
+    result = hibali(*argv, "--json", exit=6)
+    fates = {line["path"]: line["fate"] for line in result.lines if line["kind"] == "compared"}
     assert fates.pop("out.txt/same") == "equal"
     assert fates.pop("out.txt/other") == "different"
     assert sorted(fates.values()) == ["extra", "missing"]
-    assert [answer.last[fate] for fate in ("equal", "different", "missing", "extra", "exit")] == [
+    assert [result.last[fate] for fate in ("equal", "different", "missing", "extra", "exit")] == [
         1,
         1,
         1,
@@ -92,8 +92,8 @@ def test_bundles_are_reproducible_and_a_killed_command_resumes(bench: Bench) -> 
     with zipfile.ZipFile(bench.folder / "one.zip") as archive:
         assert "inputs/1/a%20b%25.txt" in archive.namelist()
     submitted = hibali("bundle", "run", "one.zip", "--site", "first", "--no-wait", "--json", exit=0).last
-    answer = hibali("bundle", "run", "one.zip", "--site", "first", "--json", exit=0)
-    assert (answer.last["run"], answer.last["equal"]) == (submitted["id"], 1)
+    result = hibali("bundle", "run", "one.zip", "--site", "first", "--json", exit=0)
+    assert (result.last["run"], result.last["equal"]) == (submitted["id"], 1)
     told = hibali(
         "bundle", "run", "one.zip", "--site", "first", exit=0
     )  # the end of that run was reported: this is another run
@@ -149,8 +149,8 @@ def test_an_invocation_is_bundled_without_a_run(bench: Bench) -> None:
     shown = hibali("bundle", "show", "b.zip", "--json", exit=0).last
     assert (shown["run"], shown["outputs"], shown["inputs"][0]["included"]) == (None, None, True)
     assert b"input 0" in hibali("bundle", "show", "b.zip", exit=0).out
-    answer = hibali("bundle", "run", "b.zip", "--site", "first", "-o", "out", "--json", exit=0)
-    assert (answer.last["recorded"], answer.last["exit"]) == (False, 0)
+    result = hibali("bundle", "run", "b.zip", "--site", "first", "-o", "out", "--json", exit=0)
+    assert (result.last["recorded"], result.last["exit"]) == (False, 0)
     assert (bench.folder / "out" / "out.txt").read_text() == "hello\n"
 
 
@@ -221,15 +221,15 @@ def test_a_killed_command_resumes_its_run(hibali: Any) -> None:
     run_id = run_at(bench, bench.answers())
     hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
     go.unlink()
-    words = ("bundle", "run", "b.zip", "--site", "first", "--json")
-    killed = hibali.start(*words)
+    argv = ("bundle", "run", "b.zip", "--site", "first", "--json")
+    killed = hibali.start(*argv)
     wait_for(lambda: _is_submitted(bench, run_id))
     killed.kill()
     killed.wait()
     go.touch()
-    answer = hibali(*words, exit=0)
-    assert sorted([run_id, answer.last["run"]]) == bench.run_ids()
-    assert answer.last["equal"] == 1
+    result = hibali(*argv, exit=0)
+    assert sorted([run_id, result.last["run"]]) == bench.run_ids()
+    assert result.last["equal"] == 1
     assert not list((hibali.home.state / "bundles").iterdir())
 
 
@@ -323,8 +323,8 @@ def test_roc_validator_accepts_the_crates(hibali: Any) -> None:
         "bare.zip": (whole, "--without-inputs"),
         "failed.zip": (failed,),
     }
-    for name, words in bench_files.items():
-        hibali("bundle", "create", *words, "-o", name, exit=0)
+    for name, argv in bench_files.items():
+        hibali("bundle", "create", *argv, "-o", name, exit=0)
         issues = {each["check"]: each for each in judge(bench.folder / name)}
         assert [each for each in issues.values() if each["severity"] == "REQUIRED"] == [], name
         assert issues.keys() <= _KNOWN, (name, issues)

@@ -261,7 +261,7 @@ def plant_promisor(repository: Path, trap: Path) -> None:
 def run_plain(over: Site, repository: Path, tmp_path: Path) -> None:
     """Run plain git fetch and push with that repository."""
     work = tmp_path / "plain"
-    for words in (
+    for arguments in (
         ["git", "clone", "-q", "--no-local", str(repository), str(work)],
         [
             "git",
@@ -279,7 +279,7 @@ def run_plain(over: Site, repository: Path, tmp_path: Path) -> None:
         ],
         ["git", "-C", str(work), "push", "-q", "origin", "HEAD:main"],
     ):
-        subprocess.run(words, check=False, capture_output=True)
+        subprocess.run(arguments, check=False, capture_output=True)
     assert over
 
 

@@ -213,18 +213,18 @@ class DiesBeforePublishing:
         self._remote = remote
 
     def take_snapshot(self, **how: bool) -> Snapshot:
-        return _DyingLook(self._remote.take_snapshot(**how))
+        return DyingSnapshot(self._remote.take_snapshot(**how))
 
 
-class _DyingLook:
+class DyingSnapshot:
     def __init__(self, look: Snapshot) -> None:
-        self._look = look
+        self._snapshot = look
 
     def offers(self) -> Mapping[Reference, Offer]:
-        return self._look.offers()
+        return self._snapshot.offers()
 
     def read(self, wanted: Sequence[str]) -> list[bytes]:
-        return list(self._look.read(wanted))
+        return list(self._snapshot.read(wanted))
 
     def publish(self, uploads: Sequence[Upload], message: str) -> bool:
         del uploads, message
