@@ -141,14 +141,17 @@ def _check_machine(site: Site, programs: Sequence[str], host: RemoteHost, report
     for program, found in host.which(programs).items():
         report.facts[program] = found or "not found"
         if found is None:
-            report.problems.append(
-                NotFoundError(
-                    "no-such-program",
-                    f"{program} is not found there in a login without a terminal",
-                    subject=site.name,
-                    hint="Set PATH in the account's start-up file that non-interactive shells read.",
-                )
-            )
+            report.problems.append(missing_program(site.name, program))
+
+
+def missing_program(site: str, program: str) -> NotFoundError:
+    """Return the error for a program that the site's account does not find."""
+    return NotFoundError(
+        "no-such-program",
+        f"{program} was not found there, in a login without a terminal",
+        subject=site,
+        hint="Set PATH in the account's start-up file that non-interactive shells read.",
+    )
 
 
 def _check_folder(

@@ -30,7 +30,6 @@ from runs.doctor.network import (
     find_addresses,
     indirect_reason,
     knows_key,
-    missing_program,
     query_ssh_config,
     ssh_address,
 )
@@ -44,7 +43,7 @@ from runs.schedulers.base import Resources, Scheduler, load_scheduler
 from runs.site_commands import SiteCommands
 from runs.stage import Synchroniser
 from runs.store import RunStore
-from transfers.check import SiteReport, reach_machine
+from transfers.check import SiteReport, missing_program, reach_machine
 from transfers.entry import Kind
 from transfers.remote.host import KnowsPrograms, RemoteHost, ReportsFreeSpace
 

@@ -233,16 +233,6 @@ def knows_key(ssh_config: dict[str, str], host: str) -> bool | None:
     return False
 
 
-def missing_program(site: str, program: str) -> NotFoundError:
-    """Return the error for a program that the site's account does not find."""
-    return NotFoundError(
-        "no-such-program",
-        f"{program} was not found there, in a login without a terminal",
-        subject=site,
-        hint="Set PATH in the account's start-up file that non-interactive shells read.",
-    )
-
-
 _GRIDFTP_PORT = 2811  # IANA: gsiftp
 
 
