@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from hibali.documents import JsonProblemError, read_json
-from hibali.errors import NotFoundError, UsageError
-from hibali.system_errors import unreadable
+from hibali.errors import UsageError
 from hibali.text import counted, nearest, write_ranges
 from registry.invocation import Invocation, check_invocation, find_invocation_problems, read_typed
 from registry.pipeline import Input, Pipeline
-from registry.problems import InvocationError, Problem, ProblemsError
+from registry.problems import InvocationError, Problem, ProblemsError, read_file_bytes
 
 MOST_TASKS = 100_000
 _MOST_PROBLEMS = 100
@@ -121,13 +120,7 @@ def read_table(pipeline: Pipeline, path: Path) -> list[Row]:
 
 
 def _read_text(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(_MAXIMUM_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "the file does not exist", subject=str(path)) from None
-    except OSError as problem:
-        raise unreadable(problem, str(path)) from None
+    content = read_file_bytes(path, _MAXIMUM_BYTES)
     if len(content) > _MAXIMUM_BYTES:
         raise SweepError([Problem("", f"larger than {_MAXIMUM_BYTES} bytes")], subject=str(path))
     try:

@@ -7,7 +7,7 @@ Job states are those of the man page squeue(1), "JOB STATE CODES".
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
@@ -184,31 +184,19 @@ class Slurm(Scheduler):
         )
 
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """Parse the jobs; squeue reports an unknown id as an error only if it is the only one."""
+        """Parse one line per job."""
         found = dict.fromkeys(jobs, UNKNOWN)
-        if finished.exit_code != 0:
-            if b"Invalid job id specified" in finished.stderr:
-                return found
-            raise query_failed("squeue", finished)
-        for job, details in _records("squeue", finished):
-            native, _, reason = details.partition(":")
-            if job in found:
-                found[job] = _status(native, reason, queued=True)
+        found.update((job, status) for job, status in _listed(finished) if job in found)
         return found
 
     def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Parse one line per task, as `12_4`."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
-        if finished.exit_code != 0:
-            if b"Invalid job id specified" in finished.stderr:
-                return found
-            raise query_failed("squeue", finished)
-        for identifier, details in _records("squeue", finished):
+        for identifier, status in _listed(finished):
             job, _, number = identifier.partition("_")
             index = task_number(number)
             if job in found and index is not None:
-                native, _, reason = details.partition(":")
-                found[job][index] = _status(native, reason, queued=True)
+                found[job][index] = status
         return found
 
     def warning_directives(self, seconds: int) -> tuple[str, ...]:
@@ -303,6 +291,17 @@ class Slurm(Scheduler):
     def release_argv(self, job: str) -> tuple[str, ...]:
         """Return the command, which has no effect on a job that is not held."""
         return ("scontrol", "release", job)
+
+
+def _listed(finished: CommandResult) -> Iterator[tuple[str, Status]]:
+    """Yield id and status of each line; squeue fails for an unknown id only if there is no other."""
+    if finished.exit_code != 0:
+        if b"Invalid job id specified" in finished.stderr:
+            return
+        raise query_failed("squeue", finished)
+    for identifier, details in _records("squeue", finished):
+        native, _, reason = details.partition(":")
+        yield identifier, _status(native, reason, queued=True)
 
 
 def _status(native: str, reason: str, *, queued: bool) -> Status:
