@@ -171,19 +171,23 @@ def _inspect(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundR
     if manifest is None:
         return skipped("its folder has no valid run manifest")
     if manifest["scheduler"] not in plugin_names("runs.schedulers"):
-        return skipped(f"its scheduler is not known here: {printable(manifest['scheduler'])}", manifest)
+        return skipped(
+            f"this installation does not support its scheduler: {printable(manifest['scheduler'])}", manifest
+        )
     if manifest["sweep"]:
-        return skipped(f"a sweep: its tasks are known to {manifest['ledger']} alone", manifest)
+        return skipped(f"it is a sweep, and only the ledger of {manifest['ledger']} has its tasks", manifest)
     submission = submitted_at(host, folder)
     found = find_submission(host, load_scheduler(manifest["scheduler"]), run_id, folder, manifest["at"][:10])
     match found:
         case NotSubmitted():
             return skipped(
-                f"it was never submitted; its line at {manifest['ledger']} goes on with it", manifest
+                f"it was never submitted; to resume it, run its command again on {manifest['ledger']}",
+                manifest,
             )
         case Unclear():
             return skipped(
-                "it is not known whether it was submitted; its own `hibali run` command finds out", manifest
+                "it is not known whether it was submitted; to find out, run its own `hibali run` command again",
+                manifest,
             )
         case Submitted(job):
             if submission.age < site.limits.settling_seconds and not submission.has_reply:

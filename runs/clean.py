@@ -117,12 +117,12 @@ def _remove(host: RemoteHost, site: Site, run: Run) -> None:
         if not _is_of(host, run):
             raise RefusedError(
                 "not-its-folder",
-                "the files in the folder do not say that it belongs to this run",
+                "no file in the folder shows that it belongs to this run",
                 subject=f"{site.name}:{printable(run.folder)}",
             )
         host.move(run.folder, aside)
         if host.stat(run.folder) is not None:
-            raise IncompleteError("not-removed", "it could not be renamed", subject=run.id)
+            raise IncompleteError("not-removed", "the folder could not be renamed", subject=run.id)
         _remove_tree(host, site, aside)
 
 

@@ -186,7 +186,7 @@ def require_end(run: Run) -> None:
             "run-lost",
             f"the end of this run is not known: {run.status.reason}",
             subject=run.id,
-            hint=f"`hibali runs wait {run.id}` asks again.",
+            hint=f"To query the scheduler again: hibali runs wait {run.id}",
         )
     if not run.state.final:
         raise TryLaterError(

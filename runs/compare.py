@@ -157,7 +157,7 @@ class Copies:
             if receipt.exit is not Exit.DONE or not _has_digest(self._found[path], self._digest(path)):
                 raise IncompleteError(
                     "not-brought",
-                    "it did not come, or is not what it was a moment ago",
+                    "the output could not be pulled, or it changed meanwhile",
                     subject=f"{self._run.id}: {printable(path)}",
                 )
         return self._found
@@ -195,7 +195,9 @@ def passes_command(argv: Sequence[str], a: Path, b: Path) -> bool:
     """Whether `COMMAND A B` ends with 0. Raises `NotFoundError` for no such command, and where it is ended before it says."""
     finished = subprocesses.run([*argv, str(a), str(b)], timeout=_COMMAND_SECONDS)
     if finished.exit_code < 0:
-        raise IncompleteError("no-answer", f"it was ended by signal {-finished.exit_code}", subject=argv[0])
+        raise IncompleteError(
+            "no-answer", f"the command was killed by signal {-finished.exit_code}", subject=argv[0]
+        )
     return finished.exit_code == 0
 
 

@@ -85,7 +85,9 @@ def recorded_request(records: Sequence[Mapping[str, Any]], run_id: str) -> Datas
     """Read the command line from the ledger; raises `UsageError` for a run of an older version."""
     fields = records[0].get("asked") if records else None
     if not isinstance(fields, dict) or not fields.get("folder"):
-        raise UsageError("not-recorded", "the ledger does not say how this run was asked for", subject=run_id)
+        raise UsageError(
+            "not-recorded", "the ledger does not have the command line of this run", subject=run_id
+        )
     options = tuple(str(argument) for argument in fields.get("options", ()))
     return DatasetRequest(
         fields["folder"],
@@ -113,12 +115,12 @@ def find_dataset(folder: str, request: DatasetRequest) -> Dataset:
     if place is None:
         raise UsageError(
             "no-dataset",
-            "this lies in no DataLad dataset of this machine",
+            "this folder is not in a DataLad dataset on this machine",
             subject=printable(folder),
             hint=f"datalad create --force {printable(folder)}",
         )
     typed = (
-        ("the folder where the run was typed", request.folder),
+        ("the folder in which the command was run", request.folder),
         ("the invocation", request.invocation),
         ("the table of tasks", request.table),
     )
@@ -130,7 +132,7 @@ def find_dataset(folder: str, request: DatasetRequest) -> Dataset:
                 "outside-dataset",
                 f"{file} is not in the dataset {root}, and `datalad rerun` could not repeat the run",
                 subject=printable(path),
-                hint=f"Put the files that the line names into the dataset, and type the line in a folder of {root}.",
+                hint=f"Copy the files that the command names into the dataset, and run the command in a folder of {root}.",
             )
     return Dataset(place.repository, os.fsdecode(place.path), request)
 
@@ -254,7 +256,7 @@ def _write_sidecar(repository: Repository, name: str, record: Mapping[str, Any])
     path = root / folder / name
     if not path.resolve().is_relative_to(root):
         raise UsageError(
-            "bad-dataset", "datalad.run.record-directory leads out of the dataset", subject=str(root)
+            "bad-dataset", "datalad.run.record-directory is outside the dataset", subject=str(root)
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":")) + "\n"

@@ -70,7 +70,7 @@ def require_success(run: Run) -> None:
             "run-lost",
             f"the end of the run that this one depends on is not known: {run.status.reason}",
             subject=run.id,
-            hint=f"`hibali runs wait {run.id}` asks again.",
+            hint=f"To query the scheduler again: hibali runs wait {run.id}",
         )
     if run.state is not State.SUCCEEDED:
         raise TryLaterError(
@@ -166,7 +166,7 @@ def check_needs(
         if content is None and host.stat(path_at_site) is None:
             raise NotFoundError(
                 "no-such-output",
-                f"the run did not leave it: {printable(path)}",
+                f"the run did not create this output: {printable(path)}",
                 subject=need.reference,
                 hint=f"hibali runs logs {need.run}{f' --task {need.task}' if need.task else ''}",
             )

@@ -15,7 +15,7 @@ from runs.schedulers.base import Scheduler
 _SHORTEST_BEFORE, _LONGEST_BEFORE = 30, 60  # seconds before its limit that a job is told to come to its end
 # Where a copy cannot come back whole it stays: nobody else has it.
 _BRING_BACK = r"""if [ -d fast/work ] && ! (umask "$mask"; cp -R -P -- fast/work/. work/); then
-echo "hibali: not all that the tool wrote could be brought back; it is at $(uname -n):$(readlink fast/work)" >&2
+echo "hibali: not all files of the tool could be copied back; they are at $(uname -n):$(readlink fast/work)" >&2
 return 1
 fi
 """
@@ -97,9 +97,9 @@ def check_fast(container: Container) -> None:
     if container.isolates and not container.binds_inputs:
         raise UsageError(
             "no-fast-storage",
-            f"{container.name} cannot show a tool what lies on fast storage",
+            f"{container.name} cannot make files on fast storage visible to a tool",
             subject=container.name,
-            hint="Leave --fast and --fast-work away, or --no-fast where the site's configuration asks for it.",
+            hint="Omit --fast and --fast-work; if the site's configuration requests fast storage, add --no-fast.",
         )
 
 
@@ -156,9 +156,7 @@ def _tier(site: Site, name: str, subject: str) -> str:
     if chosen not in site.tiers:
         raise UsageError(
             "no-such-tier",
-            f"{site.name} has no fast storage of that name"
-            if chosen
-            else "it has to be said which fast storage",
+            f"{site.name} has no fast storage of that name" if chosen else "no fast storage was chosen",
             subject=subject,
             hint=f"Tiers of {site.name}: {', '.join(sorted(site.tiers)) or 'none'}; see [sites.{site.name}.tiers].",
         )
@@ -174,7 +172,7 @@ def _open_tier(name: str, path: str, place: str) -> str:
         f"fast_base={base}\n"
         'case "$fast_base" in /*) ;; *) fast_base= ;; esac\n'
         'if ! [ -d "$fast_base" ]; then\n'
-        f'echo "hibali: the fast storage {name} is not on $(uname -n): {shown} leads to no folder" >&2\n'
+        f'echo "hibali: the fast storage {name} is not on $(uname -n): {shown} is not a folder" >&2\n'
         "return 1\nfi\n"
         f'{place}=$(mktemp -d "$fast_base/hibali-${{run%%/*}}-XXXXXXXX") || return 1\n'  # of a task: ID/NUMBER
     )

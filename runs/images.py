@@ -119,9 +119,9 @@ class SiteImages:
         if record.format not in self._container.formats:
             raise UsageError(
                 "wrong-image-kind",
-                f"{self._container.name} cannot take an image as {record.format}",
+                f"{self._container.name} cannot use an image of the format {record.format}",
                 subject=record.digest,
-                hint="Run it at a site whose [container] can.",
+                hint="Run it at a site whose [container] supports this format.",
             )
         found = self.find(record)
         if found is not None:
@@ -141,7 +141,7 @@ class SiteImages:
         if identity.digest != record.hex:
             raise RefusedError(
                 "image-differs",
-                f"the archive here is sha256:{identity.digest}, its record says {record.digest}",
+                f"the local archive is sha256:{identity.digest}, but its record has {record.digest}",
                 subject=str(archive),
             )
         place = Location(local_site(), text, text, typed_local=True)
@@ -160,7 +160,7 @@ class SiteImages:
             found = self.find(record)
             if found is None:
                 raise RefusedError(
-                    "image-differs", "what was loaded is not the image of the archive", subject=record.id
+                    "image-differs", "the loaded image is not the image of the archive", subject=record.id
                 )
             return replace(found, fresh=True)
         finally:
@@ -193,7 +193,7 @@ class SiteImages:
         self._host.move(partial + b"/" + form, result)
         made, mark = self._host.stat(result), self._cache.mark(result)
         if made is None or mark is None:
-            raise not_staged("nothing came of it")
+            raise not_staged("the conversion created no file")
         if made.kind is Kind.FILE:
             digest = self._host.digest(result)
         known = {
@@ -214,7 +214,9 @@ class SiteImages:
         self._host.move(ready, folder + b"/" + _READY)
         found = self._read_ready(folder, record.id)
         if found is None:
-            raise TryLaterError("image-not-staged", "the image was touched while it was put in place")
+            raise TryLaterError(
+                "image-not-staged", "the image was modified while it was moved to its final name"
+            )
         return replace(found, fresh=True)
 
     def _read_ready(self, folder: bytes, identifier: str) -> Staged | None:
@@ -244,7 +246,7 @@ class SiteImages:
         try:
             found: dict[str, Any] = json.loads(finished.stdout)
         except ValueError:
-            raise not_staged("the site gave an answer that cannot be read") from None
+            raise not_staged("the site sent an invalid reply") from None
         return found
 
     def _run_all(self, archive: str, result: str, record: ImageRecord) -> None:
@@ -336,7 +338,7 @@ def stage_pinned(name: str, images: SiteImages, pinned: Pinned) -> Staged:
         if staged is not None and staged.id != pinned.record.id:
             raise RefusedError(
                 "image-differs",
-                f"{each} is {staged.id} at the site, and the catalogue pins {pinned.record.id}",
+                f"{each} is {staged.id} at the site, but the catalogue pins {pinned.record.id}",
                 subject=images.site,
                 hint="Remove or rename that image there, or name the one to start: --image sha256:ID.",
             )
@@ -356,7 +358,7 @@ def _require(found: Staged | None, name: str) -> Staged:
             "no-image",
             "the image is not at the site",
             subject=name,
-            hint="Add it to the catalogue (pipelines image add), or bring it along: --image ARCHIVE (of `docker save`).",
+            hint="Add it to the catalogue (pipelines image add), or name an archive of `docker save`: --image ARCHIVE",
         )
     return found
 
@@ -368,9 +370,9 @@ def _compare(pipeline: Pipeline, name: str, digests: Iterable[str]) -> None:
         if wanted not in known:
             raise RefusedError(
                 "image-differs",
-                f"the image is {known[0]}, the descriptor wants {wanted}",
+                f"the image is {known[0]}, but the descriptor requires {wanted}",
                 subject=name,
-                hint="Bring the right one along with --image ARCHIVE.",
+                hint="Name the right image: --image ARCHIVE",
             )
 
 
@@ -403,7 +405,7 @@ def _compare_pin(pipeline: Pipeline, site: str, name: str, image: str, *, accept
             "image-changed",
             f"{name} was sha256:{pinned} when this pipeline first ran there, and is now sha256:{image}",
             subject=site,
-            hint=f"If that is meant: --image sha256:{image}",
+            hint=f"To accept the new image: --image sha256:{image}",
         )
     with contextlib.closing(Journal(_pins_file())) as journal:
         record = {"site": site, "pipeline": pipeline.digest, "name": name, "image": image}

@@ -169,7 +169,7 @@ def identify_local(path: Path) -> Identity:
     if stat.S_ISDIR(found.st_mode):
         digest, files, size = content.of_tree(os.fsencode(path))
         return Identity(f"tree:{digest}", digest, files, size)
-    raise UsageError("bad-input", "an input is a file or a folder", subject=printable(os.fsencode(path)))
+    raise UsageError("bad-input", "an input must be a file or a folder", subject=printable(os.fsencode(path)))
 
 
 def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
@@ -302,7 +302,7 @@ def resolve_output(
         one = replace(reference, task=found[0].run.task, below="").text
         raise UsageError(
             "several-files",
-            f"the output is {len(found)} files, and this input takes one",
+            f"the output has {len(found)} files, but this input accepts only one",
             subject=f"{each.id}: {printable(reference.text)}".removeprefix(": "),
             hint=f"Name one task of the sweep: {one}" if run.sweep is not None and not reference.task else "",
         )

@@ -136,7 +136,7 @@ def _check_site_of_line(request: Request, run_store: RunStore) -> None:
     if run is not None and run.site != request.compute.name:
         raise TryLaterError(
             "chosen-elsewhere",
-            f"the same command was started at {run.site} at this moment",
+            f"the same command was just started at {run.site}",
             subject=run.id,
             hint="Run the same command again to continue that run.",
             transient=False,
@@ -242,7 +242,9 @@ def record_resources(run_store: RunStore, run: Run, resources: Fields, on_event:
     if run.job or run.state.ended:
         was, now = _format_resources(before), _format_resources(resources)
         on_event(
-            Noted(f"run {run.id} was submitted with {was} and keeps that; to start one with {now}, add --new")
+            Noted(
+                f"run {run.id} was already submitted with {was}; to start another run with {now}, add --new"
+            )
         )
     else:
         run_store.note(run.id, "resources", {"resources": resources})

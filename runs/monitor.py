@@ -362,7 +362,7 @@ def _unclear(run: Run, found: Unclear) -> TryLaterError:
 def _not_submitted(run: Run) -> TryLaterError:
     return TryLaterError(
         _NOT_SUBMITTED,
-        "this run was never submitted: the process that launched it ended before",
+        "this run was never submitted: the process that launched it ended too early",
         subject=run.id,
         hint="To resume, run the command that created it again.",
         transient=False,

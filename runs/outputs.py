@@ -68,7 +68,7 @@ def inspect_outputs(run: Run, site: Site, outputs: Sequence[Output], *, hashed: 
         if record is None:
             raise NotFoundError(
                 "outputs-gone",
-                "the outputs of the run are not at its site any more",
+                "the outputs of the run no longer exist at its site",
                 subject=f"{site.name}:{printable(run.folder)}",
                 hint="Run it again.",
             )
@@ -128,7 +128,7 @@ def _hash(store: Store, subject: Sequence[str | None], existing: RunOutputs, bel
         for entry, digest, problem in store.digest(unknown):
             path = entry.path[len(below) :]
             if digest is None:
-                reason = problem or Problem("unreadable", "no digest came")
+                reason = problem or Problem("unreadable", "the site returned no digest")
                 existing.problems.append(Failed(path, reason.code, reason.message))
             else:
                 run_store.add([existing.files[path]], digest)
@@ -264,7 +264,7 @@ def hash_outputs(run: Run, site: Site) -> OutputDigests:
         if store.stat() is None:
             raise NotFoundError(
                 "outputs-gone",
-                "the run's folder is not at the site any more, and no record says what it held",
+                "the run's folder no longer exists at the site, and the digests of its outputs were not recorded",
                 subject=f"{site.name}:{printable(run.folder)}",
                 hint="Run it again, and bundle that run.",
             )
@@ -279,7 +279,9 @@ def _hash_at_site(run: Run, store: Store) -> OutputDigests:
     left = OutputDigests(problems=chosen.problems)
     for entry, digest, problem in store.digest([listed[path] for path in chosen.files]):
         if digest is None:
-            code, message = (problem.code, problem.message) if problem else ("unreadable", "no digest came")
+            code, message = (
+                (problem.code, problem.message) if problem else ("unreadable", "the site returned no digest")
+            )
             left.problems.append(Failed(entry.path, code, message))
         else:
             left.files[entry.path] = (digest, entry.size)

@@ -84,7 +84,7 @@ def resolve_in_allocation(
     if record is not None and record.signal in {"", CANCEL_REQUESTED}:
         return seen
     if status.native == _TASK_KILLED and record is None:
-        return Observation(State.FAILED, "", "its script was killed, and left no exit record")
+        return Observation(State.FAILED, "", "its script was killed and wrote no exit record")
     if status.native == _TASK_ENDED:
         return Observation(State.RUNNING, "", "")  # a shared filesystem may show its record late
     if status.phase.queued:
@@ -93,11 +93,11 @@ def resolve_in_allocation(
         )
     if cancelled:
         return replace(seen, state=State.CANCELLED) if seen.state is State.LOST else seen
-    because = f"allocation {allocation} ended before it" + (f": {seen.native}" if seen.native else "")
+    because = f"allocation {allocation} ended before the task" + (f": {seen.native}" if seen.native else "")
     if more:
         return Observation(State.STAGED, seen.native, because)
     return (
-        replace(seen, state=State.FAILED, reason=f"{because}; it was the last")
+        replace(seen, state=State.FAILED, reason=f"{because}; it was the last allocation")
         if seen.state is not State.CANCELLED
         else seen
     )

@@ -190,7 +190,7 @@ def _no_such_run(text: str) -> NotFoundError:
         "no-such-run",
         "there is no run with this id",
         subject=printable(text),
-        hint="`hibali runs list` shows all runs.",
+        hint="To list all runs: hibali runs list",
     )
 
 

@@ -152,7 +152,7 @@ class Reuse:
         except NotFoundError:
             return None
         except HibaliError as problem:
-            self._on_event(Noted(f"not reused, {printable(subject)}: {problem.message}"))
+            self._on_event(Noted(f"{printable(subject)} cannot be reused: {problem.message}"))
             return None
 
 

@@ -166,7 +166,7 @@ ended_well() {
 check_those_before() {
   for number in $(printf '%s' "$before" | tr / ' '); do
     ended_well "$number" && continue
-    echo "hibali: the tool was not started: job $number, which had to end well before, did not" >&2
+    echo "hibali: the tool was not started: job $number, which must succeed first, did not" >&2
     exit 75
   done
 }
@@ -211,7 +211,7 @@ def start_script(prologue: Sequence[str], start: str) -> str:
         if "\n" in line or "\0" in line:
             raise UsageError(
                 "bad-prologue",
-                "a line of the prologue holds a line break",
+                "a line of the prologue contains a line break",
                 subject=ascii(line),
                 hint="Correct `prologue` in the site's [scheduler] table.",
             )
@@ -299,7 +299,7 @@ hibali_left() {
   elif [ -e "$hibali_at" ]; then
     [ -f "$hibali_at" ] || hibali_unmet "run $1 left a special file: $3"
   else
-    hibali_unmet "run $1 did not leave it: $3"
+    hibali_unmet "run $1 did not create this output: $3"
   fi
 }
 """
@@ -410,9 +410,9 @@ def with_proxy(task: Task, inside: ContainerPaths, container: Container) -> Task
     if container.isolates and not container.binds_inputs:
         raise UsageError(
             "no-proxy-inside",
-            f"{container.name} cannot show a tool a proxy",
+            f"{container.name} cannot make a proxy visible to a tool",
             subject=container.name,
-            hint="Run it at a site with another [container], or without it: --no-proxy.",
+            hint="Run it at a site with another [container], or without a proxy: --no-proxy",
         )
     binds = (*task.binds, Bind(inside.proxy, inside.sees_proxy)) if container.isolates else task.binds
     return replace(task, binds=binds, environment={**task.environment, _VARIABLE: inside.sees_proxy})

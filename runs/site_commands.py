@@ -61,14 +61,14 @@ class SiteCommands:
         if any(text in finished.stderr.lower() for text in _NO_SPACE):
             raise IncompleteError(
                 "no-space",
-                f"there is no room to convert the image: {stderr}",
+                f"there is not enough space to convert the image: {stderr}",
                 subject=f"{self._site.name}:{self._site.work}",
-                hint="Free some space there, or move `work` of the site, and run the same command again.",
+                hint="Free space there, or set another `work` folder for the site; then run the same command again.",
             )
         if finished.exit_code < 0:
             raise TryLaterError(
                 "image-not-staged",
-                f"{program} was ended by signal {-finished.exit_code} (an hour is the limit here): {stderr}",
+                f"{program} was killed by signal {-finished.exit_code} (the time limit is 1 hour): {stderr}",
                 subject=self._site.name,
             )
         raise not_staged(f"{program}: {stderr}")
@@ -132,9 +132,9 @@ class SiteLock:
         if self._token is None or self._read() != self._token:
             raise TryLaterError(
                 "lease-lost",
-                "the lock was lost; nothing more is written",
+                "the lock was lost, so hibali stopped writing",
                 subject=self._subject,
-                hint="Type the same line again.",
+                hint="Run the same command again to resume.",
                 transient=False,
             )
 

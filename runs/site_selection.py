@@ -80,11 +80,11 @@ def choose(candidates: Sequence[Candidate]) -> Choice:
         second = others[0]
         best, next_best = rank(first), rank(second)
         if best[1] != next_best[1]:
-            because = "the least has to move there"
+            because = "the fewest bytes must be transferred there"
         elif best[2] != next_best[2]:
-            because = "as little has to move as elsewhere, and it waits least"
+            because = "no other site needs fewer bytes, and the expected queue time is the shortest there"
         else:
-            because = "nothing tells it from the next but bytes below a MiB, seconds, and its name"
+            because = "the next site is equal except for less than 1 MiB, less than 1 minute, or its name"
     return Choice(first.site, because, ranked)
 
 
@@ -93,7 +93,7 @@ def no_site(candidates: Sequence[Candidate]) -> HibaliError:
     lines = [f"{each.site}: {each.why_not}" for each in candidates]
     message = "\n".join(["no site can run this", *(lines or ["no site is configured"])])
     if any(each.later for each in candidates):
-        return TryLaterError("no-site", message, hint="The same line asks again.", transient=False)
+        return TryLaterError("no-site", message, hint="Run the same command again later.", transient=False)
     return UsageError(
         "no-site",
         message,
@@ -112,7 +112,7 @@ def can_choose(site: Site, ran_at: Collection[str] = ()) -> bool:
 def why_not_considered(site: Site, ran_at: Collection[str] = ()) -> str:
     """Return why `--site auto` does not consider a site; "" if it does."""
     if site.kind not in {"ssh", "local"}:
-        return f"a site of kind {site.kind} has no machine to run anything"
+        return f"a site of kind {site.kind} cannot run jobs"
     if site.scheduler is not None or site.container.name != "bare" or site.name in ran_at:
         return ""
     return (

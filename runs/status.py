@@ -192,9 +192,12 @@ def _resolve_signalled(best: Status, record: ExitRecord, *, cancelled: bool, res
         )
     reason = _why(best)
     if record.code == 0:
-        reason = reason or f"a signal stopped it ({record.signal}) and ended with 0, which proves nothing"
+        reason = (
+            reason
+            or f"a signal ({record.signal}) stopped the tool, so its exit code 0 does not prove success"
+        )
     elif record.signal:
-        reason = reason or f"a signal stopped it ({record.signal})"
+        reason = reason or f"a signal ({record.signal}) stopped the tool"
     return Observation(State.FAILED, best.native, reason, record)
 
 

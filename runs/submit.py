@@ -100,7 +100,7 @@ def find_submission(
     if job is not None:
         return Submitted(job)
     if numbers or has_started(host, folder):
-        return result or Unclear("it was begun, and no job of it is to be seen")
+        return result or Unclear("the submission was begun, but no job was found")
     return NotSubmitted(
         TryLaterError("not-submitted", "it was never submitted", subject=run, transient=False)
     )
@@ -149,7 +149,7 @@ def _marker(folder: bytes, attempt: int) -> bytes:
 
 def _read(scheduler: Scheduler, attempted: OnceResult) -> SubmitResult:
     if attempted.finished is None:
-        return Unclear("it was begun, and no answer was written")
+        return Unclear("the submission was begun, but no reply of the scheduler was recorded")
     return scheduler.read_submit(attempted.finished)
 
 
@@ -169,8 +169,8 @@ def _find_unclear_job(
     patience = settling if scheduler.lookup_argv(submission.run) else min(settling, _START_SECONDS)
     on_event(
         Noted(
-            f"the answer to the submission is unclear ({unclear.reason}); "
-            f"looking for the job, {patience:.0f} s from its submission at most"
+            f"the result of the submission is unclear ({unclear.reason}); "
+            f"searching for the job, for at most {patience:.0f} s after its submission"
         )
     )
     intervals = growing_intervals(0.5, 20.0)

@@ -368,7 +368,7 @@ def check_pipeline(run: Run, pipeline: Pipeline) -> None:
             "other-pipeline",
             f"the run was of sha256 {run.spec.pipeline_digest}, and the catalogue has {pipeline.digest}",
             subject=run.spec.pipeline,
-            hint="Add the descriptor that was run again.",
+            hint="Add that descriptor to the catalogue again.",
         )
 
 

@@ -15,7 +15,7 @@ from hibali.config.model import Purge, Site
 from hibali.errors import HibaliError
 from hibali.events import Listener, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, read_records
-from hibali.text import printable
+from hibali.text import counted, printable
 from runs.model import RUN_ID, Run
 from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
@@ -278,8 +278,8 @@ class Times:
         age = max(0, now - oldest) // _DAY_NS
         self._on_event(
             Noted(
-                f"{label}: the site deletes by {self.purge.by} after {self.purge.days} days, this is {age} days old, and runs"
-                f" there waited up to {_rounded(wait_seconds)}: it may be gone before the run starts ({printable(path)})"
+                f"{label}: the site deletes files {counted(self.purge.days, 'day')} after their {self.purge.by}; this one is {counted(age, 'day')} old, and runs"
+                f" there waited up to {_rounded(wait_seconds)}: it may be deleted before the run starts ({printable(path)})"
             )
         )
 

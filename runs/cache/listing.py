@@ -222,7 +222,7 @@ def evict(
         on_event(_settle(host, work, folder + b"/" + entry, by_name.pop(name, CacheEntry(name)), held))
     for name, each in by_name.items():
         if host.stat(work + b"/" + name.path) is not None:
-            on_event(Evicted(each, EvictionResult.FAILED, "it could not be taken out"))
+            on_event(Evicted(each, EvictionResult.FAILED, "it could not be moved aside"))
     for run in contents.superseded:
         remove_use(host, work, run)
 
@@ -235,7 +235,7 @@ def _settle(host: RemoteHost, work: bytes, aside: bytes, entry: CacheEntry, held
             host.make_folder(home.rpartition(b"/")[0])
             host.move(aside, home)
             if host.stat(aside) is None:
-                return Evicted(entry, EvictionResult.HELD, "a run came to hold it meanwhile")
+                return Evicted(entry, EvictionResult.HELD, "a run started to use it meanwhile")
         if entry.name.kind == IMAGE:  # whose folders may be read-only
             host.run(("chmod", "-R", "u+rwX", "--", aside), timeout=600.0)
         host.remove_tree(aside)

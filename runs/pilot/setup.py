@@ -16,7 +16,7 @@ from hibali.documents import canonical_json
 from hibali.errors import RefusedError, UsageError
 from hibali.events import Listener, Noted
 from hibali.locations import Location
-from hibali.text import as_bytes, as_text, printable
+from hibali.text import as_bytes, as_text, counted, printable
 from runs.fast_storage import FastOptions
 from runs.inputs import Identity, identify_local
 from runs.model import Pilot, Run
@@ -50,7 +50,7 @@ def find_library() -> tuple[Path, Identity]:
             "no-hyperqueue",
             "a pilot needs HyperQueue, which is not installed here",
             subject="--pilot",
-            hint=f"pip install 'hibali[pilot]' (hyperqueue {VERSION}); or leave out --pilot: job arrays need nothing.",
+            hint=f"pip install 'hibali[pilot]' (hyperqueue {VERSION}); or leave out --pilot: job arrays do not need it.",
         )
     identity = identify_local(path)
     if identity.digest != SHA256:
@@ -133,9 +133,7 @@ done
 exit 0
 """
 _NAMES = ("python3", *(f"python3.{minor}" for minor in range(20, PYTHON[1] - 1, -1)))
-_HINT = (
-    "Leave out --pilot: job arrays need nothing there. Or name a Python that fits as `python` of the site."
-)
+_HINT = "Leave out --pilot: job arrays do not need it. Or name a Python that fits as `python` of the site."
 
 
 def program() -> bytes:
@@ -157,7 +155,7 @@ def find_python(host: RemoteHost, site: Site) -> str:
         if not lacking:
             return path
         seen.append(f"{printable(path.encode('utf-8', 'replace'))} {lacking}")
-    because = "; ".join(seen) or "none answered"
+    because = "; ".join(seen) or "no Python was found"
     raise RefusedError(
         "no-pilot-there",
         f"a pilot needs Python {'.'.join(map(str, PYTHON))} or later on Linux {MACHINE} with glibc {'.'.join(map(str, LIBC))}: {because}",
@@ -182,7 +180,7 @@ def _read(line: bytes) -> tuple[str, str] | None:
         return path, f"runs on {printable(f'{system} {machine}')}"
     if libc[0] != "glibc" or known < LIBC:
         return path, f"has {printable(f'{libc[0]} {libc[1]}')}"
-    return path, "has no global lock" if free else ""
+    return path, "is a free-threaded build" if free else ""
 
 
 def stage_library(host: RemoteHost, site: Site, cache: Cache, python: str) -> str:
@@ -279,16 +277,16 @@ def check_pilot_resources(decided: DecidedResources) -> int:
         if count > 1:
             raise UsageError(
                 "not-in-a-pilot",
-                f"the tasks of a pilot share one node, and the job asks for {count} {unit}",
+                f"the tasks of a pilot share one node, but the job requests {count} {unit}",
                 subject="--pilot",
                 hint="Leave out --pilot: job arrays give each task its own.",
             )
     if resources.gpus:
         raise UsageError(
             "not-in-a-pilot",
-            f"a pilot cannot divide {resources.gpus} GPUs among its tasks",
+            f"a pilot cannot divide {counted(resources.gpus, 'GPU')} among its tasks",
             subject="--pilot",
-            hint="Leave out --pilot: job arrays give each task its own. --gpus 0 asks for none.",
+            hint="Leave out --pilot: job arrays give each task its own. --gpus 0 requests none.",
         )
     each = decided.suggested.cores or 1
     return each if resources.cores is None else min(each, resources.cores)
@@ -331,7 +329,9 @@ def record_pilot(
         if (sweep.pilot is not None) is not wanted:
             before, now = ("by a pilot", "job arrays") if sweep.pilot else ("as job arrays", "a pilot")
             on_event(
-                Noted(f"run {run.id} was started {before} and keeps that; to start one with {now}, add --new")
+                Noted(
+                    f"run {run.id} was already started {before}; to start another run with {now}, add --new"
+                )
             )
         return run
     if sweep.pilot == pilot:

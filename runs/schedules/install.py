@@ -55,9 +55,9 @@ def split_block(crontab: bytes, owner: str) -> tuple[bytes, list[str], bytes]:
     if bare.count(begin) != 1 or bare.count(end) != 1 or bare.index(begin) > bare.index(end):
         raise RefusedError(
             "crontab-marks",
-            "the marks around the lines of hibali are not one pair any more; nothing was changed",
+            "the two marks around hibali's lines are damaged, so the crontab was not changed",
             subject="crontab",
-            hint="Remove both marks and what is ours between them: crontab -e",
+            hint="Remove the marks and hibali's lines between them: crontab -e",
         )
     first, last = bare.index(begin), bare.index(end)
     own_lines = [line.decode("utf-8", "replace") for line in bare[first + 1 : last]]
@@ -77,9 +77,9 @@ def crontab_line(times: str, argv: Sequence[str], environment: Mapping[str, str]
     if not line.isprintable():
         raise UsageError(
             "unfit-for-crontab",
-            "a newline or another control character cannot stand in a line of a crontab",
+            "a crontab line cannot contain a newline or another control character",
             subject=ascii(line),
-            hint="Keep hibali, its configuration and its state below folders with plain names.",
+            hint="Install hibali, and store its configuration and state, in folders with plain names.",
         )
     return line.replace("%", "\\%")
 
@@ -122,9 +122,9 @@ def _quoted(argument: str, *, command: bool = False) -> str:
 def _unprintable(argument: str) -> UsageError:
     return UsageError(
         "unfit-for-systemd",
-        "a newline or another control character cannot stand in a unit of systemd",
+        "a systemd unit cannot contain a newline or another control character",
         subject=ascii(argument),
-        hint="Keep hibali, its configuration and its state below folders with plain names.",
+        hint="Install hibali, and store its configuration and state, in folders with plain names.",
     )
 
 
@@ -143,9 +143,9 @@ def choose_installer() -> Installer:
         return "systemd"
     raise NotFoundError(
         "no-cron",
-        "there is neither a crontab nor a systemd of yours that answers",
+        "this machine has no crontab command, and your systemd user manager does not respond",
         subject="hibali schedule add",
-        hint="--by print writes the line for whoever manages cron here.",
+        hint="To print the line for the administrator of cron: --by print",
     )
 
 
@@ -244,7 +244,7 @@ def _install_crontab(config: str | None, schedules: Schedules) -> None:
         return
     if _read_crontab() != before:
         raise TryLaterError(
-            "crontab-changed", "somebody else changed the crontab meanwhile", subject="crontab"
+            "crontab-changed", "another process changed the crontab meanwhile", subject="crontab"
         )
     argv = ["crontab", "-"] if after else ["crontab", "-r"]
     finished = subprocesses.run(argv, stdin=after)
@@ -252,9 +252,9 @@ def _install_crontab(config: str | None, schedules: Schedules) -> None:
         lines = finished.stderr.decode("utf-8", "replace").strip().splitlines()
         raise UsageError(
             "crontab-refused",
-            f"crontab does not take it: {lines[-1] if lines else finished.exit_code}",
+            f"crontab rejected the new table: {lines[-1] if lines else finished.exit_code}",
             subject="crontab",
-            hint="--by print writes the line for whoever manages cron here.",
+            hint="To print the line for the administrator of cron: --by print",
         )
 
 
@@ -270,7 +270,7 @@ def _read_crontab() -> bytes:
         "crontab-refused",
         stderr.splitlines()[-1] if stderr else "crontab -l fails",
         subject="crontab",
-        hint="--by systemd uses timers, --by print writes the line for whoever manages cron here.",
+        hint="To use timers: --by systemd. To print the line for the administrator of cron: --by print",
     )
 
 

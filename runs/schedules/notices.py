@@ -94,7 +94,7 @@ def parse_history(record: Any) -> NoticeHistory:
 def notice_of_end(trigger: Trigger, history: NoticeHistory) -> Notice | None:
     """Return the notification about a run's end; the same exit code is the same problem, whatever its message."""
     if trigger.state == "broken":
-        message = f"{trigger.schedule} was broken off: whatever ran it is gone"
+        message = f"{trigger.schedule} was interrupted: its process ended without a result"
         hint = f"hibali schedule run {trigger.schedule}"
         return Notice("failed", trigger.schedule, "failed-broken", message, hint, trigger)
     if trigger.exit is None:
@@ -203,10 +203,10 @@ def _send_once(notices: Notices, notice: Notice, history: NoticeHistory, report:
         return False
     problems = send_notice(notices, notice)
     for problem in problems:
-        report(f"not told: {problem.subject}: {problem.message}")
+        report(f"notification failed: {problem.subject}: {problem.message}")
     if len(problems) < _receiver_count(notices):
         _write_history(notice.schedule, history.after(notice, day), report)
-        report(f"told: {notice.event}: {notice.message}")
+        report(f"notification sent: {notice.event}: {notice.message}")
     return True
 
 
@@ -214,7 +214,7 @@ def _write_history(schedule: str, history: NoticeHistory, report: Report) -> Non
     try:
         write_atomic(_history_file(schedule), line_of_json(history.to_record()).encode("ascii") + b"\n")
     except OSError as problem:
-        report(f"what was told cannot be kept: {reason_of(problem)}")
+        report(f"the sent notifications cannot be recorded: {reason_of(problem)}")
 
 
 def send_notice(notices: Notices, notice: Notice) -> list[HibaliError]:
@@ -243,7 +243,7 @@ def _receiver_count(notices: Notices) -> int:
 def _by_command(argv: tuple[str, ...], content: bytes) -> None:
     finished = subprocesses.run(argv, stdin=content, timeout=_COMMAND_SECONDS)
     if finished.exit_code != 0:
-        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", subject=argv[0])
+        raise IncompleteError("not-notified", f"it exited with {finished.exit_code}", subject=argv[0])
 
 
 def _by_mail(address: str, notice: Notice, content: bytes) -> None:
@@ -260,7 +260,7 @@ def _by_mail(address: str, notice: Notice, content: bytes) -> None:
         [program, "-i", "--", address], stdin=message.as_bytes(), timeout=_COMMAND_SECONDS
     )
     if finished.exit_code != 0:
-        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", subject=program)
+        raise IncompleteError("not-notified", f"it exited with {finished.exit_code}", subject=program)
 
 
 def _by_webhook(notices: Notices, content: bytes) -> None:
@@ -280,7 +280,7 @@ def _secret(notices: Notices) -> str:
         finished = subprocesses.run(notices.secret_command, timeout=_COMMAND_SECONDS, most=1024 * 1024)
         if finished.exit_code != 0:
             raise IncompleteError(
-                "no-secret", f"it ended with {finished.exit_code}", subject=notices.secret_command[0]
+                "no-secret", f"it exited with {finished.exit_code}", subject=notices.secret_command[0]
             )
         found = finished.stdout
     elif notices.secret_file:
@@ -321,9 +321,9 @@ def read_target(text: str) -> Target:
     try:
         argv = tuple(shlex.split(text))
     except ValueError as problem:
-        raise UsageError("bad-command", f"this is no command: {problem}", subject="--notify") from None
+        raise UsageError("bad-command", f"this is not a command: {problem}", subject="--notify") from None
     if not argv:
-        raise UsageError("bad-command", "this is no command", subject="--notify")
+        raise UsageError("bad-command", "this is not a command", subject="--notify")
     return Target(argv)
 
 
@@ -335,5 +335,5 @@ def send_run_notice(target: Target, run_id: str, state: str, content: bytes) -> 
     finished = subprocesses.run([*target.command, run_id, state], stdin=content, timeout=_COMMAND_SECONDS)
     if finished.exit_code != 0:
         raise IncompleteError(
-            "not-notified", f"it ended with {finished.exit_code}", subject=target.command[0]
+            "not-notified", f"it exited with {finished.exit_code}", subject=target.command[0]
         )

@@ -74,9 +74,9 @@ def problems_of(method: LoginMethod, now: datetime, needed_until: datetime) -> l
         found.append(
             AccessError(
                 "host-key",
-                f"the key of {method.address} is not known, and nobody will be there to accept it",
+                f"the host key of {method.address} is not known, and no user can accept it when the schedule runs",
                 subject=method.site,
-                hint=f"Compare it with what the site publishes, and accept it once: {method.login_command}",
+                hint=f"Compare it with the key that the site publishes, and accept it once: {method.login_command}",
             )
         )
     found.extend(_key_problems(method))
@@ -88,23 +88,23 @@ def _key_problems(method: LoginMethod) -> list[HibaliError]:
         return []  # without any, the login reports the problem
     path = method.keys[0].path
     fresh = (
-        "Make a key of its own for this, and ask the site to restrict what it may do:"
+        "Create a separate key for the schedule, and ask the site to restrict it:"
         f" ssh-keygen -t ed25519 -N '' -f {shlex.quote(path)}-unattended"
     )
     if not method.agent:
         return [
             AccessError(
                 "passphrase-key",
-                f"{path} has a passphrase, and there will be no agent that knows it",
+                f"{path} has a passphrase, and no ssh agent will be available when the schedule runs",
                 subject=method.site,
-                hint=f"{fresh}; or name the socket of an agent that is always there: --env SSH_AUTH_SOCK=PATH",
+                hint=f"{fresh}; or name the socket of an agent that always runs: --env SSH_AUTH_SOCK=PATH",
             )
         ]
     if not method.agent_answers:
         return [
             AccessError(
                 "no-agent",
-                f"{path} has a passphrase, and no agent answers at {method.agent}",
+                f"{path} has a passphrase, and no ssh agent responds at {method.agent}",
                 subject=method.site,
                 hint=f"Start one there: ssh-agent -a {shlex.quote(method.agent)}; ssh-add {shlex.quote(path)}",
             )
@@ -113,9 +113,9 @@ def _key_problems(method: LoginMethod) -> list[HibaliError]:
         return [
             AccessError(
                 "agent-ends",
-                f"the agent at {method.agent} ends when you log out",
+                f"the ssh agent at {method.agent} ends when you log out",
                 subject=method.site,
-                hint=f"{fresh}; or let your services go on: loginctl enable-linger",
+                hint=f"{fresh}; or keep your services running: loginctl enable-linger",
             )
         ]
     return []
@@ -130,7 +130,7 @@ def expiry_problems(
             "certificate-expires" if each.kind == "certificate" else "proxy-expires",
             f"{each.description} expired on {each.expires:%Y-%m-%d %H:%M} UTC"
             if each.expires <= now
-            else f"{each.description} is good until {each.expires:%Y-%m-%d %H:%M} UTC only",
+            else f"{each.description} is valid only until {each.expires:%Y-%m-%d %H:%M} UTC",
             subject=each.site,
             hint=each.renew,
         )
@@ -149,23 +149,23 @@ def explain_login(
         if left and left <= _INTERACTIVE_METHODS:
             return AccessError(
                 "second-factor",
-                f"{method.host} asks for more than a key ({', '.join(sorted(left))}), and nobody will be there to answer",
+                f"{method.host} requires more than a key ({', '.join(sorted(left))}), and no user can answer when the schedule runs",
                 subject=site,
                 hint="Ask the site for a key for automation, restricted to what this prints: hibali sites gate",
             )
     if problem.code in {"no-credentials", "no-such-profile", "bad-credentials"} and set_here:
         return AccessError(
             "missing-secret",
-            f"its credentials are in this shell's {' and '.join(set_here)}, which will not be there: {problem.message}",
+            f"its credentials are in this shell's {' and '.join(set_here)}, which the schedule will not have: {problem.message}",
             subject=site,
-            hint='Keep them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
+            hint='Store them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
         )
     if problem.code == "no-credentials":
         return AccessError(
             "missing-secret",
             problem.message,
             subject=site,
-            hint='Keep them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
+            hint='Store them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
         )
     return problem
 
@@ -286,7 +286,7 @@ def missing_source(location: Location) -> NotFoundError:
         "no-such-source",
         "the source does not exist",
         subject=location.text,
-        hint="If it comes into being later: --no-check",
+        hint="If it will be created later: --no-check",
     )
 
 
@@ -432,7 +432,7 @@ def _reported_error(output: bytes, code: int, site: str) -> HibaliError:
     kind = _KINDS.get(code, errors.IncompleteError)
     return kind(
         str(record.get("code", "check-failed")),
-        str(record.get("message", f"`hibali sites check` ends with {code}")),
+        str(record.get("message", f"`hibali sites check` exited with {code}")),
         subject=str(record.get("about") or site),
         hint=str(record.get("hint") or f"hibali sites check {site}"),
     )

@@ -194,7 +194,7 @@ def one_trigger(triggers: Iterable[Trigger], identifier: str) -> Trigger:
     for trigger in triggers:
         if trigger.id == identifier:
             return trigger
-    raise NotFoundError("no-such-firing", "there is no firing of this id", subject=identifier)
+    raise NotFoundError("no-such-firing", "there is no run of the schedule with this id", subject=identifier)
 
 
 def _note(schedule: str, kind: str, identifier: str, fields: Mapping[str, Any]) -> None:

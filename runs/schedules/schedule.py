@@ -133,7 +133,7 @@ def read_expression(text: str) -> Expression:
 def _no_expression(text: str) -> UsageError:
     return UsageError(
         "bad-cron",
-        f"{text!r} is not minute, hour, day of the month, month, day of the week; or is never due",
+        f"{text!r} is not a cron expression (minute, hour, day of the month, month, day of the week), or is never due",
         subject="--cron",
         hint='For every night at three: --cron "0 3 * * *"',
     )
@@ -196,15 +196,15 @@ class Schedule:
     """
 
     name: str
-    cron: Expression = setting(_cron, doc="when, as in crontab(5)")
-    command: tuple[str, ...] = setting(argv, doc="the words after `hibali`")
+    cron: Expression = setting(_cron, doc="the cron expression, as in crontab(5)")
+    command: tuple[str, ...] = setting(argv, doc="the arguments after `hibali`")
     folder: str = setting(_ABSOLUTE, default="/", doc="the current folder of the command")
     since: datetime = setting(_moment, default=_EPOCH, doc="when it was added or resumed")
-    by: Installer = setting(choice(Installer), default="cron", doc="what starts it")
-    jitter: float = setting(duration(), default=0.0, doc="a random delay of at most this")
-    max_time: float = setting(duration(), default=0.0, doc="when the command is ended")
-    retry_for: float = setting(duration(), default=0.0, doc="how long it is tried again")
-    missed: Missed = setting(choice(Missed), default="skip", doc="what becomes of runs that were missed")
+    by: Installer = setting(choice(Installer), default="cron", doc="the program that starts it")
+    jitter: float = setting(duration(), default=0.0, doc="the longest random delay")
+    max_time: float = setting(duration(), default=0.0, doc="the time limit of the command")
+    retry_for: float = setting(duration(), default=0.0, doc="how long failed runs are retried")
+    missed: Missed = setting(choice(Missed), default="skip", doc="whether missed runs are made up")
     silent_after: float = setting(duration(), default=0.0, doc="when a missing run is reported")
     paused: bool = setting(flag, default=False, doc="whether it is paused")
     environment: dict[str, str] = setting(_environment, default={}, doc="variables of the command")
@@ -321,16 +321,16 @@ def check_variable(text: str) -> tuple[str, str]:
     """Return the name and the value of `NAME=VALUE`; raises `UsageError`, also for a value that looks like a secret (S16)."""
     name, equals, value = text.partition("=")
     if not VARIABLE.fullmatch(name) or not equals or not value.isprintable():
-        raise UsageError("bad-variable", "it is written NAME=VALUE, on one line", subject="--env")
+        raise UsageError("bad-variable", "a variable is written NAME=VALUE, on one line", subject="--env")
     if _SECRET.search(name):
         raise UsageError(
             "secret-in-schedule",
-            "a secret does not belong in a schedule, whose file is readable",
+            "the name looks like that of a secret, and schedules must not contain secrets",
             subject=name,
-            hint="Keep it in a profile (aws configure --profile NAME) or let the site's credentials_command print it.",
+            hint="Store it in a profile (aws configure --profile NAME) or let the site's credentials_command print it.",
         )
     if _OWN.fullmatch(name):
-        raise UsageError("bad-variable", "hibali sets this itself", subject=name)
+        raise UsageError("bad-variable", "hibali sets this variable itself", subject=name)
     return name, value
 
 
@@ -369,8 +369,8 @@ class _Document:
         default={},
         doc="the schedules, by name",
     )
-    notices: Notices = setting(table_of(Notices), default=Notices(), doc="who is told of trouble")
-    metrics: _Metrics = setting(table_of(_Metrics), default=_Metrics(), doc="where metrics are written")
+    notices: Notices = setting(table_of(Notices), default=Notices(), doc="the receivers of notifications")
+    metrics: _Metrics = setting(table_of(_Metrics), default=_Metrics(), doc="the metrics")
 
 
 def schedules_path(config: str | None) -> Path:
@@ -464,7 +464,7 @@ def _edit(config: str | None, edit: Callable[[Any], None], change: Callable[[Sch
         if not same:
             raise UsageError(
                 "not-editable",
-                "this file is written in a way that cannot be changed safely",
+                "hibali cannot edit this file safely",
                 subject=str(path),
                 hint=f"Change it in an editor: ${{EDITOR:-vi}} {path}",
             )

@@ -163,18 +163,18 @@ def run_transfer(
     if code is None:
         process.end()
         passed = time.monotonic() - began
-        message = f"ended because its time was up, after {passed:.0f} s"
+        message = f"stopped after {passed:.0f} s, because its time limit was reached"
         results.error = {
             "code": "max-time",
             "message": message,
             "about": "",
-            "hint": "It goes on from there next time.",
+            "hint": "The next run resumes it.",
         }
         return int(Exit.TRY_LATER), results
     if code < 0:
         results.error = results.error or {
             "code": "killed",
-            "message": f"ended by signal {-code}",
+            "message": f"killed by signal {-code}",
             "about": "",
             "hint": "",
         }
@@ -210,7 +210,7 @@ def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = F
     identifier = new_identifier()
     due = _written(decision.due)
     if decision.action == "missed":
-        message = f"it was due at {due}, when nothing fired it"
+        message = f"it was due at {due}, but nothing started it"
         note_skipped(schedule.name, identifier, due=due, because="missed", message=message, by=schedule.by)
         return one_trigger(read_triggers(schedule.name), identifier)
     try:
@@ -242,7 +242,7 @@ def schedule_lock(name: str) -> Iterator[HeldLock]:
         if not _acquire(descriptor):
             holder = holder_of(name) or "another process"
             raise TryLaterError(
-                "locked", f"it is still going: {holder}", subject=name, hint=f"hibali schedule log {name}"
+                "locked", f"it is still running: {holder}", subject=name, hint=f"hibali schedule log {name}"
             )
         os.ftruncate(descriptor, 0)
         since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -286,7 +286,7 @@ def _run_schedule(
     try:
         if decision is not None and schedule.jitter:
             seconds = jitter_of(schedule.jitter, schedule.name, socket.gethostname(), str(decision.due))
-            log.write_line(f"waiting {seconds:.0f} s of at most {schedule.jitter:.0f} s")
+            log.write_line(f"waiting {seconds:.0f} s (jitter of at most {schedule.jitter:.0f} s)")
             pause(seconds)
         note_begun(
             schedule.name,
@@ -307,7 +307,7 @@ def _run_schedule(
             fields = ended.fields(identifier)
             note_ended(schedule.name, identifier, seconds=round(time.monotonic() - began, 3), **fields)
             log.write_line(
-                f"{identifier}: ended with {fields['exit']} after {time.monotonic() - began:.0f} s"
+                f"{identifier}: exited with {fields['exit']} after {time.monotonic() - began:.0f} s"
             )
     finally:
         log.close()
@@ -377,9 +377,7 @@ def _run_with_retries(
         out_of_time = schedule.max_time and elapsed + (wait or 0.0) >= schedule.max_time
         if code != Exit.TRY_LATER or wait is None or out_of_time:
             return
-        log.write_line(
-            f"{identifier}: attempt {ended.attempts} ended with 5, the next one comes in {wait:.0f} s"
-        )
+        log.write_line(f"{identifier}: attempt {ended.attempts} exited with 5; retrying in {wait:.0f} s")
         pause(wait)
 
 

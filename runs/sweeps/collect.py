@@ -232,7 +232,7 @@ def _hash(run: Run, source: Location) -> OutputDigests:
         if store.stat() is None:
             raise NotFoundError(
                 "outputs-gone",
-                "the sweep's folder is not at the site any more, and no record says what it held",
+                "the sweep's folder no longer exists at the site, and the digests of its outputs were not recorded",
                 subject=f"{source.site.name}:{printable(run.folder)}",
                 hint="Run it again.",
             )
@@ -242,7 +242,9 @@ def _hash(run: Run, source: Location) -> OutputDigests:
         for entry, digest, problem in store.digest(list(chosen.files.values())):
             if digest is None:
                 code, message = (
-                    (problem.code, problem.message) if problem else ("unreadable", "no digest came")
+                    (problem.code, problem.message)
+                    if problem
+                    else ("unreadable", "the site returned no digest")
                 )
                 left.problems.append(Failed(names[entry.path], code, message))
             else:

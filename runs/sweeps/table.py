@@ -62,10 +62,12 @@ class OutputFile:
 def check_table(path: Path, folder: str | None = None) -> None:
     """Raise `UsageError` for a table that cannot be written, before the run starts; `folder` is going to be created."""
     if path.suffix.lower() not in _FORMATS:
-        raise UsageError("unknown-table", f"a table is written as {', '.join(_FORMATS)}", subject=str(path))
+        raise UsageError(
+            "unknown-table", f"the name of a table must end in {', '.join(_FORMATS)}", subject=str(path)
+        )
     above = path.absolute().parent
     if not above.is_dir() and (folder is None or Path(folder).absolute() not in (above, *above.parents)):
-        raise UsageError("no-folder", "the folder for the table is not there", subject=str(path))
+        raise UsageError("no-folder", "the folder for the table does not exist", subject=str(path))
     if path.suffix.lower() == ".parquet":
         _load_pyarrow(path)
 
@@ -236,9 +238,9 @@ def read_rerun_request(
     if pipeline.digest != run.spec.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
-            f"the run was of sha256 {run.spec.pipeline_digest}, and the catalogue has {pipeline.digest}",
+            f"the run used the descriptor with sha256 {run.spec.pipeline_digest}, but the catalogue has {pipeline.digest}",
             subject=run.spec.pipeline,
-            hint="Add the descriptor that was run again.",
+            hint="Add that descriptor to the catalogue again.",
         )
     begun = next(record for record in run_store.records(run.id) if record.get("kind") == "prepared")
     values = begun["invocation"]

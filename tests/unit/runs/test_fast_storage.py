@@ -151,7 +151,7 @@ def test_what_cannot_come_back_is_no_success_and_stays(tmp_path: Path) -> None:
     start = 'echo precious >out; rm -rf "$HERE/work"; : >"$HERE/work"'
     job = Job(tmp_path, start, Fast(work="local", tiers=TIERS))
     assert job.execute(HERE=str(job.folder)) == 74
-    assert b"not all that the tool wrote could be brought back" in (job.folder / "stderr").read_bytes()
+    assert b"not all files of the tool could be copied back" in (job.folder / "stderr").read_bytes()
     [kept] = job.node.glob("hibali-*/work/out")
     assert kept.read_text() == "precious\n"
 

@@ -76,7 +76,7 @@ def test_a_file_that_was_cut_or_replaced_begins_anew() -> None:
     seen.host.content[OUT], seen.host.inode = b"longer than it was\n", 2
     assert seen.look() == [("stdout", b"longer than it was\n")]
     assert [event.message.split(";")[0] for event in seen.told if isinstance(event, Noted)] == [
-        "stdout was cut",
+        "stdout was truncated",
         "stdout was replaced",
     ]
 

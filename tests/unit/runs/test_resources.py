@@ -73,9 +73,11 @@ def test_an_author_s_cores_are_those_of_all_tasks() -> None:
 
 def test_less_than_the_author_suggests_is_told_where_it_ends_jobs() -> None:
     asked = decide_resources(AUTHOR, SITE)
-    assert asked.shortfalls() == ["the author suggests time 02:00:01, the site's default says 00:10:00"]
+    assert asked.shortfalls() == [
+        "the author suggests time 02:00:01, but the site's default requests 00:10:00"
+    ]
     asked = decide_resources(AUTHOR, SITE, Resources(seconds=8000, memory_megabytes=1024, cores=1))
-    assert asked.shortfalls() == ["the author suggests memory 1536M, the command line says 1G"]
+    assert asked.shortfalls() == ["the author suggests memory 1536M, but the command line requests 1G"]
 
 
 @pytest.mark.parametrize(

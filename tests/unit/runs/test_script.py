@@ -102,7 +102,7 @@ def test_a_job_looks_whether_those_before_it_ended_well(
     assert execute(folder, "9", HIBALI_AFTER=after) == expected
     assert json.loads((folder / "exit.json").read_text())["code"] == expected
     assert (folder / "work" / "ran").exists() == (expected == 0)
-    assert ("had to end well" in (folder / "stderr").read_text()) == (expected != 0)
+    assert ("must succeed first" in (folder / "stderr").read_text()) == (expected != 0)
 
 
 def test_a_second_job_does_nothing(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_run_that_failed_does_not(chain: Chain, code: int, signal: str) -> Non
 
 
 def test_what_is_missing_is_named(chain: Chain) -> None:
-    assert chain.start("gone/x") == f"run {RUN} did not leave it: gone/x\n"
+    assert chain.start("gone/x") == f"run {RUN} did not create this output: gone/x\n"
 
 
 @pytest.mark.parametrize("path", ["key", "way/key"])

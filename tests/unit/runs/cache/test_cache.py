@@ -308,7 +308,7 @@ def test_what_will_be_gone_before_the_start_is_told(bench: Bench) -> None:
         bench.cache(site, told).warn_of_purge({"the input in": bytes(path)}, hours * 3600.0)
         assert [type(each) for each in told] == [Noted] * warned
     assert isinstance(told[0], Noted)
-    assert "after 10 days" in told[0].message
+    assert "10 days after" in told[0].message
 
 
 def test_the_expected_wait_is_what_runs_there_waited() -> None:

@@ -75,7 +75,9 @@ def judged(
 def test_what_an_allocation_cut_off_goes_on_in_the_next_one_if_there_may_be_one() -> None:
     killed = Observation(State.FAILED, "TIMEOUT", "ended by the scheduler: TIMEOUT")
     assert judged(killed, TIMEOUT).state is State.STAGED
-    assert judged(killed, TIMEOUT, record(143, "TERM")).reason == "allocation 2 ended before it: TIMEOUT"
+    assert (
+        judged(killed, TIMEOUT, record(143, "TERM")).reason == "allocation 2 ended before the task: TIMEOUT"
+    )
     assert judged(killed, TIMEOUT, more=False).state is State.FAILED
     lost = Observation(State.LOST, "", "it left no record")
     assert judged(lost, Status(Phase.UNKNOWN, ""), more=False).state is State.FAILED
@@ -184,7 +186,10 @@ def test_the_first_python_that_fits_is_taken(local: Any) -> None:
         ((line_of([3, 8]),), "is 3.8"),
         ((line_of([3, 12], machine="aarch64"),), "aarch64"),
         ((line_of([3, 12], libc="2.17"),), "2.17"),
-        (("[1]", "{}", line_of([3, 12], path="relative"), line_of([3, 12], path="/a\nb")), "none answered"),
+        (
+            ("[1]", "{}", line_of([3, 12], path="relative"), line_of([3, 12], path="/a\nb")),
+            "no Python was found",
+        ),
     ):
         host = FarWithPythons(*lines)
         with pytest.raises(RefusedError) as told:

@@ -99,7 +99,7 @@ def test_a_command_that_fails_says_no_more_than_its_name() -> None:
     with pytest.raises(HibaliError) as told:
         send_run_notice(read_target(f"sh -c 'echo {SECRET} >&2; exit 3'"), RUN, "FAILED", b"{}")
     assert SECRET not in json.dumps(told.value.to_record())
-    assert told.value.message == "it ended with 3"
+    assert told.value.message == "it exited with 3"
     with pytest.raises(NotFoundError):
         send_run_notice(read_target("/no/such/program"), RUN, "FAILED", b"{}")
     for text in ("", "  ", "'open"):
