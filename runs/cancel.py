@@ -67,7 +67,7 @@ def check_releasable(run: Run) -> None:
 def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) -> Run:
     """Cancel the tasks of a sweep that were not submitted; the request is in the ledger already.
 
-    Whoever calls has the run's lock (RunStore.lock). Raises `TryLaterError` if the submission of a job was begun and its outcome is
+    The caller holds the run's lock (RunStore.lock). Raises `TryLaterError` if the submission of a job was begun and its outcome is
     not known.
     """
     unsent = sweep_of(run).unsubmitted()
@@ -106,7 +106,7 @@ def cancel_run(
     run: Run,
     on_event: Listener = ignore,
 ) -> Run:
-    """Cancel a run, and query it once; a run or task that has ended keeps its end.
+    """Cancel a run, and query it once; a run or task that has ended stays as it is.
 
     A run that was not submitted is CANCELLED at once, without contacting its site. One that is being launched is cancelled by the process
     that launches it, which is waited for. Raises `TryLaterError` if the scheduler did not accept the request.
@@ -158,7 +158,7 @@ def _end_job(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
 
 
 def _mark_cancelled(host: RemoteHost, run: Run) -> bool:
-    """Let the job see the request, so that it does not mistake the effect of a signal for an end of its own.
+    """Show the request to the job, so that the job does not report the effect of a signal as an end of its own.
 
     A full site must not keep a job running: without the mark, the scheduler's state decides.
     """

@@ -151,7 +151,7 @@ def pull_outputs(
     *,
     saving: SaveOptions = SaveOptions(),  # noqa: B008 - it is frozen
 ) -> Receipt:
-    """Pull these files of the work folder and no others; `operation` is the word in the receipt."""
+    """Pull these files of the work folder and no others; `operation` is its name in the receipt."""
     return pull_files(operation, work_of(run, site), target, files, saving, on_event)
 
 

@@ -104,7 +104,7 @@ def _ends(a: Run, b: Run) -> list[Fact]:
 
 
 def _inputs(a: Run, b: Run, by: str) -> list[Fact]:
-    """Return inputs by question, or by text, as one input of a sweep may answer several."""
+    """Return inputs by id, or by text, because one file of a sweep may be used by several inputs."""
     both = (_identities(a, by), _identities(b, by))
     return [
         Fact(f"input {name}", both[0].get(name), both[1].get(name))
@@ -126,7 +126,7 @@ def _values(a: Run, b: Run) -> list[Fact]:
 
 
 def _files(run: Run) -> set[str]:
-    """Return the questions that files answer; for a sweep, those whose answers are texts of its inputs."""
+    """Return the ids of inputs that are files; for a sweep, those whose values are texts of its files."""
     if run.sweep is None:
         return {each["id"] for each in run.spec.inputs}
     texts = {each.get("text") for each in run.spec.inputs}
@@ -192,7 +192,10 @@ def _has_digest(path: Path, digest: str) -> bool:
 
 
 def passes_command(argv: Sequence[str], a: Path, b: Path) -> bool:
-    """Whether `COMMAND A B` ends with 0. Raises `NotFoundError` for no such command, and where it is ended before it says."""
+    """Return whether `COMMAND A B` exits with 0.
+
+    Raises `NotFoundError` if there is no such command, `IncompleteError` if a signal killed it.
+    """
     finished = subprocesses.run([*argv, str(a), str(b)], timeout=_COMMAND_SECONDS)
     if finished.exit_code < 0:
         raise IncompleteError(
@@ -203,7 +206,7 @@ def passes_command(argv: Sequence[str], a: Path, b: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TaskPair:
-    """A task of each run with the same answers: 0 for a run that is no sweep, None for no such task."""
+    """A task of each run with the same values: 0 for a run that is no sweep, None for no such task."""
 
     a: int | None = 0
     b: int | None = 0
@@ -236,8 +239,8 @@ def _name(task: int | None, path: bytes) -> bytes | None:
 def match_tasks(a: Run, b: Run) -> list[TaskPair]:
     """Return every task of both runs once: those of the first in order, then those only in the second.
 
-    Tasks match if they have the same answers to the questions that vary in either sweep. Of several tasks
-    with the same answers, the first of each run are paired. A run that is no sweep is one task.
+    Tasks match if they have the same values of the inputs that vary in either sweep. Of several tasks
+    with the same values, the first of each run are paired. A run that is no sweep is one task.
     """
     columns = [name for run in (a, b) if run.sweep is not None for name in run.sweep.columns]
     unmatched: defaultdict[str, deque[int]] = defaultdict(deque)
@@ -254,7 +257,7 @@ def match_tasks(a: Run, b: Run) -> list[TaskPair]:
 
 
 def _task_values(run: Run, columns: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield each task's number and its answers to these questions, as comparable text."""
+    """Yield each task's number and its values of these inputs, as comparable text."""
     names = sorted(set(columns))
     tasks: Iterable[tuple[int, Mapping[str, object]]] = (
         [(0, {})] if run.sweep is None else run.sweep.all_values()
@@ -305,7 +308,7 @@ def differing_tasks(a: Run, b: Run, pairs: Sequence[TaskPair]) -> list[Fact]:
 
 
 def _shown(run: Run, number: int | None) -> object:
-    """Return a task's varying answers; None without a task."""
+    """Return the values that only this task has; None without a task."""
     if number is None:
         return None
     return run.sweep.values(number) if run.sweep is not None else {}

@@ -33,9 +33,9 @@ _TRUE = frozenset({"true", "yes", "on", "1"})
 
 @dataclass(frozen=True, slots=True)
 class DatasetRequest:
-    """The command line of a run, as it was typed: the folder, the file of answers, and the local files that it names.
+    """The command line of a run, as it was typed: the folder, the invocation file, and the local files that it names.
 
-    `options` are the options for the job. For a sweep the file of answers may be "", `table` is that of `--each` or "", and
+    `options` are the options for the job. For a sweep the invocation file may be "", `table` is that of `--each` or "", and
     `parameters` are the values of `--param`.
     """
 
@@ -154,7 +154,7 @@ def dataset_saving(dataset: Dataset, run: Run) -> SaveOptions:
 
 
 def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
-    """Return the record of `datalad run` (datalad.core.local.run), with what only hibali knows under `hibali`."""
+    """Return the record of `datalad run` (datalad.core.local.run), with additional fields under `hibali`."""
     start = _text(_real(dataset.request.folder))
     root = os.fsdecode(dataset.repository.root)
 
@@ -169,7 +169,7 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     argv += ["--each", typed(dataset.request.table)] if dataset.request.table else []
     argv += [f"--param={argument}" for argument in dataset.request.parameters]
     pilot = run.sweep.pilot if run.sweep is not None else None
-    # what the line asks for is a pilot's then, and not each task's
+    # the resources of the command line are those of the pilot, not of each task
     argv += ["--pilot", f"--allocations={pilot.allocations}"] if pilot is not None else []
     argv += ["--site", run.site, "--wait", "--new"]
     argv += ["--collect", _as_path(relative(dataset.folder)), "--no-save"]
@@ -213,13 +213,13 @@ def _plain(text: str) -> str:
 
 
 def _as_path(path: str) -> str:
-    """Return a path that no program reads as an option or a site."""
+    """Return a path that no program takes for an option or a site."""
     plain = not path.startswith("-") and ":" not in path.partition("/")[0]
     return path if plain else f"./{path}"
 
 
 def _is_in(path: str, root: str) -> bool:
-    """Whether a path is in a folder, without following the file itself, which may be an annexed symlink."""
+    """Return whether a path is in a folder, without following the file itself, which may be an annexed symlink."""
     folder, _, name = path.rstrip("/").rpartition("/")
     return f"{os.path.realpath(folder or '/')}/{name}".startswith(root.rstrip("/") + "/")
 

@@ -25,10 +25,10 @@ def must_end_before(
     container: Container,
     scheduler: Scheduler,
 ) -> bool:
-    """Whether a run must have ended before the run that depends on it can be submitted to a site.
+    """Return whether a run must have ended before the run that depends on it can be submitted to a site.
 
-    A scheduler cannot wait for a job at another site; the files of a pattern are known, and private copies can be made, only after
-    the end. Of a sweep the needed tasks must be submitted, if the scheduler can wait for tasks.
+    A scheduler cannot wait for a job at another site. The files of a pattern are only known, and private copies can only be made,
+    after the end. The needed tasks of a sweep must be submitted, if the scheduler can wait for tasks.
 
     Args:
         run: The run that comes first.
@@ -49,7 +49,7 @@ def must_end_before(
 
 
 def needed_parts(run: Run, references: Iterable[Reference]) -> list[Run]:
-    """Return what must succeed of a run that others depend on: the run itself, or the referenced tasks of a sweep."""
+    """Return the parts of a run that must succeed for a dependent run: the run itself, or the referenced tasks of a sweep."""
     if run.sweep is None:
         return [run]
     tasks = {each.task for each in references}
@@ -109,7 +109,7 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
         return ()
     if run.placement.scheduler != scheduler.name:
         return None
-    if sweep.pilot is not None:  # what its job leaves goes on in another one
+    if sweep.pilot is not None:  # another job may continue its unfinished tasks
         return None
     jobs: dict[str, None] = {}
     for chunk in sweep.chunks:

@@ -12,8 +12,8 @@ from runs.containers.base import Container
 from runs.model import Input
 from runs.schedulers.base import Scheduler
 
-_SHORTEST_BEFORE, _LONGEST_BEFORE = 30, 60  # seconds before its limit that a job is told to come to its end
-# Where a copy cannot come back whole it stays: nobody else has it.
+_SHORTEST_BEFORE, _LONGEST_BEFORE = 30, 60  # seconds before its time limit at which a job gets a signal
+# If the copy back is incomplete, the files on the node stay, because they are the only copy.
 _BRING_BACK = r"""if [ -d fast/work ] && ! (umask "$mask"; cp -R -P -- fast/work/. work/); then
 echo "hibali: not all files of the tool could be copied back; they are at $(uname -n):$(readlink fast/work)" >&2
 return 1
@@ -31,7 +31,7 @@ class Fast:
 
     @property
     def is_used(self) -> bool:
-        """Whether the job copies anything."""
+        """True if the job copies anything."""
         return bool(self.inputs or self.work)
 
     @property
@@ -40,9 +40,9 @@ class Fast:
         return sorted({*self.inputs.values(), *((self.work,) if self.work else ())})
 
     def lines(self, scheduler: Scheduler, seconds: int | None) -> tuple[str, ...]:
-        """What asks for the tiers in the head of a job script, and for time to bring back what a tool wrote.
+        """Return the directives that request the tiers, and the time to copy back the tool's files.
 
-        `seconds` is the job's time limit, None where the site has one of its own.
+        `seconds` is the job's time limit, None for the site's own.
         """
         found = [self.tiers[name].directive for name in self.used_tiers]
         before = (
@@ -144,7 +144,7 @@ def choose_fast_storage(
 
 
 def task_fast_options(options: FastOptions, inputs: Sequence[Input]) -> FastOptions:
-    """Return the options for the inputs that a task of a sweep has."""
+    """Return the options that concern the inputs of one task of a sweep."""
     there = {each.id for each in inputs}
     return replace(options, inputs=tuple(each for each in options.inputs if each.partition("=")[0] in there))
 
@@ -164,7 +164,7 @@ def _tier(site: Site, name: str, subject: str) -> str:
 
 
 def _open_tier(name: str, path: str, place: str) -> str:
-    """Create a folder of the run's own there, with a name that cannot be guessed."""
+    """Return the script lines that create a folder of the run on a tier, with a name that cannot be guessed."""
     variable, slash, subpath = path[1:].partition("/")
     base = f"${{{variable}:+${variable}{slash}{subpath}}}" if path.startswith("$") else path
     shown = path.replace("$", "")

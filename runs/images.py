@@ -64,7 +64,7 @@ class SiteImages:
         cache: Cache,
         on_event: Listener = ignore,
     ) -> None:
-        """`work` is the site's work folder, absolute, and ours alone."""
+        """`work` is the site's work folder, absolute, and private to this account."""
         self._host = host
         self._site = site
         self._commands = SiteCommands(host, site)
@@ -149,7 +149,7 @@ class SiteImages:
 
     def _make(self, record: ImageRecord, folder: bytes, archive: bytes, turn: SiteLock) -> Staged:
         for left in self._host.names(folder):
-            if left != b".hibali":  # the turn's own
+            if left != b".hibali":  # the lock itself
                 self._host.remove_tree(folder + b"/" + left)
         partial = folder + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
         self._host.make_folder(partial, exclusive=True)
@@ -189,7 +189,7 @@ class SiteImages:
         self._run_all(as_text(source), as_text(partial + b"/" + form), record)
         ready = partial + b"/" + _READY
         result = ready + b"/" + form
-        self._host.make_folder(ready)  # what a conversion left beside its result stays outside
+        self._host.make_folder(ready)  # without other files of the conversion
         self._host.move(partial + b"/" + form, result)
         made, mark = self._host.stat(result), self._cache.mark(result)
         if made is None or mark is None:
@@ -234,7 +234,7 @@ class SiteImages:
             return None
         found = Staged(identifier, started, path=as_text(path), digest=digest)
         archive = folder.rpartition(b"/")[2].decode("ascii", "replace")
-        self._cache.use(Name(IMAGE, archive, self._container.name))  # before it is looked at
+        self._cache.use(Name(IMAGE, archive, self._container.name))  # before it is checked
         return found if self._cache.mark(path) == mark else None
 
     def _flatten(self, archive: bytes, target: bytes, record: ImageRecord) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def open_images(
 
 
 def _environment(listed: Any) -> Mapping[str, str]:
-    """Return the image's environment, as far as it can be variables."""
+    """Return the image's environment, without names that are not valid variables."""
     pairs = (text.partition("=") for text in _arguments(listed))
     return {name: value for name, equals, value in pairs if equals and _NAME.fullmatch(name)}
 
@@ -317,7 +317,7 @@ def find_image(
         if staged is None and pinned is not None and pinned.record.id == identifier:
             staged = images.stage(pinned.record, pinned.file)
         found = _require(staged, image_option)
-        if pinned is None or found.id != pinned.record.id:  # which was compared when it was added
+        if pinned is None or found.id != pinned.record.id:  # a pinned image was compared when it was added
             _compare(pipeline, name, (found.id, *found.digests))
     elif image_option:
         found = stage_archive(pipeline, name, images, Path(image_option))

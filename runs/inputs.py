@@ -1,4 +1,4 @@
-"""Locate and identify the inputs of a run, also outputs of other runs."""
+"""Locate and identify the inputs of a run, including outputs of other runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FRESH_NS = 2_000_000_000  # a file changed this shortly before it was hashed ca
 
 
 class LocalContent:
-    """Digests of local files, with those of earlier calls at hand."""
+    """Digests of local files, including those of earlier calls."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {
@@ -129,7 +129,7 @@ def unreadable(path: bytes, problem: OSError) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What identifies an input: `text` is part of the run's key; `digest` names it in the cache, "" if it is used in place.
+    """The identity of an input: `text` is part of the run's key; `digest` names it in the cache, "" if it is used in place.
 
     `files` are the digests by relative path of the files to stage (b"" for a single file), None if they are not known before. `size` is in
     bytes, None if unknown.
@@ -173,7 +173,7 @@ def identify_local(path: Path) -> Identity:
 
 
 def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
-    """Identify an input at another site by what its store says; raises `NotFoundError`."""
+    """Identify an input at another site by the metadata of its store; raises `NotFoundError`."""
     if found is None:
         raise NotFoundError("no-such-input", "the input does not exist at that site", subject=location.text)
     mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.etag or ""))
@@ -284,9 +284,9 @@ def find_work_folder(reference: Reference, settings: Settings) -> Location:
 def resolve_output(
     each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, query_site: bool
 ) -> list[RunInput]:
-    """Resolve the reference in an answer: one file or folder, or with `several` all files of a pattern, of each task of a sweep.
+    """Resolve the reference in an input: one file or folder, or with `several` all files of a pattern, of each task of a sweep.
 
-    At the run's own site the output is used in place, whether it exists yet or not; from elsewhere it is hashed, and staged by its content.
+    At the run's own site the output is used in place, even before it exists; from another site it is hashed, and staged by its content.
     Without `query_site` no site is contacted. Raises `NotFoundError`, `UsageError`, `IncompleteError` for outputs that are missing or no
     regular files, and what `require_success` raises.
     """
@@ -399,7 +399,7 @@ class Located:
 
 
 def never_several(each: Input) -> bool:
-    """Say that an input is a single file."""
+    """Return False: an input is a single file."""
     del each
     return False
 
@@ -431,7 +431,7 @@ def locate_files(
 ) -> list[Located]:
     """Locate files that several invocations may name.
 
-    `known` has for some texts the location that was recorded; `several` says which inputs may be many files.
+    `known` has for some texts the location that was recorded; `several` returns whether an input may be many files.
     """
     found: list[Located] = []
     missing: list[NotFoundError] = []
@@ -462,7 +462,7 @@ def locate_files(
 
 
 def locate_for_site(located: Sequence[Located], site: Site, settings: Settings) -> list[Located]:
-    """Return inputs that were located without a site as a run at a site sees them: those that are there need not be staged.
+    """Return inputs that were located without a site as a run at a site sees them: inputs at that site need not be staged.
 
     Raises what `resolve_output` does.
     """
@@ -487,7 +487,7 @@ def _locate_run_input(
 
 
 def _numbered(found: Sequence[Located]) -> list[Located]:
-    """Number inputs in their order, because a reference may be several."""
+    """Number inputs in their order, because one reference may be several files."""
     return [replace(each, input=replace(each.input, number=n)) for n, each in enumerate(found)]
 
 

@@ -42,7 +42,7 @@ Fields = list[dict[str, Any]]  # of DecidedResources.to_fields
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """What every step of a launch uses."""
+    """The objects that every step of a launch uses."""
 
     host: RemoteHost
     run_store: RunStore
@@ -65,7 +65,7 @@ def launch(
     Every step is in the ledger before it happens, so that the command can be repeated.
 
     Args:
-        request: What to run, at the site of `host`.
+        request: The workload, at the site of `host`.
         host: The site's machine.
         run_store: The ledger's runs.
         carrier: Copies the inputs.
@@ -104,7 +104,7 @@ def launch(
             if run.submission.begun:
                 return cancel_begun(host, request.compute.scheduler, run_store, run)
             return cancel_unsubmitted(run_store, run)
-        # the proxy was decided when the run was begun, whatever the command that resumes it says
+        # the decision for a proxy was recorded when the run was begun; options of a resuming command do not change it
         request = request.with_workload(inputs=tuple(inputs)).with_job(proxy=run.submission.proxy)
         return _stage_and_submit(launcher, request, identities, run)
 
@@ -123,7 +123,7 @@ def _request_key(request: Request, identities: Sequence[Identity]) -> str:
 
 
 def _lock(launcher: _Launcher, key: str) -> FolderLock:
-    """Take the lock of a key. Raises `RefusedError` if the ledger cannot be written: then nothing was started."""
+    """Lock a key; raises `RefusedError` if the ledger cannot be written, before anything was started."""
     try:
         return launcher.run_store.lock(key, on_event=launcher.on_event)
     except OSError as problem:
@@ -216,7 +216,7 @@ def _begin(
 def _input_fields(
     request: Request, inputs: Sequence[Input], identities: Sequence[Identity], contents: Iterable[str]
 ) -> list[dict[str, str]]:
-    """Return the inputs as the ledger has them; their location is absolute, because an answer may be a relative path."""
+    """Return the inputs as the ledger has them; their location is absolute, because the typed path may be relative."""
     locations = request.workload.locations
     return [
         {
@@ -260,7 +260,7 @@ def recorded_resources(run_store: RunStore, run_id: str) -> Fields | None:
 
 
 def _values(resources: Fields) -> list[tuple[Any, Any]]:
-    """Return names and values, without where each value is from."""
+    """Return names and values, without the origin of each value."""
     return [(each.get("name"), each.get("value")) for each in resources]
 
 
@@ -270,7 +270,7 @@ def _format_resources(resources: Fields) -> str:
 
 
 def _stage_and_submit(launcher: _Launcher, request: Request, identities: Sequence[Identity], run: Run) -> Run:
-    """Bring everything that the run needs to its site, and submit it."""
+    """Stage everything that the run needs at its site, and submit it."""
     host, run_store, on_event = launcher.host, launcher.run_store, launcher.on_event
     site, scheduler = request.compute.site, request.compute.scheduler
     tasks = request.workload.tasks
@@ -346,7 +346,7 @@ def write_run_files(host: RemoteHost, prepared: Prepared, proxy: bytes = b"") ->
 
 
 def _write_copies(host: RemoteHost, prepared: Prepared, folder: bytes) -> None:
-    """Write all private copies of inputs or none, so that an interrupted copy is never used."""
+    """Write all private copies of inputs or none, so that a job never uses an incomplete copy."""
     final = folder + b"/inputs"
     if not prepared.copies or host.stat(final) is not None:
         return

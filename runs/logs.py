@@ -107,7 +107,7 @@ class _Tail:
 
     @property
     def found(self) -> bool:
-        """Whether one of the files ever existed."""
+        """True if one of the files ever existed."""
         return any(each.exists for each in self._files)
 
     def follow(self, host: RemoteHost, seconds: float) -> None:

@@ -21,7 +21,7 @@ from transfers.stores.base import Problem, Store
 from transfers.stores.open_store import open_store
 
 _WORK = b"work/"
-_SLACK_NS = 2_000_000_000  # the nodes of one job may tell the time a little differently
+_SLACK_NS = 2_000_000_000  # the clocks of a job's nodes may differ a little
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ def inspect_outputs(run: Run, site: Site, outputs: Sequence[Output], *, hashed: 
         chosen = choose_outputs(outputs, _note_entries(store.list(), existing))
         existing.problems = chosen.problems
         existing.files = {path: existing.files[path] for path in chosen.files}
-        # the job wrote its record last, by the clock of the filesystem that holds the outputs too
+        # the job wrote its record last, by the same filesystem clock as the outputs
         ended = _changed_ns(record) + _SLACK_NS
         holding = _folders_to_check(outputs, chosen.folders, existing.folders)
         inspected = [*existing.files.values(), *(existing.folders[path] for path in holding)]
@@ -244,7 +244,7 @@ class OutputDigests:
 
 
 def recorded_outputs(run: Run, run_store: RunStore) -> OutputDigests | None:
-    """Return the outputs that one `runs collect` moved completely, with the digests at both ends; None if no single call did."""
+    """Return the outputs that one `runs collect` moved completely, with their verified digests; None if no single call did."""
     for record in reversed(run_store.records(run.id)):
         if record.get("kind") != "collected":
             continue

@@ -20,7 +20,7 @@ from runs.schedulers.base import Resources
 _MIB = 1024**2
 _MOST = 1_000_000_000  # of any resource: larger numbers are mistakes that schedulers cannot read
 _NAMES = tuple(each.name for each in fields(Resources) if each.name not in {"directives", "own"})
-# What a launcher is told after the site's own words, unless these name {tasks} themselves: srun(1) (which does not take over
+# Options of a launcher after the site's own, unless these contain {tasks} themselves: srun(1) (which does not take over
 # the cores of sbatch since Slurm 22.05, and would let others wait for a task that died), mpirun(1) of Open MPI, MPICH, Intel MPI.
 _OPTIONS = {
     "srun": ("--ntasks={tasks}", "--cpus-per-task={cores}", "--kill-on-bad-exit=1"),

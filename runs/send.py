@@ -37,11 +37,11 @@ def reserve_queue_places(
         scheduler: The site's scheduler.
         run_store: The ledger's runs.
         run: The run to submit.
-        limit: How many of our jobs may be in the queue.
+        limit: The largest number of hibali's jobs in the queue.
         chunk: The number of the chunk, 0 for a single run.
-        places: How many places are needed.
-        record_submission: Records the submission in the ledger, before another process may count the places.
-        query_site: Query the site once if the queue is full, because nobody may have done so since jobs ended there.
+        places: The number of needed places.
+        record_submission: Records the submission in the ledger, before another process can count the places.
+        query_site: Query the site once if the queue is full, because jobs may have ended since the last query.
     """
     queued = QueuePlaces(run.site)
     holder = holder_of(run.id, chunk)
@@ -54,7 +54,7 @@ def reserve_queue_places(
     for each in holders:
         if each.sweep is None and not each.job and each.submission.begun:
             _settle_begun(host, scheduler, run_store, queued, each.id)
-    # a place is taken and the submission noted in one turn: who holds one without the other died between
+    # the place and the submission are recorded under one lock; a holder with only one of them died in between
     queued.release_stale(lambda run_id: _holds(run_store, run_id))
     return queued.reserve(holder, places, limit, on_reserved=record_submission)
 
@@ -78,7 +78,7 @@ def _holds(run_store: RunStore, run_id: str) -> bool:
 def _settle_begun(
     host: RemoteHost, scheduler: Scheduler, run_store: RunStore, queued: QueuePlaces, run_id: str
 ) -> None:
-    """Find out what became of a submission whose process died; one that is still at work keeps its place."""
+    """Determine the outcome of a submission whose process died; a process that is still running keeps its place."""
     with contextlib.suppress(TryLaterError), run_store.lock(run_store.load(run_id).key, longest_wait=0.0):
         run = run_store.load(run_id)
         if run.job or run.state.ended:
@@ -102,7 +102,7 @@ def send(
     on_event: Listener = ignore,
     query_site: bool = True,
 ) -> Run:
-    """Submit a run if the queue has a place for it; whoever calls has the run's lock (RunStore.lock).
+    """Submit a run if the queue has a place for it; the caller holds the run's lock (RunStore.lock).
 
     Args:
         host: The site's machine.

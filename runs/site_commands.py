@@ -25,7 +25,7 @@ _NO_SPACE = (b"no space left on device", b"disk quota exceeded")
 
 
 def programs_of(site: Site) -> list[str]:
-    """The programs that the site's scheduler and container need; nothing for one that hibali does not know."""
+    """Return the programs that the site's scheduler and container need; none for an unknown scheduler or container."""
     found: list[str] = []
     with contextlib.suppress(UsageError):
         found += load_scheduler(site.scheduler.name if site.scheduler else "direct").programs
@@ -35,14 +35,14 @@ def programs_of(site: Site) -> list[str]:
 
 
 class SiteCommands:
-    """Commands on a site's login node; a failure is reported with what the command printed."""
+    """Commands on a site's login node; the error of a failed command has its output."""
 
     def __init__(self, host: RemoteHost, site: Site) -> None:
         self._host = host
         self._site = site
 
     def query(self, argv: Sequence[str]) -> CommandResult:
-        """Run a query and return how it ended, whatever its exit code."""
+        """Run a query and return its result, whatever its exit code."""
         return self._host.run(self._after_prologue(argv))
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> CommandResult:
@@ -96,7 +96,7 @@ class SiteLock:
     """A lock from `wait` to the end of its `with`; the lock of a process that died is broken as for any target (S6)."""
 
     def __init__(self, host: RemoteHost, location: Location, on_event: Listener = ignore) -> None:
-        """`location` is a folder of the site, which is created when the lock is taken."""
+        """`location` is a folder of the site, which is created when the lock is acquired."""
         self._host = host
         self._lock_file = location.path.encode("utf-8", "surrogateescape") + b"/.hibali/lock"
         self._subject = location.text
@@ -106,7 +106,7 @@ class SiteLock:
         self._token: object = None
 
     def wait(self, operation: str, find: Callable[[], Found | None]) -> Found | None:
-        """Wait for the lock; return None when it is taken, or what `find` finds of another process's work."""
+        """Wait for the lock; return None when it is acquired, or the result of `find`: work of another process."""
         intervals = growing_intervals(0.2, _LONGEST_WAIT)
         waited = 0.0
         while True:

@@ -22,7 +22,7 @@ from transfers.single_files import content_mark, open_small_files
 from transfers.stores.base import SmallFiles
 from transfers.stores.open_store import open_store
 
-_MOST_BYTES = 1024 * 1024 * 1024  # of contents at once; all are checked before any is stored
+_MOST_BYTES = 1024 * 1024 * 1024  # of contents at once, because all are checked before any is stored
 _MOST_FILES = 1_000_000
 _REPOSITORY = {b"HEAD", b"config"}  # in every bare git repository, but in no catalogue
 
@@ -130,7 +130,7 @@ def _path(upload: Upload, name: str) -> bytes:
     return f"{upload.name}/{upload.version}/{name}".encode("ascii")
 
 
-_CORRUPT = "corrupt"  # the bucket's digests are checked before ours
+_CORRUPT = "corrupt"  # the code for a mismatch of the bucket's digest
 Listening = Callable[[str], AbstractContextManager[Listener]]
 
 

@@ -25,7 +25,7 @@ from transfers.entry import Kind
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_store
 
-_TRIFLE = 1 << 20  # whole MiB count: a script of some lines is no reason to wait a day
+_TRIFLE = 1 << 20  # compare whole MiB: a small script is no reason to wait a day
 _MINUTE = 60.0
 
 
@@ -33,7 +33,7 @@ _MINUTE = 60.0
 class Candidate:
     """One site with the bytes to move there and the expected seconds until a job starts (None if unknown).
 
-    `why_not` says why the run cannot be there, "" if it can; with `later` it may be possible another time.
+    `why_not` is the reason why the site cannot run it, "" if it can; with `later` a retry may succeed.
     """
 
     site: str
@@ -43,7 +43,7 @@ class Candidate:
     later: bool = False
 
     def to_record(self) -> dict[str, Any]:
-        """The fields of one line of the table."""
+        """Return the fields of one line of the table."""
         return {
             "site": self.site,
             "bytes_to_move": self.bytes_to_move,
@@ -101,11 +101,11 @@ def no_site(candidates: Sequence[Candidate]) -> HibaliError:
     )
 
 
-_NO_RUN = "00000000-000000-00000000"  # of a script that nobody is going to start
+_NO_RUN = "00000000-000000-00000000"  # for a script that is never started
 
 
 def can_choose(site: Site, ran_at: Collection[str] = ()) -> bool:
-    """Whether `--site auto` considers a site: one with settings for runs, or one where this pipeline ran before."""
+    """Return whether `--site auto` considers a site: one with settings for runs, or one where this pipeline ran before."""
     return not why_not_considered(site, ran_at)
 
 
@@ -159,7 +159,7 @@ def assess_site(
     """Assess the site of a request as a candidate. Errors become part of the candidate and are never raised."""
     site = request.compute.site
     try:
-        _shown(request)  # refuses what can never be there, before anybody is asked
+        _shown(request)  # refuse an impossible request before a connection is made
         host = open_host()
     except HibaliError as problem:
         return SiteAssessment(_unable(site, problem))
@@ -199,7 +199,7 @@ def _bytes_to_move(request: Request, host: RemoteHost, sizes: Sizes, on_event: L
         request.workload.inputs, request.workload.locations, request.workload.identities, strict=True
     ):
         if each.in_place:
-            continue  # what a run leaves there, perhaps later
+            continue  # an output that a run creates there, perhaps later
         if identity is None:
             identify_at_site(host, place)
         else:

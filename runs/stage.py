@@ -20,7 +20,7 @@ from transfers.request import Request, SaveOptions
 from transfers.rules import Rules
 from transfers.stores.open_store import open_store
 
-_PATIENCE_SECONDS = 150.0  # a lease lasts 120, and a little more is left to look and to land
+_PATIENCE_SECONDS = 150.0  # a lease lasts 120, and checking and committing takes a little longer
 
 
 class Carrier(Protocol):
@@ -57,7 +57,7 @@ class Cache:
     ) -> None:
         """`work` is the site's work folder, absolute; `target` makes a location of an absolute path there.
 
-        `times` are those of a site that deletes by itself.
+        `times` are those of a site that deletes old files.
         """
         self._host = host
         self._work = work
@@ -83,7 +83,7 @@ class Cache:
         return self._work + b"/" + name.path
 
     def stage_with_retries(self, identity: Identity, source: Location, on_event: Listener = ignore) -> bytes:
-        """Stage an input like `stage`; wait if another process stages it, at most until its lease would have expired."""
+        """Stage an input like `stage`, but wait if another process stages it, at most until its lease would have expired."""
 
         def stage() -> bytes:
             return with_retries(
@@ -144,7 +144,7 @@ class Cache:
         return sum(each.size for each in self._carrier.entries(self._target(path)) if each.kind is Kind.FILE)
 
     def mark(self, path: bytes) -> str | None:
-        """Return a digest of the metadata of a file or tree, which changes if anybody modifies it; None if there is nothing."""
+        """Return a digest of the metadata of a file or tree, which changes with each modification; None if it does not exist."""
         entry = self._host.stat(path)
         if entry is None or entry.kind is Kind.FILE:
             return None if entry is None else _mark(entry)
@@ -154,7 +154,7 @@ class Cache:
         return whole.hexdigest()
 
     def warn_of_purge(self, paths: Mapping[str, bytes], wait_seconds: float) -> None:
-        """Warn of inputs, by their names, that the site itself may delete before a run starts."""
+        """Warn of inputs, by their names, that the site may delete before a run starts."""
         if self._times is None:
             return
         for label, path in paths.items():
@@ -162,10 +162,10 @@ class Cache:
                 self._times.warn(label, path, self._oldest(path), wait_seconds)
 
     def _is_valid(self, name: Name, digest: str | None) -> bool:
-        """Whether an entry is there and unmodified since hibali hashed it, or has that digest now."""
+        """Return whether an entry is there and unmodified since hibali hashed it, or has that digest now."""
         path, times = self.use(name), self._times
         if times is not None and times.may_refresh(path) and times.needs_refresh(self._oldest(path)):
-            times.refresh(path)  # and then it is looked at anew
+            times.refresh(path)  # and check it again below
         mark = self.mark(path)
         if mark is None or self._records.mark_of(path) == mark:
             return mark is not None
@@ -181,7 +181,7 @@ class Cache:
         return found is not None and found.kind is Kind.FILE
 
     def _has_more(self, path: bytes, identity: Identity) -> bool:
-        """Whether a copy would leave something behind: an entry of another type, or files that the input does not have."""
+        """Return whether a copy would leave something behind: an entry of another type, or files that the input does not have."""
         found = self._host.stat(path)
         if found is None or identity.files is None:
             return False
@@ -288,7 +288,7 @@ class Synchroniser:
 
     def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
         """Copy with `synchronise`; raises `IncompleteError` if not everything arrived."""
-        # a cache that lies in somebody's dataset is not part of it
+        # a cache inside a user's dataset is not part of the dataset
         request = Request("stage", source, target, Rules(checksum=checksum), saving=SaveOptions(save=False))
         receipt = synchronise(request, on_event)
         if receipt.exit is not Exit.DONE:

@@ -47,7 +47,7 @@ def holder_of(run: str, chunk: int = 0) -> str:
 
 
 class QueuePlaces:
-    """The places in a site's queue that runs of this ledger hold, or are about to take; kept over the death of any process.
+    """The places in a site's queue that runs of this ledger hold, or are about to take; stored in files, so that they survive processes.
 
     A holder is a run's id, or `RUNID.N` for the Nth of several jobs of one run.
     """
@@ -60,7 +60,7 @@ class QueuePlaces:
     def held(self) -> dict[str, int]:
         """Return how many places each holder has."""
         found: dict[str, int] = {}
-        for name in sorted(os.listdir(self._folder)):  # noqa: PTH208  # asked before each submission
+        for name in sorted(os.listdir(self._folder)):  # noqa: PTH208  # read before each submission
             if _HOLDER.fullmatch(name):
                 with contextlib.suppress(OSError, ValueError):
                     found[name] = int((self._folder / name).read_bytes())
@@ -120,7 +120,7 @@ class RunStore:
         self._folder = ledger_folder("runs")
 
     def begin(self, run_id: str, key: str, fields: Mapping[str, Any], *, line: str = "") -> Run:
-        """Record a new run, before anything else of it happens; it is found by its key, and by the `line` of a command for several sites."""
+        """Record a new run, before its first step; it is found by its key, and by the `line` of a command for several sites."""
         for each in (key, line) if line else (key,):
             with Journal(ledger_folder("runs", "keys", each) / "runs.jsonl") as index:
                 index.append({"schema": 1, "kind": "begun", "id": run_id, "at": now()}, durable=True)
@@ -137,11 +137,11 @@ class RunStore:
         return run
 
     def knows(self, run_id: str) -> bool:
-        """Whether the ledger has records of this run."""
+        """Return whether the ledger has records of this run."""
         return self._path(run_id).exists()
 
     def adopt(self, run_id: str, key: str, records: Iterable[Mapping[str, Any]]) -> Run:
-        """Record a run that another ledger began, with what is known of it, whole or not at all; a known run stays as it is."""
+        """Record a run that another ledger began, with its records, completely or not at all; a known run stays as it is."""
         with self.lock(key):
             if not self.knows(run_id):
                 with Journal(ledger_folder("runs", "keys", key) / "runs.jsonl") as index:
@@ -159,7 +159,7 @@ class RunStore:
         return self.load(run_id)
 
     def find_id(self, typed: str) -> str:
-        """Return the id of the run that the text is, or is the beginning of.
+        """Return the id of the run that is, or begins with, the typed text.
 
         Raises `NotFoundError` if there is none, `UsageError` if several ids begin with it.
         """
@@ -187,7 +187,7 @@ class RunStore:
             if RUN_ID.fullmatch(path.stem):
                 with contextlib.suppress(NotFoundError, KeyError, ValueError):
                     runs.append(self.load(path.stem))
-        # identifiers of one second are in no order
+        # identifiers of the same second are not ordered
         return sorted(runs, key=lambda run: (run.created, run.id))
 
     def find_unreported(self, key: str) -> Run | None:
@@ -254,7 +254,7 @@ def read_output_identity(identity: str) -> OutputIdentity | None:
 
 
 def read_reference(text: str, sites: Container[str]) -> Reference | None:
-    """Read the reference to an output in an answer; None if the answer is a path.
+    """Read the reference to an output in an input; None if the input is a path.
 
     A site may be named `run`: text after `run:` that does not begin with a run's id is then a path there. Raises `UsageError` for a malformed
     reference, and for a path that contains `..`.
@@ -291,7 +291,7 @@ def referenced_runs(run: Run, reference: Reference) -> list[Run]:
 
 
 def find_output(run: Run, reference: Reference) -> Output:
-    """Return the declared output that a reference names, with the path of the reference; it is required then.
+    """Return the declared output that a reference names, with the path of the reference; which is then required.
 
     Raises `NotFoundError` for an unknown output, `UsageError` for a path below a pattern.
     """

@@ -135,7 +135,7 @@ _PIECE = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The entries that one run uses or used; `at_ns` is when it began to, by the clock of the site's filesystem."""
+    """The entries that one run uses or used; `at_ns` is the time of its first use, by the clock of the site's filesystem."""
 
     run: str
     names: frozenset[Name]
@@ -195,12 +195,12 @@ def remove_use(host: RemoteHost, work: bytes, run: str) -> None:
 _DAY_NS = 86_400 * 1_000_000_000
 _LAST_RUNS = 20
 _AT_ONCE = 200  # paths in one command line
-# of touch(1): any of them sets the time of the last change as well
+# options of touch(1): each of them also sets the ctime
 _TOUCH = {"mtime": "-m", "atime": "-a", "ctime": "-a"}
 
 
 def time_ns(purge: Purge, entry: Entry) -> int:
-    """Return the time by which the site judges a file. Access times are not listed, but are not before the last change."""
+    """Return the time of a file by which the site deletes it. Access times are not listed, but are never earlier than the ctime."""
     return entry.mtime_ns if purge.by == "mtime" else entry.ctime_ns
 
 
@@ -210,7 +210,7 @@ def oldest_ns(purge: Purge, entries: Iterable[Entry]) -> int | None:
 
 
 def is_purged_within(purge: Purge, oldest: int, now_ns: int, wait_seconds: float) -> bool:
-    """Whether the site deletes a file of that time within `wait_seconds`."""
+    """Return whether the site deletes a file of that time within `wait_seconds`."""
     return now_ns + wait_seconds * 1e9 - oldest >= purge.days * _DAY_NS
 
 
@@ -240,7 +240,7 @@ class Times:
         self.purge = purge
 
     def covers(self, path: bytes) -> bool:
-        """Whether the site deletes files at a path."""
+        """Return whether the site deletes files at a path."""
         return path == self._root or path.startswith(self._root + b"/")
 
     def begin(self, paths: Sequence[bytes]) -> None:
@@ -252,11 +252,11 @@ class Times:
                 self._touch(("touch", "-c", _TOUCH[self.purge.by], "--", *some), some[0])
 
     def may_refresh(self, path: bytes) -> bool:
-        """Whether the site's configuration allows setting the times at a path."""
+        """Return whether the site's configuration allows setting the times at a path."""
         return self.purge.refresh_times and self.covers(path)
 
     def needs_refresh(self, oldest: int | None) -> bool:
-        """Whether half of the time before a deletion is over."""
+        """Return whether half of the time before a deletion is over."""
         return oldest is not None and is_purged_within(
             self.purge, oldest, time.time_ns(), self.purge.days * 43_200.0
         )

@@ -5,7 +5,7 @@ JOB MASK`, in the folder of a chunk, runs those of its `tasks` that have no exit
 most as many at once as the allocation has cores. The exit code is 0 when all of them have ended, 75 when
 tasks remain for the next allocation.
 It writes `journal.jsonl` there, each line synced to disk before it continues: the tasks that began, that
-ended, and that are over without a record. The task's own `exit.json` decides how it ended.
+ended, and that ended without a record. The task's own `exit.json` decides how it ended.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Cluster:
         os.mkdir(folder, 0o700)
         self._folder = folder
         before = os.environ.get("TMPDIR")
-        os.environ["TMPDIR"] = private  # where its worker's socket goes
+        os.environ["TMPDIR"] = private  # the folder of its worker's socket
         try:
             self._library = library
             self._cluster = library.cluster_start(folder)
@@ -226,7 +226,7 @@ class Cluster:
     def submit(
         self, tasks: Tasks, numbers: list[int], script: str, cores: int, environment: dict[str, str]
     ) -> None:
-        """Submit all tasks; HyperQueue's task ids are our numbers."""
+        """Submit all tasks; HyperQueue's task ids are the task numbers."""
         request = SimpleNamespace(n_nodes=0, resources={"cpus": cores}, min_time=None)
         described = [
             SimpleNamespace(
@@ -255,7 +255,7 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop server and worker; the key is removed when this returns."""
-        with contextlib.suppress(BaseException):  # a panic there is no exception here
+        with contextlib.suppress(BaseException):  # a Rust panic is not an Exception
             self._cluster.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -343,7 +343,7 @@ class Allocation:
             signal.signal(number, self._stop_request.on_signal)
         cores = count_cores(self._plan["asked"])
         with contextlib.suppress(FileNotFoundError):
-            os.unlink("stop")  # of an earlier start of this very job
+            os.unlink("stop")  # of an earlier start of this job
         library = load(self._plan["library"], self._plan["sha256"])
         broken = read_broken("journal.jsonl")
         left = [
@@ -414,7 +414,7 @@ class Allocation:
         deadline = time.monotonic() + GRACE_SECONDS
         quiet = (
             time.monotonic() + 2 * JOURNAL_SECONDS
-        )  # what was on its way when `stop` was made tells of itself
+        )  # tasks that started just before `stop` was created report themselves
         while time.monotonic() < deadline and (monitor.running or time.monotonic() < quiet):
             for number, pid in monitor.running.items():
                 if pid not in signalled and is_in(pid, self._tasks.folder(number)):

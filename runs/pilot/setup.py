@@ -63,7 +63,7 @@ def find_library() -> tuple[Path, Identity]:
     return path, identity
 
 
-# A job that was put back into the queue goes on; another job of the same chunk has no turn.
+# A requeued job continues; another job of the same chunk does nothing.
 _ALLOCATION = r"""
 mask=$(umask)
 umask 077
@@ -91,9 +91,9 @@ fi
 IFS= read -r python <../../pilot/python || exit 75
 exec "$python" -I ../../pilot/program.py "$job" "$mask"
 """
-# HyperQueue starts this in the folder of the task, with its number. It tells the pilot when it begins and when it is over,
-# through a pipe that it opens for reading, too: with nobody there at the other end it would wait for ever. What HyperQueue tells its tasks,
-# a key among it, is not for tools. Nothing begins any more where the allocation is to end, or another one has the turn.
+# HyperQueue starts this in the folder of the task, with its number. It reports its start and end to the pilot through a pipe, which it
+# also opens for reading: without a reader it would wait for ever. HyperQueue's variables, which include a key, are hidden from tools.
+# No task starts after the allocation was stopped or the next allocation was created.
 _TASK = r"""
 mask=${HIBALI_MASK:-022} job=${HIBALI_JOB:-} host=${HIBALI_HOST:-} told=${HIBALI_TOLD:-/dev/null} task=${1:-}
 unset HIBALI_MASK HIBALI_JOB HIBALI_HOST HIBALI_TOLD
@@ -120,7 +120,7 @@ def task_script(run: str, chunk: int) -> str:
     return f"{script_head(run, ())}chunk={chunk:d}{_TASK}{RUN_TOOL}"
 
 
-# One line for each of these that is there: what it is. -S leaves out what a site adds, which may take seconds.
+# Print one line for each existing interpreter. -S skips the site's packages, whose import may take seconds.
 _FIND_PYTHONS = r"""
 for each; do
   command -v "$each" >/dev/null 2>&1 || continue

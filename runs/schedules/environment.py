@@ -20,7 +20,7 @@ from hibali.errors import HibaliError
 from hibali.files import config_file, state_folder
 from hibali.ssh.gsi import users_proxy
 
-BARE_PATH = "/usr/bin:/bin"  # of cron, unless somebody says otherwise
+BARE_PATH = "/usr/bin:/bin"  # the default of cron
 _INHERITED = ("HOME", "LOGNAME", "USER", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 
 
@@ -43,7 +43,7 @@ def needed_variables(config: str | None) -> dict[str, str]:
 
 
 def bare_environment(config: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a scheduled command, whoever started this process; `more` are the schedule's own variables."""
+    """Return the environment of a scheduled command, independent of the process that starts it; `more` are the schedule's own variables."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     return {**inherited, "PATH": BARE_PATH, **needed_variables(config), **more}
 
@@ -151,7 +151,7 @@ def other_credentials(site: Site, environment: Mapping[str, str]) -> list[Creden
         path = absolute(settings.certificate or usual, home)
         renew = f"Get a new certificate from its issuer: openssl x509 -noout -issuer -enddate -in {shlex.quote(path)}"
         return _x509(site.name, "certificate", "the certificate that proxies are made from,", path, renew)
-    return []  # only a MyProxy server knows how long the credential there is good
+    return []  # only the MyProxy server knows when its credential expires
 
 
 def _x509(site: str, kind: Kind, description: str, path: str, renew: str) -> list[Credential]:

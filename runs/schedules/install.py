@@ -34,7 +34,7 @@ _END = b"# <<< hibali schedules of %s <<<"
 def with_block(crontab: bytes, owner: str, lines: Sequence[str]) -> bytes:
     """Return the crontab with these lines in the block of `owner`, a schedules.toml, or without that block if there are none.
 
-    A new block comes first, so that variables that the user sets below do not affect it; the user's lines stay as they are. Raises
+    A new block comes first, so that variables in the user's lines below do not affect it; the user's lines stay as they are. Raises
     `RefusedError` if the marks are not a pair.
     """
     before, own_lines, after = split_block(crontab, owner)
@@ -128,7 +128,7 @@ def _unprintable(argument: str) -> UsageError:
     )
 
 
-_HOURLY = "hourly"  # beside names of schedules: no schedule is called so
+_HOURLY = "hourly"  # not a valid name of a schedule
 
 
 def choose_installer() -> Installer:
@@ -182,7 +182,7 @@ def trigger_argv(name: str | None) -> list[str]:
 
 
 def output_of(name: str | None) -> str:
-    """Return where output goes before a run of the schedule has a log, above all if hibali cannot be started."""
+    """Return the file for output before a run of the schedule has a log, mainly if hibali cannot be started."""
     return str((ledger_folder("schedules", name) if name else ledger_folder("schedules")) / "start.log")
 
 
@@ -214,7 +214,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def systemd_is_available() -> bool:
-    """Whether this account has a systemd that runs timers."""
+    """Return whether the systemd user manager of this account responds."""
     try:
         return subprocesses.run(["systemctl", "--user", "show-environment"], timeout=10).exit_code == 0
     except (NotFoundError, TryLaterError):
@@ -222,7 +222,7 @@ def systemd_is_available() -> bool:
 
 
 def lingers() -> bool:
-    """Whether the user's systemd continues when nobody is logged in (loginctl(1), enable-linger)."""
+    """Return whether the user's systemd continues when nobody is logged in (loginctl(1), enable-linger)."""
     return (Path("/var/lib/systemd/linger") / account_names()[0]).exists()
 
 

@@ -79,7 +79,7 @@ class NoticeHistory:
         return NoticeHistory({**recent, notice.problem_id: day}, failing, seen)
 
     def is_new(self, notice: Notice, day: str) -> bool:
-        """Whether a notification was not sent on that day; a recovery is always sent, after a failure that was."""
+        """Return whether a notification was not sent on that day; a recovery is always sent, after a failure that was."""
         return notice.event == "works-again" or self.days.get(notice.problem_id) != day
 
 
@@ -126,7 +126,7 @@ def notice_of_silence(
         if trigger.state != "skipped":
             last = max(last, datetime.fromisoformat(trigger.ended or trigger.began))
             if trigger.state == "running":
-                return None  # how long that may take is --max-time
+                return None  # --max-time limits its duration
     silence = now - last
     if silence <= longest:
         return None

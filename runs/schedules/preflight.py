@@ -44,9 +44,9 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class LoginMethod:
-    """How ssh logs in to a host without a user. `agent` is the agent's socket, "" for none; `agent_answers`: it responds.
+    """The way in which ssh logs in to a host without a user. `agent` is the agent's socket, "" for none; `agent_answers`: it responds.
 
-    `certificates` are those beside the keys; `host_known` is None if that is unknown.
+    `certificates` are those next to the keys; `host_known` is None if that is unknown.
     """
 
     site: str
@@ -63,7 +63,7 @@ class LoginMethod:
 
     @property
     def login_command(self) -> str:
-        """The command that a person types to log in."""
+        """The command with which a user logs in."""
         return shlex.join([*self.command, self.host])
 
 
@@ -85,7 +85,7 @@ def problems_of(method: LoginMethod, now: datetime, needed_until: datetime) -> l
 
 def _key_problems(method: LoginMethod) -> list[HibaliError]:
     if not method.keys or not all(key.has_passphrase for key in method.keys):
-        return []  # without any, the login reports the problem
+        return []  # without keys, the login reports the problem
     path = method.keys[0].path
     fresh = (
         "Create a separate key for the schedule, and ask the site to restrict it:"
@@ -259,7 +259,7 @@ def check_login(
     """Return why the site, or one of its `endpoints`, cannot be opened with this environment and a new login; None if all can."""
     with tempfile.TemporaryDirectory(prefix="hibali-") as folder:
         argv = [*hibali_argv(), "sites", "check", site.name, "--json", "--no-progress"]
-        fresh = {**environment, "XDG_RUNTIME_DIR": folder}  # no login of this session is shared
+        fresh = {**environment, "XDG_RUNTIME_DIR": folder}  # do not share a login of this session
         try:
             finished = subprocesses.run(argv, environment=fresh, timeout=_CHECK_SECONDS)
             if finished.exit_code != 0:
@@ -387,7 +387,7 @@ def _ends_at_logout(agent: str) -> bool:
 
 
 def _has_passphrase(path: str) -> bool:
-    """Whether the private key cannot be read without a passphrase (ssh-keygen(1), -y with an empty -P)."""
+    """Return whether the private key cannot be read without a passphrase (ssh-keygen(1), -y with an empty -P)."""
     try:
         return subprocesses.run(["ssh-keygen", "-y", "-P", "", "-f", path], timeout=15).exit_code != 0
     except HibaliError:

@@ -17,9 +17,9 @@ from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.system_errors import reason_of
 
 State = Literal["running", "done", "failed", "broken", "skipped"]
-SUCCESS_CODES = frozenset({0, 10})  # 10 only says that there are changes
+SUCCESS_CODES = frozenset({0, 10})  # 10 means that there are changes
 _RETENTION = timedelta(days=400)  # a year and the months around it
-_LARGE = 4 * 1024 * 1024  # bytes of lines; only then is it looked for what is too old
+_LARGE = 4 * 1024 * 1024  # bytes; smaller files are not checked for old records
 _AMOUNTS = (
     "files",
     "bytes",
@@ -36,7 +36,7 @@ _AMOUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """One time at which a schedule was due; times are UTC in RFC 3339, None if unknown.
+    """One recorded run of a schedule; times are UTC in RFC 3339, None if unknown.
 
     `state` is running; done (exit 0, or 10) or failed; broken if its process died; skipped if it was not started, and `because` is then
     `still-going`, `missed` or `paused`. `operations` and `runs` are ids of the ledger. The counts are those of the last receipt.
@@ -69,7 +69,7 @@ class Trigger:
 
     @property
     def proof(self) -> str | None:
-        """The weakest proof of what was moved, else of all that was compared; None if nothing was verified."""
+        """The weakest verification of the moved files, else of all compared files; None if nothing was verified."""
         found = self.amounts.get("proof_moved") or self.amounts.get("proof_tree")
         return found if isinstance(found, str) else None
 
@@ -254,7 +254,7 @@ class Log:
             ) from None
 
     def write_line(self, text: str) -> None:
-        """Write a line with the time; a full disk is no reason to stop."""
+        """Write a line with the time; a full disk is ignored."""
         line = f"{datetime.now().astimezone():%Y-%m-%dT%H:%M:%S%z} {text}\n"
         self.raw(line.encode("utf-8", "backslashreplace"))
 

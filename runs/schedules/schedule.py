@@ -50,7 +50,7 @@ _NAMED = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-# What crontab(5) promises; cronsim knows more, such as L and #, which a cron daemon would refuse.
+# The syntax of crontab(5); cronsim accepts more, such as L and #, which a cron daemon would reject.
 _FIELD = re.compile(
     r"(?:\*|[0-9]{1,2}(?:-[0-9]{1,2})?|[a-z]{3}(?:-[a-z]{3})?)(?:/[0-9]{1,2})?", re.IGNORECASE
 )
@@ -70,11 +70,11 @@ class Expression:
 
     def until(self, moment: datetime, zone: tzinfo) -> datetime:
         """Return the last due time until a moment, in UTC."""
-        # a fraction of a second lets the very second count, too
+        # a fraction of a second includes the second itself
         return next(self._times(moment.astimezone(zone).replace(microsecond=1), reverse=True))
 
     def count(self, begin: datetime, end: datetime, zone: tzinfo, *, most: int = 1000) -> int:
-        """Return how often it was due after `begin` and before `end`, at most `most`."""
+        """Return the number of due times after `begin` and before `end`, at most `most`."""
         found = 0
         for moment in self._times(begin.astimezone(zone).replace(microsecond=0), reverse=False):
             if moment >= end or found >= most:
@@ -190,7 +190,7 @@ _ABSOLUTE = text(r"/.*", "an absolute path")
 
 @table
 class Schedule:
-    """A schedule. Times are in seconds, 0 for none; `since` is when it was added or resumed: nothing was missed before.
+    """A schedule. Times are in seconds, 0 for none; `since` is when it was added or resumed: runs before that time are not missed.
 
     Relative paths of `command` begin in `folder`. `silent_after` 0 means twice the usual time between two runs.
     """
@@ -265,7 +265,7 @@ class Notices:
 
     @property
     def has_receiver(self) -> bool:
-        """Whether there is a receiver."""
+        """True if there is a receiver."""
         return bool(self.command or self.mail or self.webhook)
 
     def to_table(self) -> dict[str, Any]:
@@ -344,7 +344,7 @@ def duration_text(seconds: float) -> str:
 
 @table
 class _Metrics:
-    """Where metrics are written."""
+    """The table `metrics`."""
 
     file: str = setting(_ABSOLUTE, default="", doc="the file of metrics")
 
@@ -447,7 +447,7 @@ def exclusive(name: str) -> Iterator[None]:
 
 
 def _edit(config: str | None, edit: Callable[[Any], None], change: Callable[[Schedules], Schedules]) -> Path:
-    """Write the changed text only if it means exactly what was intended."""
+    """Write the changed text only if it parses to exactly the expected schedules."""
     import tomlkit
 
     path = schedules_path(config)

@@ -34,14 +34,14 @@ from runs.schedules.records import (
 )
 from runs.schedules.schedule import Expression, Schedule
 
-_EARLY = timedelta(seconds=2)  # a clock that is being set must not take the night's run away
-_LATE = timedelta(minutes=5)  # whatever fires at set times does it sooner, on a busy machine too
+_EARLY = timedelta(seconds=2)  # a small correction of the clock must not skip a run
+_LATE = timedelta(minutes=5)  # cron and timers start within this time, even on a busy machine
 _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do: `run`, `nothing`, or `missed`, which is recorded; `due` is the time in question, `missed` the number of other lost times."""
+    """The action: `run`, `nothing`, or `missed`, which is recorded; `due` is the due time, `missed` the number of other missed times."""
 
     action: Literal["run", "nothing", "missed"]
     due: datetime | None = None
@@ -58,9 +58,9 @@ def decide(
     make_up: bool,
     only_missed: bool = False,
 ) -> Decision:
-    """Decide what to do at `now`; `handled` is the last due time with a record, or since when the schedule exists.
+    """Decide the action at `now`; `handled` is the last due time with a record, or the time when the schedule was added.
 
-    With `make_up` a missed time is run once, however many were missed. `only_missed` leaves a time that is due just now to its own trigger.
+    With `make_up` a missed time is run once, however many were missed. `only_missed` ignores a time that is due just now, which cron or a timer starts itself.
     """
     due = expression.until(now + _EARLY, zone)
     if due <= handled:
@@ -82,7 +82,7 @@ def pause_before_retry(failures: int, elapsed: float, retry_for: float) -> float
 
 
 def jitter_of(seconds: float, *parts: str) -> float:
-    """Return a number from 0 to `seconds`, the same for the same text: this spreads schedules, machines and nights."""
+    """Return a number from 0 to `seconds`, always the same for the same text; it differs between schedules, machines and days."""
     digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).digest()
     return seconds * int.from_bytes(digest[:8]) / 2**64
 
@@ -192,7 +192,7 @@ _LOCK_ATTEMPTS, _LOCK_PAUSE_SECONDS = 5, 0.1
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """The schedule's lock. The command inherits its descriptor, so that a killed trigger cannot start a second one beside it."""
+    """The schedule's lock. The command inherits its descriptor, so that no second command starts while the first one still runs."""
 
     descriptor: int
 
@@ -235,7 +235,7 @@ def trigger_now(config: str | None, schedule: Schedule) -> Trigger:
 
 @contextlib.contextmanager
 def schedule_lock(name: str) -> Iterator[HeldLock]:
-    """Take the schedule's lock; raises `TryLaterError("locked")` that names its holder."""
+    """Lock the schedule; raises `TryLaterError("locked")` that names its holder."""
     path = schedule_folder(name) / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -256,7 +256,7 @@ def schedule_lock(name: str) -> Iterator[HeldLock]:
 
 
 def _acquire(descriptor: int) -> bool:
-    """Whether the lock is ours now; a process that only checks it (`holder_of`) holds it for a moment, too."""
+    """Lock the descriptor; return whether that succeeded. A process that only checks it (`holder_of`) holds it for a moment, too."""
     for _ in range(_LOCK_ATTEMPTS):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -353,7 +353,7 @@ class _RunResult:
 def _run_with_retries(
     config: str | None, schedule: Schedule, identifier: str, held: HeldLock, log: Log, ended: _RunResult
 ) -> None:
-    """Run the command, and again after exit code 5 while the window is open."""
+    """Run the command, and retry after exit code 5 within the retry window."""
     began = time.monotonic()
     environment = {
         **bare_environment(config, schedule.environment),

@@ -30,7 +30,7 @@ _WORK = b"work"
 
 @dataclass(slots=True)
 class ChosenFiles:
-    """The output files of some tasks, as their site listed them, by the name that each is to have, with the output it belongs to."""
+    """The output files of some tasks, as their site listed them, by their names in the target, with the outputs that they belong to."""
 
     files: dict[bytes, Entry] = field(default_factory=dict)
     owners: dict[bytes, str] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class TaskCollector:
             self._collected.update(numbers)
 
     def collect(self, run: Run, numbers: Sequence[int]) -> tuple[Receipt, ChosenFiles]:
-        """Collect these tasks, which have ended; the receipt's `exit` says how it went.
+        """Collect these tasks, which have ended; the receipt's `exit` is the result.
 
         It is `Run.failure_exit` if a task of the sweep failed, else INCOMPLETE if anything is missing, is no regular file or did not arrive, or
         TRY_LATER if there are tasks that have not ended or are LOST.

@@ -39,7 +39,7 @@ def send_chunks(
             break
         begun = (
             holder_of(run.id, chunk.number) in QueuePlaces(run.site).held()
-        )  # an earlier call took its places
+        )  # an earlier call reserved its places
         begin = partial(run_store.note, run.id, "submitting", {"chunk": chunk.number})
         if not reserve_queue_places(
             host,
@@ -105,7 +105,7 @@ def _waiting(run: Run) -> int:
 
 
 def can_submit_more(run: Run) -> bool:
-    """Whether a sweep has chunks to submit, or may have another allocation."""
+    """Return whether a sweep has chunks to submit, or may have another allocation."""
     return (
         run.sweep is not None
         and not run.submission.cancelled

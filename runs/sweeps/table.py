@@ -60,7 +60,7 @@ class OutputFile:
 
 
 def check_table(path: Path, folder: str | None = None) -> None:
-    """Raise `UsageError` for a table that cannot be written, before the run starts; `folder` is going to be created."""
+    """Raise `UsageError` for a table that cannot be written, before the run starts; `folder` will be created."""
     if path.suffix.lower() not in _FORMATS:
         raise UsageError(
             "unknown-table", f"the name of a table must end in {', '.join(_FORMATS)}", subject=str(path)
@@ -146,7 +146,7 @@ def _as_csv(columns: Mapping[str, Sequence[Any]]) -> bytes:
     text = io.StringIO(newline="")
     rows = [[_cell(name) for name in columns]]
     rows += [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)]
-    # The writer quotes no carriage return by itself, and readers take it for the end of the row.
+    # The writer quotes no carriage return by itself, and readers take it for the end of a row.
     returns = any("\r" in cell for row in rows for cell in row if isinstance(cell, str))
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL)
     writer.writerows(rows)
@@ -203,7 +203,7 @@ def hash_files(place: Location, names: Sequence[bytes]) -> dict[bytes, str]:
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """A recorded request: the answers of all tasks and of each (none for a single run); `known` has the location of each file.
+    """A recorded request: the values of all tasks and of each (none for a single run); `known` has the location of each file.
 
     `typed` is the command as it was typed (runs.dataset).
     """
