@@ -37,7 +37,7 @@ def record(code: int = 0, signal: str = "") -> ExitRecord:
     return ExitRecord(code, signal, "n1", "7", "2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z")
 
 
-def test_a_journal_is_read_to_its_torn_end() -> None:
+def test_a_journal_with_a_torn_end_is_read() -> None:
     lines = [
         {"kind": "pilot", "job": "7"},
         {"kind": "tasks", "begun": [1, 2, 3], "ended": [1]},
@@ -50,7 +50,7 @@ def test_a_journal_is_read_to_its_torn_end() -> None:
     assert read_journal(b"[]\n\xff\n{}\n") == PilotProgress()
 
 
-def test_a_task_of_an_allocation_waits_runs_and_ends_by_itself() -> None:
+def test_tasks_of_an_allocation_have_their_own_states() -> None:
     told = PilotProgress(frozenset([1, 2]), frozenset([1]), frozenset([4]))
     assert [task_status(number, RUNNING, told).phase for number in (1, 2, 3, 4)] == [
         Phase.ENDED,
@@ -72,7 +72,7 @@ def judged(
     return resolve_in_allocation(seen, status, found, cancelled=cancelled, allocation=2, more=more)
 
 
-def test_what_an_allocation_cut_off_goes_on_in_the_next_one_if_there_may_be_one() -> None:
+def test_interrupted_tasks_continue_in_the_next_allocation() -> None:
     killed = Observation(State.FAILED, "TIMEOUT", "ended by the scheduler: TIMEOUT")
     assert judged(killed, TIMEOUT).state is State.STAGED
     assert (
@@ -124,7 +124,7 @@ def seen(state: str, tasks: str) -> dict[str, Any]:
     return {"kind": "tasks", "changes": [change], "ends": []}
 
 
-def test_what_is_left_goes_into_one_more_chunk_until_there_are_enough() -> None:
+def test_unfinished_tasks_get_another_chunk_up_to_the_limit() -> None:
     first = {"kind": "chunk", "chunk": 1, "job": "7"}
     assert sweep_of(sweep_with()).unfinished() == ()
     assert sweep_of(sweep_with(first, seen("STAGED", "2"), seen("RUNNING", "1"))).unfinished() == ()
@@ -146,7 +146,7 @@ def test_what_is_left_goes_into_one_more_chunk_until_there_are_enough() -> None:
     assert run.to_record()["pilot"] == {"allocations": 2, "most": 2}
 
 
-def test_nobody_waits_for_the_job_of_a_pilot() -> None:
+def test_jobs_do_not_depend_on_the_job_of_a_pilot() -> None:
     run = sweep_with(
         {"kind": "chunk", "chunk": 1, "job": "7"}, seen("RUNNING", "2-3"), seen("SUCCEEDED", "1")
     )
@@ -155,7 +155,7 @@ def test_nobody_waits_for_the_job_of_a_pilot() -> None:
     assert find_task_jobs(run, [1, 2], slurm) is None
 
 
-def test_what_tasks_cannot_share_is_refused() -> None:
+def test_resources_that_tasks_cannot_share_are_rejected() -> None:
     assert check_pilot_resources(DecidedResources(Resources(cores=8), suggested=Resources(cores=4))) == 4
     assert check_pilot_resources(DecidedResources(Resources(cores=2), suggested=Resources(cores=4))) == 2
     assert check_pilot_resources(DecidedResources()) == 1
@@ -179,7 +179,7 @@ def line_of(version: list[int], machine: str = "x86_64", libc: str = "2.28", pat
     return json.dumps([path, version, "linux", machine, ["glibc", libc], False])
 
 
-def test_the_first_python_that_fits_is_taken(local: Any) -> None:
+def test_the_first_suitable_python_is_used(local: Any) -> None:
     host: Any = FarWithPythons("Welcome!", line_of([3, 6]), line_of([3, 9], path="/q"), line_of([3, 12]))
     assert find_python(host, local) == "/q"
     for lines, because in (
@@ -204,7 +204,7 @@ def local() -> Any:
     return local_site()
 
 
-def test_only_the_library_that_is_known_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_the_known_library_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(setup, "find_spec", lambda _: None)
     with pytest.raises(UsageError) as missing:
         setup.find_library()
@@ -220,7 +220,7 @@ def test_only_the_library_that_is_known_is_taken(monkeypatch: pytest.MonkeyPatch
         setup.find_library()
 
 
-def test_the_scripts_are_shell() -> None:
+def test_the_scripts_are_valid_shell() -> None:
     for text in (allocation_script(RUN, 1, ("#SBATCH --time=1",), JobVariables()), task_script(RUN, 1)):
         for shell in ("/bin/sh", "bash"):
             subprocess.run([shell, "-n"], input=text.encode(), check=True)
@@ -242,7 +242,7 @@ def end(tasks: program.Tasks, number: int, **fields: Any) -> None:
     Path(tasks.folder(number), "exit.json").write_text(json.dumps(found))
 
 
-def test_a_record_of_its_own_end_is_an_end(tasks: program.Tasks) -> None:
+def test_an_exit_record_without_a_signal_is_an_end(tasks: program.Tasks) -> None:
     assert not tasks.has_ended(1)
     for fields, ended in (
         ({}, True),
@@ -258,7 +258,7 @@ def test_a_record_of_its_own_end_is_an_end(tasks: program.Tasks) -> None:
     assert not tasks.has_ended(1)
 
 
-def test_a_folder_is_clean_again_and_what_was_said_stays(tasks: program.Tasks, tmp_path: Path) -> None:
+def test_reset_restores_the_folder_and_keeps_logs(tasks: program.Tasks, tmp_path: Path) -> None:
     folder = Path(tasks.folder(1))
     (tmp_path / "source").write_text("input")
 
@@ -292,7 +292,7 @@ def test_a_folder_is_clean_again_and_what_was_said_stays(tasks: program.Tasks, t
         assert (folder / "inputs" / "command").read_text() == "run\n"
 
 
-def test_making_clean_goes_on_where_it_was_killed(tasks: program.Tasks) -> None:
+def test_reset_resumes_after_a_kill(tasks: program.Tasks) -> None:
     folder = Path(tasks.folder(1))
     (folder / "started").mkdir()
     (folder / "earlier-1").mkdir()
@@ -302,7 +302,7 @@ def test_making_clean_goes_on_where_it_was_killed(tasks: program.Tasks) -> None:
     assert (folder / "earlier-2" / "started").is_dir()
 
 
-def test_what_an_earlier_allocation_left_at_work_is_ended(tasks: program.Tasks) -> None:
+def test_processes_of_an_earlier_allocation_are_killed(tasks: program.Tasks) -> None:
     words = [sys.executable, "-c", "import time; time.sleep(600)"]
     left = subprocess.Popen(words, cwd=Path(tasks.folder(1), "work"), start_new_session=True)
     other = subprocess.Popen(words, cwd=tasks.folder(2), start_new_session=True)
