@@ -191,11 +191,12 @@ def read_variables(variables: JobVariables) -> str:
         ("index", variables.index),
         ("folder", variables.folder),
     ]
-    return "".join(f"native_{name}={_first_set(names)}\n" for name, names in values)
+    return "".join(f"native_{name}={first_set(names)}\n" for name, names in values)
 
 
-def _first_set(names: Sequence[str]) -> str:
-    return f"${{{names[0]}:-{_first_set(names[1:])}}}" if names else ""
+def first_set(names: Sequence[str]) -> str:
+    """Return a shell expression for the first of these variables that is set."""
+    return f"${{{names[0]}:-{first_set(names[1:])}}}" if names else ""
 
 
 def script_head(run: str, directives: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from runs.records import sweep_of
 from runs.request import Request
 from runs.resources import DecidedResources
 from runs.schedulers.base import JobVariables
-from runs.script import RUN_TOOL, read_variables, script_head
+from runs.script import RUN_TOOL, first_set, read_variables, script_head
 from runs.stage import Cache
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
@@ -89,7 +89,7 @@ else
   printf '%s\n' "$job" >>again
 fi
 IFS= read -r python <../../pilot/python || exit 75
-exec "$python" -I ../../pilot/program.py "$job" "$mask"
+exec "$python" -I ../../pilot/program.py "$job" "$mask" "$native_cores"
 """
 # HyperQueue starts this in the folder of the task, with its number. It reports its start and end to the pilot through a pipe, which it
 # also opens for reading: without a reader it would wait for ever. HyperQueue's variables, which include a key, are hidden from tools.
@@ -112,7 +112,8 @@ wish=../../cancel
 
 def allocation_script(run: str, chunk: int, directives: Sequence[str], variables: JobVariables) -> str:
     """Return the script that the scheduler starts in a chunk's folder (S9); `directives` are checked comment lines."""
-    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{_ALLOCATION}"
+    cores = f"native_cores={first_set(variables.cores)}\n"
+    return f"{script_head(run, directives)}{read_variables(variables)}{cores}chunk={chunk:d}{_ALLOCATION}"
 
 
 def task_script(run: str, chunk: int) -> str:

@@ -122,6 +122,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         array=("PBS_JOBID",),
         index=("PBS_ARRAY_INDEX", "PBS_ARRAYID"),
         folder=("PBS_O_WORKDIR",),  # where jobs begin in the home folder
+        cores=("NCPUS",),
         prefixes=("PBS_",),
     )
 

@@ -318,11 +318,21 @@ def test_processes_of_an_earlier_allocation_are_killed(tasks: program.Tasks) -> 
 
 def test_cores_are_those_of_the_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program.os, "sched_getaffinity", lambda _: set(range(4)))
-    for name in program._CORES:
-        monkeypatch.delenv(name, raising=False)
-    assert [program.count_cores(asked) for asked in (None, 2, 9)] == [4, 2, 4]
-    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "3")
-    assert program.count_cores(2) == 3
+    assert [program.count_cores("", requested) for requested in (None, 2, 9)] == [4, 2, 4]
+    assert [program.count_cores(granted, 2) for granted in ("3", "9", "0", "many")] == [3, 4, 2, 2]
+
+
+def test_the_scheduler_names_the_variable_of_the_cores() -> None:
+    variables = {
+        "slurm": "SLURM_CPUS_ON_NODE",
+        "pbs": "NCPUS",
+        "sge": "NSLOTS",
+        "lsf": "LSB_DJOB_NUMPROC",
+        "oar": "",
+    }
+    for name, variable in variables.items():
+        script = allocation_script(RUN, 1, (), load_scheduler(name).variables)
+        assert f"\nnative_cores={f'${{{variable}:-}}' if variable else ''}\n" in script
 
 
 def test_another_file_is_never_loaded(tmp_path: Path) -> None:
