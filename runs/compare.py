@@ -18,7 +18,7 @@ from hibali.errors import Exit, IncompleteError
 from hibali.events import Listener
 from hibali.locations import Location
 from hibali.text import printable
-from runs.collect import pull_outputs
+from runs.collect import pull_files, work_of
 from runs.model import Run
 from runs.outputs import OutputDigests
 from runs.sweeps.collect import pull_named
@@ -166,8 +166,8 @@ class Copies:
         if self._run.sweep is not None and wanted:
             return pull_named("compare", self._run, site, here, wanted, on_event)
         target = Location(local_site(), str(here), str(here), typed_local=True)
-        return pull_outputs(
-            "compare", self._run, site, target, wanted, on_event, saving=SaveOptions(save=False)
+        return pull_files(
+            "compare", work_of(self._run, site), target, wanted, SaveOptions(save=False), on_event
         )
 
     def _is_collected(self, path: bytes) -> bool:

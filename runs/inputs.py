@@ -21,16 +21,16 @@ from hibali.system_errors import reason_of
 from hibali.text import counted, printable
 from registry.invocation import Invocation
 from runs.cache.entries import CONTENT, ORIGIN, Name
-from runs.collect import choose_outputs, pull_files
+from runs.collect import choose_outputs, collected_files, pull_files, work_of
 from runs.dependencies import require_submitted, require_success
 from runs.model import Input, Run, State
-from runs.outputs import content_at, inspect_outputs, matched_paths, require_whole, size_at, work_location
+from runs.outputs import content_at, inspect_outputs, matched_paths, require_whole, size_at
 from runs.script import Dependencies, Dependency
 from runs.store import OutputIdentity, Reference, RunStore, find_output, read_reference, referenced_runs
 from transfers.datasets.repository import fetch_contents, is_reserved, open_contents
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
-from transfers.recorded_digests import Expected, moved_by
+from transfers.recorded_digests import Expected
 from transfers.remote.host import RemoteHost
 from transfers.request import SaveOptions
 from transfers.stores.open_store import open_store
@@ -203,11 +203,7 @@ class CollectedCopy:
 
 def find_collected_copy(run: Run, run_store: RunStore) -> CollectedCopy | None:
     """Return the latest folder into which all outputs were collected at once, if each still has its content."""
-    for record in reversed(run_store.records(run.id)):
-        moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
-        if moved is None:
-            continue
-        folder = Path(str(record["target"]))
+    for folder, moved in collected_files(run, run_store):
         chosen = choose_outputs(
             run.spec.outputs, [Entry(path, Kind.FILE, e.size) for path, e in moved.items()]
         )
@@ -278,7 +274,7 @@ def find_work_folder(reference: Reference, settings: Settings) -> Location:
     run = RunStore().load(reference.run)
     for part in referenced_runs(run, reference):
         find_output(part, reference)
-    return work_location(run, settings.site(run.site))
+    return work_of(run, settings.site(run.site))
 
 
 def resolve_output(
@@ -335,7 +331,7 @@ def _resolve_output_of(
 
 
 def _run_input(each: Input, reference: Reference, run: Run, home: Site, path: str, *, here: bool) -> RunInput:
-    place = work_location(run, home)
+    place = work_of(run, home)
     for part in path.split("/") if path != "." else ():
         place = place.child(part.encode("utf-8", "surrogateescape"))
     named = replace(each, name=place.name.decode("utf-8", "surrogateescape"))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hibali.config.model import Site
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.events import Failed
-from hibali.locations import Location
+from hibali.locations import Location, path_at
 from hibali.text import printable
-from runs.collect import choose_outputs, work_of
+from runs.collect import choose_outputs, collected_files, work_of
 from runs.model import Output, Run
 from runs.store import OutputIdentity, RunStore, find_output
 from transfers.entry import Entry, Kind
-from transfers.recorded_digests import DigestCache, moved_by
+from transfers.recorded_digests import DigestCache
 from transfers.stores.base import Problem, Store
 from transfers.stores.open_store import open_store
 
@@ -51,19 +51,12 @@ class Content:
         return f"{'sha256' if b'' in self.files else 'tree'}:{self.digest}"
 
 
-def work_location(run: Run, site: Site) -> Location:
-    """Return the work folder of a run at its site."""
-    folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
-    return Location(site, folder, f"{site.name}:{folder}")
-
-
 def inspect_outputs(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) -> RunOutputs:
     """List outputs of a run that has ended, and hash them unless that was done before and nothing changed.
 
     Raises `NotFoundError` if the run's folder was removed, and the errors of connecting to the site.
     """
-    folder = run.folder.decode("utf-8", "surrogateescape")
-    with contextlib.closing(open_store(Location(site, folder, f"{site.name}:{folder}"))) as store:
+    with contextlib.closing(open_store(path_at(site, run.folder))) as store:
         record = store.stat(b"exit.json")
         if record is None:
             raise NotFoundError(
@@ -128,8 +121,7 @@ def _hash(store: Store, subject: Sequence[str | None], existing: RunOutputs, bel
         for entry, digest, problem in store.digest(unknown):
             path = entry.path[len(below) :]
             if digest is None:
-                reason = problem or Problem("unreadable", "the site returned no digest")
-                existing.problems.append(Failed(path, reason.code, reason.message))
+                existing.problems.append(_unhashed(path, problem))
             else:
                 run_store.add([existing.files[path]], digest)
                 existing.digests[path] = digest
@@ -245,51 +237,52 @@ class OutputDigests:
 
 def recorded_outputs(run: Run, run_store: RunStore) -> OutputDigests | None:
     """Return the outputs that one `runs collect` moved completely, with their verified digests; None if no single call did."""
-    for record in reversed(run_store.records(run.id)):
-        if record.get("kind") != "collected":
-            continue
-        moved = moved_by(str(record.get("receipt")))
-        if moved is not None:
-            entries = [Entry(path, Kind.FILE, each.size) for path, each in moved.items()]
-            chosen = choose_outputs(run.spec.outputs, entries)
-            files = {path: (moved[path].digest, moved[path].size) for path in chosen.files}
-            return OutputDigests(files, chosen.problems)
+    for _, moved in collected_files(run, run_store):
+        entries = [Entry(path, Kind.FILE, each.size) for path, each in moved.items()]
+        chosen = choose_outputs(run.spec.outputs, entries)
+        files = {path: (moved[path].digest, moved[path].size) for path in chosen.files}
+        return OutputDigests(files, chosen.problems)
     return None
 
 
 def hash_outputs(run: Run, site: Site) -> OutputDigests:
-    """List the work folder and hash every output there. Raises `NotFoundError` if the folder was removed."""
-    store = open_store(work_of(run, site))
-    try:
+    """List the work folder and hash every output there; raises as `hash_chosen` does."""
+
+    def choose(entries: Iterable[Entry]) -> tuple[dict[bytes, Entry], list[Failed]]:
+        listed = list(entries)
+        files = {entry.path: entry for entry in listed if entry.kind is Kind.FILE}
+        chosen = choose_outputs(run.spec.outputs, listed)
+        return {path: files[path] for path in chosen.files}, chosen.problems
+
+    return hash_chosen(run, work_of(run, site), choose)
+
+
+def hash_chosen(
+    run: Run, place: Location, choose: Callable[[Iterable[Entry]], tuple[dict[bytes, Entry], list[Failed]]]
+) -> OutputDigests:
+    """Hash files in a folder of the run at its site; `choose` returns them by name from a listing, and problems.
+
+    Raises `NotFoundError` if the folder was removed.
+    """
+    with contextlib.closing(open_store(place)) as store:
         if store.stat() is None:
             raise NotFoundError(
                 "outputs-gone",
                 "the run's folder no longer exists at the site, and the digests of its outputs were not recorded",
-                subject=f"{site.name}:{printable(run.folder)}",
-                hint="Run it again, and bundle that run.",
+                subject=f"{place.site.name}:{printable(run.folder)}",
+                hint="Run it again.",
             )
-        return _hash_at_site(run, store)
-    finally:
-        store.close()
+        chosen, problems = choose(store.list())
+        found = OutputDigests(problems=problems)
+        names = {entry.path: name for name, entry in chosen.items()}
+        for entry, digest, problem in store.digest(list(chosen.values())):
+            if digest is None:
+                found.problems.append(_unhashed(names[entry.path], problem))
+            else:
+                found.files[names[entry.path]] = (digest, entry.size)
+        return found
 
 
-def _hash_at_site(run: Run, store: Store) -> OutputDigests:
-    listed: dict[bytes, Entry] = {}
-    chosen = choose_outputs(run.spec.outputs, _note_files(store.list(), listed))
-    left = OutputDigests(problems=chosen.problems)
-    for entry, digest, problem in store.digest([listed[path] for path in chosen.files]):
-        if digest is None:
-            code, message = (
-                (problem.code, problem.message) if problem else ("unreadable", "the site returned no digest")
-            )
-            left.problems.append(Failed(entry.path, code, message))
-        else:
-            left.files[entry.path] = (digest, entry.size)
-    return left
-
-
-def _note_files(entries: Iterable[Entry], listed: dict[bytes, Entry]) -> Iterator[Entry]:
-    for entry in entries:
-        if entry.kind is Kind.FILE:
-            listed[entry.path] = entry
-        yield entry
+def _unhashed(path: bytes, problem: Problem | None) -> Failed:
+    reason = problem or Problem("unreadable", "the site returned no digest")
+    return Failed(path, reason.code, reason.message)

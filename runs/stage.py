@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from hibali.config.model import Site
 from hibali.errors import Exit, IncompleteError
 from hibali.events import Event, Listener, Moved, ignore
-from hibali.locations import Location
+from hibali.locations import Location, path_at
 from hibali.retry import when_free, with_retries
 from runs.cache.entries import CONTENT, CacheRecords, Hold, Name, Times, oldest_ns, read_name, times_at
 from runs.inputs import Identity
@@ -31,16 +32,6 @@ class Carrier(Protocol):
 
     def entries(self, location: Location) -> Iterable[Entry]:
         """List everything below a folder, in order."""
-
-
-def at_site(site: Site) -> Callable[[bytes], Location]:
-    """Return a function that makes locations of absolute paths at a site."""
-
-    def place(path: bytes) -> Location:
-        text = path.decode("utf-8", "surrogateescape")
-        return Location(site, text, f"{site.name}:{text}")
-
-    return place
 
 
 class Cache:
@@ -271,7 +262,7 @@ def open_cache(
     host: RemoteHost, site: Site, work: bytes, carrier: Carrier, on_event: Listener = ignore
 ) -> Cache:
     """Return the cache in a site's work folder, which exists and belongs to this account alone."""
-    return Cache(host, site.name, work, at_site(site), carrier, times_at(host, site, on_event))
+    return Cache(host, site.name, work, partial(path_at, site), carrier, times_at(host, site, on_event))
 
 
 def _changed(source: Location) -> IncompleteError:

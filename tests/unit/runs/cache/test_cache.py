@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hibali.config.model import Purge, Site, local_site
 from hibali.events import Event, Noted
-from hibali.locations import Location, parse_location
+from hibali.locations import Location, parse_location, path_at
 from runs.cache.entries import (
     Hold,
     Name,
@@ -37,7 +38,7 @@ from runs.cache.listing import (
 )
 from runs.inputs import identify_local
 from runs.model import Run, State
-from runs.stage import Cache, Synchroniser, at_site, open_cache
+from runs.stage import Cache, Synchroniser, open_cache
 from tests.support.runs import make_run
 from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
@@ -177,7 +178,12 @@ class Bench:
     def list_entries(self, *runs: Run) -> CacheContents:
         known = {run.id: run for run in runs}
         return list_entries(
-            self.host, Synchroniser(), at_site(self.site), bytes(self.work), known.get, time.time_ns()
+            self.host,
+            Synchroniser(),
+            partial(path_at, self.site),
+            bytes(self.work),
+            known.get,
+            time.time_ns(),
         )
 
     def evict(self, contents: CacheContents) -> list[Evicted]:
