@@ -85,18 +85,13 @@ def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) ->
     return cancel_tasks(run_store, run, numbers)
 
 
-def end_jobs(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
+def _cancel_jobs(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
     """Cancel the jobs of a sweep; raises `TryLaterError` if the scheduler did not accept that."""
     for chunk in sweep_of(run).chunks:
         if all(sweep_of(run).tasks[number].state.final for number in chunk.tasks):
             continue
         for job in chunk.jobs:
-            finished = host.run(scheduler.cancel_argv(job))
-            if finished.exit_code != 0:
-                stderr = printable(finished.stderr.strip()[-500:])
-                raise TryLaterError(
-                    "not-cancelled", f"the scheduler did not end the job {job}: {stderr}", subject=run.id
-                )
+            _cancel_job(host, scheduler, run.id, job)
 
 
 def cancel_run(
@@ -123,9 +118,9 @@ def cancel_run(
         if _mark_cancelled(host, run):
             run = run_store.note(run.id, "cancel", {"marked": True})
         if run.sweep is not None:
-            end_jobs(host, scheduler, run)
+            _cancel_jobs(host, scheduler, run)
         else:
-            _end_job(host, scheduler, run)
+            _cancel_job(host, scheduler, run.id, run.job)
         run = run_store.note(run.id, "cancel-told")
         return update(host, scheduler, run_store, [run])[0]
 
@@ -150,11 +145,13 @@ def _cancel_without_job(
     return run
 
 
-def _end_job(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
-    finished = host.run(scheduler.cancel_argv(run.job))
+def _cancel_job(host: RemoteHost, scheduler: Scheduler, run_id: str, job: str) -> None:
+    finished = host.run(scheduler.cancel_argv(job))
     if finished.exit_code != 0:
         stderr = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {stderr}", subject=run.id)
+        raise TryLaterError(
+            "not-cancelled", f"the scheduler did not cancel job {job}: {stderr}", subject=run_id
+        )
 
 
 def _mark_cancelled(host: RemoteHost, run: Run) -> bool:

@@ -155,14 +155,14 @@ def dataset_saving(dataset: Dataset, run: Run) -> SaveOptions:
 
 def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     """Return the record of `datalad run` (datalad.core.local.run), with additional fields under `hibali`."""
-    start = _text(_real(dataset.request.folder))
+    start = os.fsdecode(_real(dataset.request.folder))
     root = os.fsdecode(dataset.repository.root)
 
     def relative(path: str) -> str:
         return os.path.relpath(path, start)
 
     def typed(path: str) -> str:
-        return _as_path(relative(_text(_real(path))))
+        return _as_path(relative(os.fsdecode(_real(path))))
 
     argv = ["hibali", "run", run.spec.pipeline]
     argv += [typed(dataset.request.invocation)] if dataset.request.invocation else []
@@ -177,7 +177,7 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     argv += [f"--image={dataset.request.image}"] if dataset.request.image else []
     argv += dataset.request.options
     inside = [path for path in dataset.request.inputs if _is_in(path, root)]
-    named = [relative(_text(_real(path))) for path in dataset.request.files]
+    named = [relative(os.fsdecode(_real(path))) for path in dataset.request.files]
     return {
         "chain": [],
         "cmd": _plain(shlex.join(argv)),
@@ -229,10 +229,6 @@ def _real(path: str) -> bytes:
     folder, _, name = path.rstrip("/").rpartition("/")
     whole = Path(os.path.realpath(folder or "/"), name)
     return os.fsencode(whole.resolve() if whole.is_dir() else whole)
-
-
-def _text(path: bytes) -> str:
-    return os.fsdecode(path)
 
 
 def _dataset_id(repository: Repository) -> str:

@@ -12,10 +12,10 @@ from pathlib import Path
 from hibali import subprocesses
 from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.files import account_names, write_atomic
-from hibali.ledger import ledger_folder
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from runs.schedules.environment import hibali_argv, needed_variables
+from runs.schedules.records import start_log_path
 from runs.schedules.schedule import (
     Installer,
     Schedule,
@@ -167,23 +167,21 @@ def lines_of(config: str | None, schedules: Schedules, by: Installer) -> list[st
     environment = needed_variables(config)
     lines = [_line_of(config, each) for each in sorted(active, key=lambda each: each.name)]
     hourly = f"{_own_minute()} * * * *"
-    return [*lines, crontab_line(hourly, trigger_argv(None), environment, output_of(None))]
+    return [*lines, crontab_line(hourly, trigger_argv(None), environment, start_log_path(None))]
 
 
 def _line_of(config: str | None, schedule: Schedule) -> str:
     return crontab_line(
-        schedule.cron.text, trigger_argv(schedule.name), needed_variables(config), output_of(schedule.name)
+        schedule.cron.text,
+        trigger_argv(schedule.name),
+        needed_variables(config),
+        start_log_path(schedule.name),
     )
 
 
 def trigger_argv(name: str | None) -> list[str]:
     """Return the command that triggers a schedule, or that checks all of them hourly."""
     return [*hibali_argv(), "schedule", "run", *([name] if name else []), "--due"]
-
-
-def output_of(name: str | None) -> str:
-    """Return the file for output before a run of the schedule has a log, mainly if hibali cannot be started."""
-    return str((ledger_folder("schedules", name) if name else ledger_folder("schedules")) / "start.log")
 
 
 def installed_names(config: str | None, schedules: Schedules) -> set[str]:
@@ -306,13 +304,13 @@ def units_of(config: str | None, schedules: Schedules) -> Mapping[str, str]:
             each.name, each.cron.on_calendar(), make_up=each.missed == "once"
         )
         units[f"{prefix}{each.name}.service"] = service_text(
-            each.name, trigger_argv(each.name), environment, output_of(each.name)
+            each.name, trigger_argv(each.name), environment, start_log_path(each.name)
         )
     if active:
         calendar = [f"*-*-* *:{_own_minute():02d}:00"]
         units[f"{prefix}{_HOURLY}.timer"] = timer_text(_HOURLY, calendar, make_up=False)
         units[f"{prefix}{_HOURLY}.service"] = service_text(
-            _HOURLY, trigger_argv(None), environment, output_of(None)
+            _HOURLY, trigger_argv(None), environment, start_log_path(None)
         )
     return units
 

@@ -154,7 +154,7 @@ def _ended(trigger: Trigger, record: Mapping[str, Any]) -> Trigger:
 
 def note_begun(schedule: str, identifier: str, **fields: Any) -> None:
     """Record the start of a run, durably: `due`, `by`, `made_up`. Raises `RefusedError` if the ledger cannot be written."""
-    _remove_old_records(_make_folder(schedule) / "firings.jsonl")
+    _remove_old_records(schedule_folder(schedule) / "firings.jsonl")
     _note(schedule, "begun", identifier, fields)
 
 
@@ -170,7 +170,7 @@ def note_skipped(schedule: str, identifier: str, **fields: Any) -> None:
 
 def schedule_folder(schedule: str) -> Path:
     """Return the folder of a schedule's records, which is created if needed."""
-    return _make_folder(schedule)
+    return ledger_folder("schedules", schedule)
 
 
 def holder_of(schedule: str) -> str | None:
@@ -198,16 +198,12 @@ def one_trigger(triggers: Iterable[Trigger], identifier: str) -> Trigger:
 
 
 def _note(schedule: str, kind: str, identifier: str, fields: Mapping[str, Any]) -> None:
-    with Journal(_make_folder(schedule) / "firings.jsonl") as journal:
+    with Journal(schedule_folder(schedule) / "firings.jsonl") as journal:
         journal.append({"schema": 1, "kind": kind, "id": identifier, "at": now(), **fields}, durable=True)
 
 
 def _folder(schedule: str) -> Path:
     return state_folder() / "schedules" / schedule
-
-
-def _make_folder(schedule: str) -> Path:
-    return ledger_folder("schedules", schedule)
 
 
 def _remove_old_records(path: Path) -> None:
@@ -270,9 +266,14 @@ class Log:
         self.stream.close()
 
 
+def start_log_path(schedule: str | None) -> str:
+    """Return the file for output before a run of the schedule has a log, mainly if hibali cannot be started."""
+    return str((schedule_folder(schedule) if schedule else ledger_folder("schedules")) / "start.log")
+
+
 def truncate_start_log(schedule: str | None) -> None:
     """Truncate the output of failed starts, because hibali did start now."""
-    path = (schedule_folder(schedule) if schedule else schedule_folder("x").parent) / "start.log"
+    path = Path(start_log_path(schedule))
     try:
         if path.stat().st_size > _LARGE_LOG:
             os.truncate(path, 0)

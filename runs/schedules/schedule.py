@@ -211,23 +211,15 @@ class Schedule:
 
     def to_table(self) -> dict[str, Any]:
         """Return its table in schedules.toml, without unset values."""
-        table: dict[str, Any] = {
-            "cron": self.cron.text,
-            "command": list(self.command),
-            "folder": self.folder,
-            "since": self.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "by": self.by,
-            "missed": self.missed,
+        record = self.to_record()
+        always = ("cron", "command", "folder", "since", "by", "missed")
+        durations = {name: record[name] for name in ("jitter", "max_time", "retry_for", "silent_after")}
+        optional = {name: record[name] for name in ("paused", "environment")}
+        return {
+            **{name: record[name] for name in always},
+            **{name: duration_text(seconds) for name, seconds in durations.items() if seconds},
+            **{name: value for name, value in optional.items() if value},
         }
-        for name in ("jitter", "max_time", "retry_for", "silent_after"):
-            seconds = getattr(self, name)
-            if seconds:
-                table[name] = duration_text(seconds)
-        if self.paused:
-            table["paused"] = True
-        if self.environment:
-            table["environment"] = dict(self.environment)
-        return table
 
     def to_record(self) -> dict[str, Any]:
         """Return the fields of a JSON line of kind `schedule` that do not depend on the present time."""

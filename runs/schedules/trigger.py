@@ -190,13 +190,6 @@ def _add(known: list[str], identifier: str) -> None:
 _LOCK_ATTEMPTS, _LOCK_PAUSE_SECONDS = 5, 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLock:
-    """The schedule's lock. The command inherits its descriptor, so that no second command starts while the first one still runs."""
-
-    descriptor: int
-
-
 def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = False) -> Trigger | None:
     """Run the schedule if it is due, or was missed and is to be made up; None if there is nothing to do.
 
@@ -214,10 +207,10 @@ def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = F
         note_skipped(schedule.name, identifier, due=due, because="missed", message=message, by=schedule.by)
         return one_trigger(read_triggers(schedule.name), identifier)
     try:
-        with schedule_lock(schedule.name) as held:
+        with schedule_lock(schedule.name) as lock:
             if _decision(schedule, only_missed=only_missed).action != "run":
                 return None  # another process ran it meanwhile
-            return _run_schedule(config, schedule, identifier, held, decision)
+            return _run_schedule(config, schedule, identifier, lock, decision)
     except TryLaterError as problem:
         if problem.code != "locked":
             raise
@@ -229,13 +222,16 @@ def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = F
 
 def trigger_now(config: str | None, schedule: Schedule) -> Trigger:
     """Run the schedule now. Raises `TryLaterError("locked")` if it is running."""
-    with schedule_lock(schedule.name) as held:
-        return _run_schedule(config, schedule, new_identifier(), held, None)
+    with schedule_lock(schedule.name) as lock:
+        return _run_schedule(config, schedule, new_identifier(), lock, None)
 
 
 @contextlib.contextmanager
-def schedule_lock(name: str) -> Iterator[HeldLock]:
-    """Lock the schedule; raises `TryLaterError("locked")` that names its holder."""
+def schedule_lock(name: str) -> Iterator[int]:
+    """Lock the schedule, and return the lock's descriptor; raises `TryLaterError("locked")` that names its holder.
+
+    The command inherits the descriptor, so that no second command starts while it still runs, even if this process was killed.
+    """
     path = schedule_folder(name) / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -250,7 +246,7 @@ def schedule_lock(name: str) -> Iterator[HeldLock]:
             descriptor,
             f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode("ascii", "replace"),
         )
-        yield HeldLock(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -280,7 +276,7 @@ def _decision(schedule: Schedule, *, only_missed: bool) -> Decision:
 
 
 def _run_schedule(
-    config: str | None, schedule: Schedule, identifier: str, held: HeldLock, decision: Decision | None
+    config: str | None, schedule: Schedule, identifier: str, lock: int, decision: Decision | None
 ) -> Trigger:
     log = Log(schedule.name)
     try:
@@ -299,7 +295,7 @@ def _run_schedule(
         began = time.monotonic()
         ended = _RunResult()
         try:
-            _run_with_retries(config, schedule, identifier, held, log, ended)
+            _run_with_retries(config, schedule, identifier, lock, log, ended)
         except KeyboardInterrupt as interruption:
             ended.interrupted(interruption)
             raise
@@ -351,7 +347,7 @@ class _RunResult:
 
 
 def _run_with_retries(
-    config: str | None, schedule: Schedule, identifier: str, held: HeldLock, log: Log, ended: _RunResult
+    config: str | None, schedule: Schedule, identifier: str, lock: int, log: Log, ended: _RunResult
 ) -> None:
     """Run the command, and retry after exit code 5 within the retry window."""
     began = time.monotonic()
@@ -366,7 +362,7 @@ def _run_with_retries(
         left = max(schedule.max_time - elapsed, 0.001) if schedule.max_time else None
         try:
             code, results = run_transfer(
-                argv, environment, schedule.folder, seconds=left, log=log, leave=(held.descriptor,)
+                argv, environment, schedule.folder, seconds=left, log=log, leave=(lock,)
             )
         except HibaliError as problem:
             ended.failed(problem)

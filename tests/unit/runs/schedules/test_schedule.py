@@ -13,6 +13,7 @@ from prometheus_client.openmetrics import parser as strict_parser
 from hibali.errors import AccessError
 from runs.schedules import notices as telling
 from runs.schedules.environment import Credential, certificate_end
+from runs.schedules.maintenance import metrics_text
 from runs.schedules.notices import (
     Notice,
     NoticeHistory,
@@ -24,7 +25,6 @@ from runs.schedules.notices import (
 from runs.schedules.preflight import Key, LoginMethod, explain_login, problems_of
 from runs.schedules.records import Trigger
 from runs.schedules.schedule import Notices, Schedule, read_expression
-from runs.schedules.tend import metrics_text
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
 assert openmetrics
