@@ -79,7 +79,7 @@ def test_the_same_line_with_other_wishes_goes_on_and_says_so(hibali: Any) -> Non
     again = hibali(*bench.line("answers.json", "--cores", "2"), exit=0)
     assert again.out.decode().strip() == run_id
     assert b"submitted with cores 1" in again.err
-    assert b"to start one with cores 2, add --new" in again.err
+    assert b"to start another run with cores 2, add --new" in again.err
     go.touch()
     hibali("runs", "wait", run_id, exit=0)
     [first] = [record for record in bench.records(run_id) if "resources" in record]
