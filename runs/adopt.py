@@ -17,9 +17,10 @@ from hibali.plugins import plugin_names
 from hibali.text import path_fields, printable
 from runs.clean import check_work_folder
 from runs.model import RUN_ID, Run
+from runs.queue_places import QueuePlaces
 from runs.records import fold_records
 from runs.schedulers.base import NotSubmitted, Submitted, Unclear, load_scheduler
-from runs.store import QueuePlaces, RunStore
+from runs.store import RunStore
 from runs.submit import find_submission, submitted_at
 from transfers.remote.host import RemoteHost
 

@@ -9,11 +9,12 @@ from hibali.errors import NotFoundError, RunFailedError, TryLaterError
 from hibali.text import printable
 from runs.containers.base import Container
 from runs.model import UNSUCCESSFUL_STATES, Run, State
+from runs.outputs import Reference, find_output, referenced_runs
 from runs.poll import format_failure, update
 from runs.records import sweep_of, tasks_as_runs
 from runs.schedulers.base import Scheduler
 from runs.script import Dependency
-from runs.store import Reference, RunStore, find_output, referenced_runs
+from runs.store import RunStore
 from transfers.remote.host import RemoteHost
 
 

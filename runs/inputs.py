@@ -24,9 +24,20 @@ from runs.cache.entries import CONTENT, ORIGIN, Name
 from runs.collect import choose_outputs, collected_files, pull_files, work_of
 from runs.dependencies import require_submitted, require_success
 from runs.model import Input, Run, State
-from runs.outputs import content_at, inspect_outputs, matched_paths, require_whole, size_at
+from runs.outputs import (
+    OutputIdentity,
+    Reference,
+    content_at,
+    find_output,
+    inspect_outputs,
+    matched_paths,
+    read_reference,
+    referenced_runs,
+    require_whole,
+    size_at,
+)
 from runs.script import Dependencies, Dependency
-from runs.store import OutputIdentity, Reference, RunStore, find_output, read_reference, referenced_runs
+from runs.store import RunStore
 from transfers.datasets.repository import fetch_contents, is_reserved, open_contents
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt

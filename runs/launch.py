@@ -24,17 +24,16 @@ from runs.inputs import Identity, identify_at_site
 from runs.model import Input, Output, Pilot, Run, State, ignore_run
 from runs.pilot.setup import prepare_pilot, record_pilot
 from runs.prepare import Prepared, prepare
+from runs.queue_limits import submit_chunks, submit_run
 from runs.records import output_fields
 from runs.request import Request, job_proxy, run_key
 from runs.resources import show_value
 from runs.reuse import Reuse, known_content
 from runs.script import PROXY
-from runs.send import send
 from runs.stage import Cache, Carrier, open_cache
 from runs.store import RunStore, runs_of
 from runs.submit import cancel_begun, cancel_unsubmitted
 from runs.sweeps.launch import begin_tasks, stage_tasks, sweep_key
-from runs.sweeps.send import send_chunks
 from transfers.remote.host import RemoteHost
 
 Fields = list[dict[str, Any]]  # of DecidedResources.to_fields
@@ -288,7 +287,7 @@ def _stage_and_submit(launcher: _Launcher, request: Request, identities: Sequenc
     if tasks:
         request = request.with_workload(inputs=tuple(inputs))
         run = stage_tasks(request, run, host, run_store, as_text(folder), image, cache)
-        return send_chunks(host, scheduler, run_store, run, site.limits, on_event=on_event)
+        return submit_chunks(host, scheduler, run_store, run, site.limits, on_event=on_event)
     dependencies = request.job.dependencies
     jobs = dependency_jobs(host, scheduler, run_store, run, dependencies.needs)
     if isinstance(jobs, Run):
@@ -299,7 +298,7 @@ def _stage_and_submit(launcher: _Launcher, request: Request, identities: Sequenc
         run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
     if run.state is State.PREPARED:
         run = run_store.note(run.id, "staged", path_fields(folder, "folder"))
-    return send(
+    return submit_run(
         host,
         scheduler,
         run_store,

@@ -13,14 +13,13 @@ from hibali.events import Listener, Retried, ignore
 from hibali.retry import Intervals, growing_intervals, pause
 from runs.model import Key, Run, State, ignore_run
 from runs.poll import add_reasons, observations_of, query_runs, record_observations, update
+from runs.queue_limits import can_submit_more, submit_more, submit_waiting
 from runs.rate_limits import SharedPolling
 from runs.records import sweep_of, task_folder
 from runs.schedulers.base import NotSubmitted, Phase, Scheduler, Status, Unclear, check_job_id
-from runs.send import send_waiting
 from runs.status import Observation
 from runs.store import RunStore
 from runs.submit import find_job, find_submission, remove_proxies
-from runs.sweeps.send import can_submit_more, submit_more
 from transfers.remote.host import RemoteHost
 
 _PATIENCE_SECONDS = 20.0  # missing accounting must not delay the report of an end for longer
@@ -205,7 +204,7 @@ class _Watch:
             for run in open_runs:
                 now = self._run_store.load(run.id)
                 if now.waits or can_submit_more(now):
-                    changed_state = self._send(host, now) or changed_state
+                    changed_state = self._submit_run(host, now) or changed_state
         runs = [self._run_store.load(run.id) for run in runs]
         self._last = {run.id: run for run in runs}
         if all(run.state.final or run.id in self._over for run in runs):
@@ -268,10 +267,10 @@ class _Watch:
                 self._over.add(run.id)
         return changed_state
 
-    def _send(self, host: RemoteHost, run: Run) -> bool:
+    def _submit_run(self, host: RemoteHost, run: Run) -> bool:
         """Submit runs that wait for a place in the queue, if there is one; return whether a run was submitted."""
         if run.waits:
-            after = send_waiting(
+            after = submit_waiting(
                 host, self._scheduler, self._run_store, run, self._limits, self._on_event, query_site=False
             )
             if after.state is not run.state:

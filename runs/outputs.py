@@ -1,20 +1,22 @@
-"""List and hash the outputs of a run at its site; only names and digests are transferred."""
+"""List and hash the outputs of a run at its site, and resolve references to them; only names and digests are transferred."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from hibali.config.model import Site
-from hibali.errors import IncompleteError, NotFoundError
+from hibali.errors import IncompleteError, NotFoundError, UsageError
 from hibali.events import Failed
 from hibali.locations import Location, path_at
-from hibali.text import printable
+from hibali.text import nearest, printable
 from runs.collect import choose_outputs, collected_files, work_of
-from runs.model import Output, Run
-from runs.store import OutputIdentity, RunStore, find_output
+from runs.model import FROM_RUN, RUN_ID, Output, Run
+from runs.records import part_of, tasks_as_runs
+from runs.store import RunStore
 from transfers.entry import Entry, Kind
 from transfers.recorded_digests import DigestCache
 from transfers.stores.base import Problem, Store
@@ -286,3 +288,113 @@ def hash_chosen(
 def _unhashed(path: bytes, problem: Problem | None) -> Failed:
     reason = problem or Problem("unreadable", "the site returned no digest")
     return Failed(path, reason.code, reason.message)
+
+
+_RUN = rf"{FROM_RUN}({RUN_ID.pattern})(?:\.([1-9][0-9]{{0,8}}))?"
+_REFERENCE = re.compile(rf"{_RUN}/([^/]+)(?:/(.*))?", re.DOTALL)
+_IDENTITY = re.compile(rf"{_RUN}/([^/:]+)(?:/(.*)|:(.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An output of a run, by its id; `below` is a path in an output folder, "" for all of it.
+
+    Of a sweep `task` is the number of a task, 0 for all of them in their order.
+    """
+
+    run: str
+    output: str
+    below: str = ""
+    task: int = 0
+
+    @property
+    def text(self) -> str:
+        """The reference as users write it. Its content never changes, because a run writes its outputs once."""
+        of = f"{FROM_RUN}{self.run}{f'.{self.task}' if self.task else ''}"
+        return "/".join(part for part in (of, self.output, self.below) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputIdentity:
+    """The identity of an input that is an output; `path` is that of one file of a pattern, printable, "" for all of it."""
+
+    reference: Reference
+    path: str = ""
+
+    @property
+    def text(self) -> str:
+        """The identity as the ledger has it."""
+        return f"{self.reference.text}:{self.path}" if self.path else self.reference.text
+
+
+def read_output_identity(identity: str) -> OutputIdentity | None:
+    """Read an identity that `OutputIdentity.text` wrote; None for an identity of another kind."""
+    found = _IDENTITY.fullmatch(identity)
+    if found is None:
+        return None
+    return OutputIdentity(Reference(found[1], found[3], found[4] or "", int(found[2] or 0)), found[5] or "")
+
+
+def read_reference(text: str, sites: Container[str]) -> Reference | None:
+    """Read the reference to an output in an input; None if the input is a path.
+
+    A site may be named `run`: text after `run:` that does not begin with a run's id is then a path there. Raises `UsageError` for a malformed
+    reference, and for a path that contains `..`.
+    """
+    if not text.startswith(FROM_RUN):
+        return None
+    found = _REFERENCE.fullmatch(text)
+    if found is None:
+        if FROM_RUN.rstrip(":") in sites and not RUN_ID.match(text.removeprefix(FROM_RUN)):
+            return None
+        raise UsageError(
+            "bad-reference",
+            "the output of a run is written run:ID/OUTPUT-ID, or run:ID/OUTPUT-ID/PATH for what is below a folder;"
+            " of one task of a sweep run:ID.TASK/OUTPUT-ID",
+            subject=printable(text),
+            hint="`hibali runs show ID --json` lists its outputs. A local file of that name: ./run:...",
+        )
+    below = (found[4] or "").removesuffix("/")
+    if (below and not {"", ".", ".."}.isdisjoint(below.split("/"))) or "\0" in below:
+        raise UsageError(
+            "bad-reference", "a path below an output must not contain `..`", subject=printable(text)
+        )
+    return Reference(found[1], found[3], below, int(found[2] or 0))
+
+
+def referenced_runs(run: Run, reference: Reference) -> list[Run]:
+    """Return the run itself, or of a sweep the referenced tasks, as runs by themselves, in their order.
+
+    Raises `UsageError` for a task of a run that is no sweep, `NotFoundError` for an unknown task.
+    """
+    if run.sweep is None or reference.task:
+        return [part_of(run, reference.task)]
+    return tasks_as_runs(run, run.sweep.tasks)
+
+
+def find_output(run: Run, reference: Reference) -> Output:
+    """Return the declared output that a reference names, with the path of the reference; which is then required.
+
+    Raises `NotFoundError` for an unknown output, `UsageError` for a path below a pattern.
+    """
+    found = next((each for each in run.spec.outputs if each.id == reference.output), None)
+    if found is None:
+        known = [each.id for each in run.spec.outputs]
+        suggestion = nearest(reference.output, known)
+        raise NotFoundError(
+            "no-such-output",
+            "the run has no output with this id",
+            subject=printable(reference.text),
+            hint=f"Is it {suggestion}?" if suggestion else f"It has: {', '.join(known) or 'none'}",
+        )
+    if not reference.below:
+        return replace(found, optional=False)
+    if found.is_pattern:
+        raise UsageError(
+            "bad-reference",
+            "this output is a pattern; all matching files are used together",
+            subject=printable(reference.text),
+            hint=f"Write {replace(reference, below='').text} as an item of a list.",
+        )
+    path = reference.below if found.path == "." else f"{found.path}/{reference.below}"
+    return replace(found, path=path, optional=False, is_list=False)

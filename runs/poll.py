@@ -11,12 +11,13 @@ from hibali.documents import read_json
 from hibali.errors import HibaliError, NotFoundError
 from hibali.text import printable, write_ranges
 from runs.model import Key, Run, State, Sweep, task_record_id
+from runs.queue_places import QueuePlaces, holder_of
 from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, one_task, sweep_of, task_folder
 from runs.schedulers.base import UNKNOWN, Phase, Scheduler, Status
 from runs.script import EXIT_NOT_RUN
 from runs.status import CANCEL_REQUESTED, ExitRecord, Observation, read_exit_record, resolve_status
-from runs.store import QueuePlaces, RunStore, holder_of
+from runs.store import RunStore
 from runs.submit import find_job, remove_proxies
 from transfers.remote.host import RemoteHost
 

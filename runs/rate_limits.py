@@ -20,8 +20,9 @@ from hibali.ledger import ledger_folder
 from hibali.rate_limits import Refusals, Refused, note_use, read_uses
 from hibali.ssh.sessions import login_name, login_refusals
 from runs.model import Run
+from runs.queue_places import QueuePlaces, count_queued
 from runs.schedulers.base import load_scheduler
-from runs.store import QueuePlaces, RunStore, count_queued
+from runs.store import RunStore
 from transfers.remote.host import CommandResult, OnceResult, RemoteHost
 from transfers.stores.open_store import open_host
 

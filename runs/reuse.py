@@ -19,10 +19,10 @@ from runs.containers.base import load_container
 from runs.images import first_image, read_image_id
 from runs.inputs import Identity, find_collected_copy
 from runs.model import FROM_RUN, Run, State
-from runs.outputs import content_of_place, find_content, inspect_outputs
+from runs.outputs import content_of_place, find_content, inspect_outputs, read_output_identity
 from runs.records import part_of
 from runs.request import Request
-from runs.store import RunStore, read_output_identity
+from runs.store import RunStore
 
 _Result = TypeVar("_Result")
 

@@ -12,11 +12,12 @@ from hibali.events import Listener, Noted, ignore
 from hibali.retry import growing_intervals, pause
 from hibali.text import write_ranges
 from runs.model import Key, Run, State
+from runs.queue_places import QueuePlaces, holder_of
 from runs.records import sweep_of, task_folder
 from runs.schedulers.base import NotSubmitted, Scheduler, SubmitResult, Submitted, Unclear, check_job_id
 from runs.script import PROXY
 from runs.status import Observation
-from runs.store import QueuePlaces, RunStore, holder_of
+from runs.store import RunStore
 from transfers.remote.host import OnceResult, RemoteHost, parse_result
 
 # A submission without a trace after this time did not happen: two minutes are its time limit (transfers), and one

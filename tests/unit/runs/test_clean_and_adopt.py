@@ -20,9 +20,10 @@ from hibali.errors import RefusedError
 from runs.adopt import Adoption, FoundRun, adopt, find_unknown_runs, read_run_manifest, write_run_manifest
 from runs.clean import CleanRequest, reason_to_keep
 from runs.model import Run, State
+from runs.queue_places import QueuePlaces
 from runs.reports.run_page import ReportedRun, render
 from runs.status import Span
-from runs.store import QueuePlaces, RunStore
+from runs.store import RunStore
 from tests.support.runs import change_run, make_run
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host

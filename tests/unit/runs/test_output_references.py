@@ -6,7 +6,7 @@ import pytest
 
 from hibali.errors import NotFoundError, UsageError
 from runs.model import Output, Run, RunStatus, Sweep
-from runs.store import (
+from runs.outputs import (
     OutputIdentity,
     Reference,
     find_output,

@@ -10,8 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runs.queue_places import QueuePlaces, count_queued, format_queue_full, free_places
 from runs.rate_limits import SharedPolling
-from runs.store import QueuePlaces, RunStore, count_queued, format_queue_full, free_places
+from runs.store import RunStore
 
 RUN = "20260102-030405-0a1b2c3d"
 FIELDS: dict[str, Any] = {
@@ -99,7 +100,7 @@ def test_threads_do_not_exceed_the_limit(hibali_home: Any) -> None:
 
 def test_two_processes_do_not_exceed_the_limit(hibali_home: Any) -> None:
     script = (
-        "import sys\nfrom runs.store import QueuePlaces\n"
+        "import sys\nfrom runs.queue_places import QueuePlaces\n"
         "print(sum(QueuePlaces('juwels').reserve('20260102-030405-%08x' % n, 1, 7)"
         " for n in range(int(sys.argv[1]), int(sys.argv[1]) + 6)))"
     )

@@ -1,4 +1,4 @@
-"""Submit a run when the queue limits of its site allow it."""
+"""Submit runs and job arrays as far as the queue limits of their site allow, and continue pilots."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from functools import partial
 
 from hibali.config.model import Limits
 from hibali.errors import NotFoundError, TryLaterError
-from hibali.events import Listener, ignore
-from runs.model import Run
+from hibali.events import Listener, Noted, ignore
+from hibali.text import as_text, counted, write_ranges
+from runs.model import Chunk, Pilot, Run, chunk_name
+from runs.pilot.setup import allocation_texts, write_allocation
 from runs.poll import update
+from runs.queue_places import QueuePlaces, count_queued, format_queue_full, holder_of
 from runs.rate_limits import rate_limited
-from runs.schedulers.base import NotSubmitted, Scheduler, Submitted
-from runs.store import QueuePlaces, RunStore, count_queued, format_queue_full, holder_of
-from runs.submit import SubmitRequest, cancel_begun, cancel_unsubmitted, find_submission, submit_once
+from runs.records import chunk_folder, sweep_of
+from runs.schedulers.base import Job, NotSubmitted, Scheduler, Submitted, load_scheduler
+from runs.store import RunStore
+from runs.submit import (
+    SubmitRequest,
+    cancel_begun,
+    cancel_unsubmitted,
+    find_job,
+    find_submission,
+    submit_once,
+)
 from transfers.remote.host import RemoteHost
 
 
@@ -90,7 +101,7 @@ def _settle_begun(
             queued.release(run.id)
 
 
-def send(
+def submit_run(
     host: RemoteHost,
     scheduler: Scheduler,
     run_store: RunStore,
@@ -139,12 +150,26 @@ def send(
     submission = SubmitRequest(
         run.id, run.folder, tuple(argv), run.created[:10], write_files, begun=run.submission.begun
     )
-    with rate_limited(run.site):
+    job = _submit_job(host, scheduler, run.site, holder_of(run.id), submission, limits, on_event)
+    return run_store.note(run.id, "submitted", {"job": job})
+
+
+def _submit_job(
+    host: RemoteHost,
+    scheduler: Scheduler,
+    site: str,
+    holder: str,
+    submission: SubmitRequest,
+    limits: Limits,
+    on_event: Listener,
+) -> str:
+    """Submit a job exactly once and return its id; if the scheduler refuses it, release the places of the holder and raise."""
+    with rate_limited(site):
         result = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
         if isinstance(result, NotSubmitted):
-            QueuePlaces(run.site).release(run.id)
+            QueuePlaces(site).set_places(holder, 0)
             raise result.error
-    return run_store.note(run.id, "submitted", {"job": result.job})
+    return result.job
 
 
 def _wait(run_store: RunStore, run: Run, argv: Sequence[str], limit: int) -> Run:
@@ -154,7 +179,7 @@ def _wait(run_store: RunStore, run: Run, argv: Sequence[str], limit: int) -> Run
     return run_store.note(run.id, "waits", {"reason": reason, "words": list(argv)})
 
 
-def send_waiting(
+def submit_waiting(
     host: RemoteHost,
     scheduler: Scheduler,
     run_store: RunStore,
@@ -169,7 +194,7 @@ def send_waiting(
         run = run_store.load(run.id)
         if not run.waits:
             return run
-        return send(
+        return submit_run(
             host,
             scheduler,
             run_store,
@@ -194,3 +219,132 @@ def queue_full_error(run: Run) -> TryLaterError:
         subject=run.id,
         hint=f"Run the same command again, or `hibali runs wait {run.id}`, to submit it when the queue has a place.",
     )
+
+
+def submit_chunks(
+    host: RemoteHost,
+    scheduler: Scheduler,
+    run_store: RunStore,
+    run: Run,
+    limits: Limits,
+    *,
+    on_event: Listener = ignore,
+    query_site: bool = True,
+) -> Run:
+    """Submit the chunks of a sweep in order, as far as the queue has places; `query_site` as in `reserve_queue_places`.
+
+    Raises the scheduler's refusal of the first chunk; if it accepted some and is busy now, the others wait.
+    """
+    for chunk in sweep_of(run).unsubmitted():
+        run = run_store.load(run.id)
+        if run.submission.cancelled:
+            break
+        begun = (
+            holder_of(run.id, chunk.number) in QueuePlaces(run.site).held()
+        )  # an earlier call reserved its places
+        begin = partial(run_store.note, run.id, "submitting", {"chunk": chunk.number})
+        if not reserve_queue_places(
+            host,
+            scheduler,
+            run_store,
+            run,
+            limits.queued_jobs,
+            chunk=chunk.number,
+            places=1 if sweep_of(run).pilot else len(chunk.tasks),
+            record_submission=begin,
+            query_site=query_site,
+        ):
+            break
+        try:
+            run = _submit_chunk(host, scheduler, run_store, run, chunk, limits, on_event, begun=begun)
+        except TryLaterError as problem:
+            if problem.code != "scheduler-busy" or not run.job:
+                raise
+            on_event(Noted(f"{problem.message}; {counted(_waiting(run), 'task waits', 'tasks wait')}"))
+            break
+    return run
+
+
+def _submit_chunk(
+    host: RemoteHost,
+    scheduler: Scheduler,
+    run_store: RunStore,
+    run: Run,
+    chunk: Chunk,
+    limits: Limits,
+    on_event: Listener,
+    *,
+    begun: bool,
+) -> Run:
+    """Submit one more job array or allocation; its folder has a marker of its own, as a run's has."""
+    folder = chunk_folder(run, chunk)
+    name = chunk_name(run.id, chunk.number)
+    pilot = sweep_of(run).pilot
+    job = Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else len(chunk.tasks))
+    argv = scheduler.submit_argv(job)
+    write_files = partial(_put_allocation, host, run, chunk, pilot) if pilot else _write_nothing
+    submission = SubmitRequest(name, folder, argv, run.created[:10], write_files, begun=begun)
+    job_id = _submit_job(
+        host, scheduler, run.site, holder_of(run.id, chunk.number), submission, limits, on_event
+    )
+    return run_store.note(run.id, "chunk", {"chunk": chunk.number, "job": job_id})
+
+
+def _put_allocation(host: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
+    variables = load_scheduler(run.placement.scheduler).variables
+    texts = allocation_texts(run.id, chunk.number, chunk.tasks, pilot, variables)
+    write_allocation(host, chunk_folder(run, chunk), texts)
+
+
+def _waiting(run: Run) -> int:
+    return sum(len(chunk.tasks) for chunk in sweep_of(run).unsubmitted())
+
+
+def can_submit_more(run: Run) -> bool:
+    """Return whether a sweep has chunks to submit, or may have another allocation."""
+    return (
+        run.sweep is not None
+        and not run.submission.cancelled
+        and bool(run.sweep.unsubmitted() or run.sweep.unfinished())
+    )
+
+
+def submit_more(
+    host: RemoteHost,
+    scheduler: Scheduler,
+    run_store: RunStore,
+    run: Run,
+    limits: Limits,
+    on_event: Listener = ignore,
+    *,
+    query_site: bool = True,
+) -> Run:
+    """Submit more chunks of a sweep as far as the queue has places. Raises the scheduler's refusal."""
+    with run_store.lock(run.key, on_event=on_event):
+        run = run_store.load(run.id)
+        if can_submit_more(run):
+            run = _begin_next(host, run_store, run, on_event)
+            run = submit_chunks(
+                host, scheduler, run_store, run, limits, on_event=on_event, query_site=query_site
+            )
+    return run
+
+
+def _begin_next(host: RemoteHost, run_store: RunStore, run: Run, on_event: Listener) -> Run:
+    """Add an allocation for the tasks that the last one did not finish, unless another job of it may still run."""
+    sweep = sweep_of(run)
+    left = sweep.unfinished()
+    if not left:
+        return run
+    last = sweep.chunks[-1]
+    job = find_job(host, chunk_folder(run, last))
+    if job is not None and job not in last.jobs:
+        return run_store.note(run.id, "chunk", {"chunk": last.number, "job": job})
+    run = run_store.note(run.id, "allocation", {"tasks": write_ranges(left)})
+    QueuePlaces(run.site).set_places(holder_of(run.id, last.number), 0)
+    on_event(
+        Noted(
+            f"run {run.id}: allocation {last.number} ended, and {counted(len(left), 'task continues', 'tasks continue')} in the next one"
+        )
+    )
+    return run
