@@ -36,7 +36,7 @@ class CleanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """One run and the result for its folder; `because` says why it was kept, or not removed."""
+    """One run and the result for its folder; `because` is the reason if it was kept or could not be removed."""
 
     run: Run
     fate: CleanResult

@@ -110,7 +110,7 @@ def collect(
 
     Raises:
         TryLaterError: The run has not ended or is LOST.
-        IncompleteError: A dataset could not be saved as `saving` says.
+        IncompleteError: A dataset could not be saved as `saving` requires.
     """
     require_end(run)
     store = open_store(work_of(run, site))

@@ -120,7 +120,7 @@ def choose_fast_storage(
 ) -> Fast:
     """Apply the options at a site, whose default is fast storage for all inputs from elsewhere and for the work folder.
 
-    `at_site` says of each input whether it is at the site. Raises `UsageError` for an unknown input or tier.
+    `at_site` has for each input whether it is at the site. Raises `UsageError` for an unknown input or tier.
     """
     if options.none:
         return NOTHING_FAST

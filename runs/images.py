@@ -113,7 +113,7 @@ class SiteImages:
         Raises:
             UsageError: The runtime cannot use the format.
             IncompleteError: The conversion failed, or there is no space for it.
-            TryLaterError: It takes too long.
+            TryLaterError: The conversion reached its time limit.
             RefusedError: The result is another image.
         """
         if record.format not in self._container.formats:
@@ -238,7 +238,7 @@ class SiteImages:
         return found if self._cache.mark(path) == mark else None
 
     def _flatten(self, archive: bytes, target: bytes, record: ImageRecord) -> dict[str, Any]:
-        """Write the image's tree as one tar beside the result; its environment and entry point are those of the archive."""
+        """Write the image's tree as one tar file; its environment and entry point are those of the archive."""
         script = resources.files("runs").joinpath("flatten.py").read_bytes()
         python = self._site.ssh.python if self._site.ssh else "python3"
         argv = (python, "-I", "-", as_text(archive), as_text(target), record.id.removeprefix("sha256:"))

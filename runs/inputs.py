@@ -169,7 +169,7 @@ def identify_local(path: Path) -> Identity:
             "no-such-input",
             "the input file does not exist",
             subject=printable(os.fsencode(path)),
-            hint="Relative paths in an invocation are taken from the current folder.",
+            hint="Relative paths in an invocation are resolved in the current folder.",
         ) from None
     except OSError as problem:
         raise unreadable(os.fsencode(path), problem) from None

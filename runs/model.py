@@ -58,7 +58,7 @@ class RunSpec:
     """The workload of a run: the pipeline, its invocation, inputs and outputs; fixed when the run is created.
 
     `invocation` has the values as they were given. Each of `inputs` has `id`, `name`, `location` and `identity`. `after` are the
-    runs named by `--after`, `sources` pairs of an input's id and the output that it takes, as `run:ID/OUTPUT`. `origin` is the run that
+    runs named by `--after`, `sources` pairs of an input's id and the output that it uses, as `run:ID/OUTPUT`. `origin` is the run that
     this one repeats. `version` is the version of hibali that created the run.
     """
 
@@ -92,7 +92,7 @@ class Placement:
 class Submission:
     """The submission of a run to the scheduler, and later requests to its job.
 
-    `job` is the job's id, of a sweep that of its latest job, "" before the submission. `begun` says that the submission was begun;
+    `job` is the job's id, of a sweep that of its latest job, "" before the submission. `begun`: the submission was begun;
     `argv` is the command that submits the run, while it waits for a place in the queue. `hold`: the job was submitted on hold;
     `released`: the hold was removed. `proxy`: the job has a proxy of its own. `cancelled`: cancellation was requested;
     `cancel_marked`: the job can see the request at the site; `cancel_accepted`: the scheduler accepted it.
@@ -262,7 +262,7 @@ class Run:
 
 
 def task_record(status: RunStatus, job: str, **fields: Any) -> dict[str, Any]:
-    """Return one of `tasks` in the JSON line of a run; `fields` come after the job."""
+    """Return one of `tasks` in the JSON line of a run; `fields` are inserted after the job."""
     return {
         "state": status.state,
         "job": job,
@@ -450,7 +450,7 @@ class Input:
 
     `number` counts the files of the invocation from 0, `text` is the path as written. `name` is the last component of the path, which
     the tool sees too, because many tools depend on it. `source` is the absolute path at the site, "" while unknown; `in_place`
-    says that the tool reads the user's own copy there.
+    means that the tool reads the user's own copy there.
     """
 
     id: str

@@ -77,7 +77,7 @@ def resolve_in_allocation(
     allocation: int,
     more: bool,
 ) -> Observation:
-    """Correct the observation of a task in an allocation; `more` says that another allocation may follow.
+    """Correct the observation of a task in an allocation; with `more` another allocation may follow.
 
     A task ends only with an exit record without a signal, or when its script is killed while others continue. A task that was cut off is not
     FAILED but STAGED again, as long as an allocation may follow.

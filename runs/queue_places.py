@@ -37,7 +37,7 @@ def holder_of(run: str, chunk: int = 0) -> str:
 
 
 class QueuePlaces:
-    """The places in a site's queue that runs of this ledger hold, or are about to take; stored in files, so that they survive processes.
+    """The places in a site's queue that runs of this ledger hold, or are about to reserve; stored in files, so that they survive processes.
 
     A holder is a run's id, or `RUNID.N` for the Nth of several jobs of one run.
     """
@@ -90,7 +90,7 @@ class QueuePlaces:
                 self.set_places(holder, 0)
 
     def release_stale(self, is_active: Callable[[str], bool]) -> None:
-        """Free the places of all runs for whose id `is_active` returns false; no place is taken meanwhile."""
+        """Free the places of all runs for whose id `is_active` returns false; no place is reserved meanwhile."""
         with wait_for_lock(self._lock_folder):
             for holder in self.held():
                 found = _HOLDER.fullmatch(holder)

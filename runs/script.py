@@ -36,7 +36,7 @@ case "$PWD" in
 esac
 job=${1:-$native_job}
 job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
-wish=cancel
+cancel_file=cancel
 """
 # A job array starts this once for each index. The first one records the job's id for the chunk; then each changes to the folder of
 # its own task. Arguments of hibali's launcher take precedence over variables, which may be those of an enclosing job.
@@ -68,7 +68,7 @@ fi
 cd ../../tasks/"$task" || exit 75
 run=$run/$task
 runs=../../..
-wish=../../cancel
+cancel_file=../../cancel
 """
 RUN_TOOL = r"""
 if ! mkdir started; then
@@ -79,7 +79,7 @@ fi
 printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
 [ -n "${host:-}" ] || host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-caught= tool= hurry= code=0
+caught= tool= killer= code=0
 work=work folder=$PWD
 if [ -f proxy ]; then
   trap 'rm -f -- "$folder/proxy"' EXIT
@@ -92,15 +92,15 @@ if [ -f fast.sh ]; then
   fast_in 2>stderr || code=75
 fi
 if [ "$code" = 0 ] && [ -z "$caught" ]; then
-  (umask "$mask"; check_those_before && cd "$work" && exec /bin/sh "$folder/start") </dev/null >stdout 2>>stderr &
+  (umask "$mask"; check_earlier_jobs && cd "$work" && exec /bin/sh "$folder/start") </dev/null >stdout 2>>stderr &
   tool=$!
   [ -z "$caught" ] || kill -TERM "$tool" 2>/dev/null
   wait "$tool"
   code=$?
   while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do
-    if [ "$work" != work ] && [ -z "$hurry" ]; then
+    if [ "$work" != work ] && [ -z "$killer" ]; then
       (trap '' TERM; sleep 15; kill -KILL "$tool" 2>/dev/null) </dev/null >/dev/null 2>&1 &
-      hurry=$!
+      killer=$!
     fi
     wait "$tool"
     code=$?
@@ -111,7 +111,7 @@ if [ "$code" = 0 ] && [ -z "$caught" ]; then
     again=$?
     [ "$again" = 127 ] || code=$again
   fi
-  [ -z "$hurry" ] || kill -KILL "$hurry" 2>/dev/null
+  [ -z "$killer" ] || kill -KILL "$killer" 2>/dev/null
 elif [ "$code" = 0 ]; then
   code=143
 fi
@@ -126,7 +126,7 @@ if [ "$code" = 0 ] && [ -f outputs.sh ]; then
 fi
 [ ! -f proxy ] || rm -f proxy
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-[ -n "$caught" ] || [ ! -e "$wish" ] || caught=cancel
+[ -n "$caught" ] || [ ! -e "$cancel_file" ] || caught=cancel
 times >started/times  # in this shell: a subshell has no children
 { read -r used && read -r used; } <started/times
 case "$used" in *[!0-9ms.,\ ]*) used= ;; esac
@@ -151,7 +151,7 @@ succeeded() {
   until [ -e "$1" ] || [ "$seconds" -ge 60 ]; do sleep 1; seconds=$((seconds+1)); done
   grep -q '"code":0,"signal":""' "$1" 2>/dev/null
 }
-ended_well() {
+job_succeeded() {
   for each in "$runs"/*/started/job "$runs"/*/chunks/*/started/job; do
     read -r its 2>/dev/null <"$each" && [ "$its" = "$1" ] || continue
     each=${each%/started/job}
@@ -163,9 +163,9 @@ ended_well() {
   done
   return 1
 }
-check_those_before() {
+check_earlier_jobs() {
   for number in $(printf '%s' "$before" | tr / ' '); do
-    ended_well "$number" && continue
+    job_succeeded "$number" && continue
     echo "hibali: the tool was not started: job $number, which must succeed first, did not" >&2
     exit 75
   done
@@ -352,7 +352,7 @@ ID = re.compile(
 # A required output may be a symlink or unreadable: it counts as created, and collecting reports the problem (S12).
 # The list is part of the exit record, whose size is limited.
 _HEAD = r"""
-is_left() {
+was_created() {
   for path do
     if [ -e "$path" ] || [ -L "$path" ]; then return 0; fi
   done
@@ -361,12 +361,12 @@ is_left() {
 note() { [ "${#missing}" -ge 4000 ] || missing="$missing${missing:+,}\"$1\""; }
 """
 _TAIL = r"""
-look
+check
 while [ -n "$missing" ] && [ "$seconds" -gt 0 ]; do
   sleep 1
   seconds=$((seconds-1))
   ls work >/dev/null 2>&1
-  look
+  check
 done
 printf '%s' "$missing"
 """
@@ -381,9 +381,9 @@ def required_script(outputs: Sequence[Output], *, several_nodes: bool = False) -
     required = [each for each in outputs if not each.optional and ID.fullmatch(each.id)]
     if not required:
         return ""
-    checks = [f"  is_left {_shell_word(each)} || note {each.id}\n" for each in required]
+    checks = [f"  was_created {_shell_word(each)} || note {each.id}\n" for each in required]
     seconds = _OTHER_NODES_SECONDS if several_nodes else 0
-    return f"seconds={seconds}{_HEAD}look() {{\n  missing=\n{''.join(checks)}}}{_TAIL}"
+    return f"seconds={seconds}{_HEAD}check() {{\n  missing=\n{''.join(checks)}}}{_TAIL}"
 
 
 def _shell_word(output: Output) -> str:

@@ -50,7 +50,7 @@ class SiteRemote:
 
 
 class SiteSnapshot:
-    """The Look protocol. Others may write there, so names that no catalogue writes are skipped.
+    """The Snapshot protocol. Other users may write there, so names that no catalogue writes are skipped.
 
     A version is offered as soon as its descriptor exists, which is created after the other files of that
     version.
@@ -62,7 +62,7 @@ class SiteSnapshot:
         self._entries: dict[str, Entry] = {}
 
     def offers(self) -> Mapping[Reference, Offer]:
-        """Implement Look with one listing."""
+        """Implement Snapshot with one listing."""
         return gather(self._listed(), self._location.text)
 
     def _listed(self) -> Iterator[tuple[str, str]]:
@@ -88,7 +88,7 @@ class SiteSnapshot:
             )
 
     def read(self, wanted: Sequence[str]) -> Iterable[bytes]:
-        """Implement Look."""
+        """Implement Snapshot."""
         entries = [self._entries[content] for content in wanted]
         if sum(entry.size for entry in entries) > _MOST_BYTES:
             raise RefusedError(
@@ -100,7 +100,7 @@ class SiteSnapshot:
         return self._files.read(entries)
 
     def publish(self, uploads: Sequence[Upload], message: str) -> bool:
-        """Implement Look. After an interruption, the same uploads complete it."""
+        """Implement Snapshot. After an interruption, the same uploads complete it."""
         del message
         check_writable(self._location)
         descriptors = {path: raw for path, name, raw in _contents(uploads) if name == DESCRIPTOR}

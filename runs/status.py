@@ -131,7 +131,7 @@ def _resolve(
     restarted: bool,
 ) -> Observation:
     if record is not None and record.signal in {"", CANCEL_REQUESTED}:
-        # The queue says that the job was cancelled: a tool that exited with 0 may have lost a child, whatever accounting says.
+        # The queue reports a cancelled job: a tool that exited with 0 may have lost a child, whatever accounting reports.
         known = status if record.is_success and status.phase is Phase.CANCELLED else best
         return _resolve_unsignalled(
             known, record, cancelled=cancelled, cancel_marked=cancel_marked, cancel_accepted=cancel_accepted

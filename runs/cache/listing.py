@@ -243,7 +243,7 @@ def _settle(host: RemoteHost, work: bytes, aside: bytes, entry: CacheEntry, held
 
 
 def _held_now(host: RemoteHost, work: bytes, contents: CacheContents) -> frozenset[Name]:
-    """Return what runs hold now, including those that came after the listing."""
+    """Return what runs hold now, including those that started after the listing."""
     over = {use.run for use in contents.uses} - contents.holding
     runs = (run_of(name) for name in host.names(work + b"/" + HELD))
     uses = [read_use(host, work, run) for run in runs if run is not None and run not in over]

@@ -97,7 +97,7 @@ class Tasks:
         return os.path.join(self.root, "tasks", str(number))
 
     def has_ended(self, number: int) -> bool:
-        """Return whether the task's exit record says so; a tool that was stopped has not ended."""
+        """Return whether the task's exit record reports an end; a tool that was stopped has not ended."""
         try:
             with open(os.path.join(self.folder(number), "exit.json"), "rb") as file:
                 found = json.loads(file.read(LARGEST))

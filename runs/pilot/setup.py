@@ -31,7 +31,7 @@ from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
 
 VERSION = "0.27.0"
-MACHINE, LIBC = "x86_64", (2, 28)  # as its wheel says: manylinux_2_28_x86_64
+MACHINE, LIBC = "x86_64", (2, 28)  # the platform of its wheel: manylinux_2_28_x86_64
 PYTHON = (3, 9)  # abi3 from 3.9 on
 # hyperqueue/hyperqueue.abi3.so, by the RECORD of hyperqueue-0.27.0-cp39-abi3-manylinux_2_28_x86_64.whl
 SHA256 = "9bc593684ddd3ca7192d05585c85fc55c8f5588ca29a61d6effa374d3dd4065b"
@@ -106,7 +106,7 @@ trap 'printf "e %s\n" "$task" 1<>"$told"; exit 0' EXIT
 printf 'b %s %s\n' "$task" "$$" 1<>"$told"
 run=$run/$task
 runs=../../..
-wish=../../cancel
+cancel_file=../../cancel
 """
 
 

@@ -225,7 +225,7 @@ _OLD_LOGS = 3
 
 
 def log_path(schedule: str) -> Path:
-    """Return the present log file; older ones are beside it, `log.txt.1` the youngest."""
+    """Return the present log file; older ones are in the same folder, `log.txt.1` the youngest."""
     return schedule_folder(schedule) / "log.txt"
 
 

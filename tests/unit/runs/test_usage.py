@@ -1,4 +1,4 @@
-"""What tasks used, taken from the one answer of accounting and kept with each of them."""
+"""Test the resource usage of tasks, from accounting and from exit records."""
 
 from __future__ import annotations
 
