@@ -13,6 +13,7 @@ from hibali.errors import Exit, NotFoundError, TryLaterError
 from hibali.events import Failed, Listener, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location, path_at
+from hibali.text import as_text
 from runs.model import Output, Run, State
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
@@ -48,7 +49,7 @@ def choose_outputs(outputs: Sequence[Output], entries: Iterable[Entry]) -> Chose
     patterns = [(output, _components(output)) for output in outputs]
     present: set[str] = set()
     for entry in entries:
-        parts = entry.path.decode("utf-8", "surrogateescape").split("/")
+        parts = as_text(entry.path).split("/")
         wanted = False
         owner = ""
         for output, components in patterns:
@@ -159,7 +160,7 @@ def pull_files(
 
 def _as_pattern(path: bytes) -> str:
     """Return a gitignore pattern that matches only this path."""
-    return "/" + _SPECIAL.sub(r"\\\1", path.decode("utf-8", "surrogateescape"))
+    return "/" + _SPECIAL.sub(r"\\\1", as_text(path))
 
 
 def collected_files(run: Run, run_store: RunStore) -> Iterator[tuple[Path, dict[bytes, Expected]]]:

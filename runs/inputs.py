@@ -18,7 +18,7 @@ from hibali.events import Listener, ignore
 from hibali.ledger import Journal, ledger_folder, new_identifier, read_records
 from hibali.locations import Location, read_location
 from hibali.system_errors import reason_of
-from hibali.text import counted, printable
+from hibali.text import as_text, counted, printable
 from registry.invocation import Invocation
 from runs.cache.entries import CONTENT, ORIGIN, Name
 from runs.collect import choose_outputs, collected_files, pull_files, work_of
@@ -331,7 +331,7 @@ def _resolve_output_of(
     require_whole(existing, reference.text)
     found = []
     for path in matched_paths(output, existing):
-        text = path.decode("utf-8", "surrogateescape") or "."
+        text = as_text(path) or "."
         identity = None
         if not here:
             content = content_at(path, existing)
@@ -345,7 +345,7 @@ def _run_input(each: Input, reference: Reference, run: Run, home: Site, path: st
     place = work_of(run, home)
     for part in path.split("/") if path != "." else ():
         place = place.child(part.encode("utf-8", "surrogateescape"))
-    named = replace(each, name=place.name.decode("utf-8", "surrogateescape"))
+    named = replace(each, name=as_text(place.name))
     if here:
         named = replace(named, in_place=True, source=place.path)
     return RunInput(named, place, Identity(reference.text), run, path)
@@ -376,7 +376,7 @@ def dependencies_of(
     needs = (
         Dependency(
             run.id,
-            run.folder.decode("utf-8", "surrogateescape"),
+            as_text(run.folder),
             tuple(paths.get(run.reference, ())),
             run.task,
             all_tasks=run.sweep is not None,
@@ -455,7 +455,7 @@ def locate_files(
             continue
         recorded = (known or {}).get(each.text)
         place = read_location(recorded or each.text, settings, literal=recorded is not None)
-        named = replace(each, name=place.name.decode("utf-8", "surrogateescape") or "input")
+        named = replace(each, name=as_text(place.name) or "input")
         if place.site == site and not place.typed_local:
             found.append(Located(named, place, None))
             continue

@@ -12,7 +12,7 @@ from hibali.config.model import Site
 from hibali.errors import IncompleteError, NotFoundError, UsageError
 from hibali.events import Failed
 from hibali.locations import Location, path_at
-from hibali.text import nearest, printable
+from hibali.text import as_text, nearest, printable
 from runs.collect import choose_outputs, collected_files, work_of
 from runs.model import FROM_RUN, RUN_ID, Output, Run
 from runs.records import part_of, tasks_as_runs
@@ -154,7 +154,7 @@ def content_of_place(place: Location) -> Content | None:
 def _content(store: Store, place: Location, existing: RunOutputs, path: bytes) -> Content | None:
     if any(each.kind is not Kind.FILE for each in existing.files.values()):
         return None
-    root = store.root_path.decode("utf-8", "surrogateescape")
+    root = as_text(store.root_path)
     _hash(store, ("place", place.site.name, root), existing)
     return None if existing.problems else content_at(path, existing)
 

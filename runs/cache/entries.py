@@ -15,7 +15,7 @@ from hibali.config.model import Purge, Site
 from hibali.errors import HibaliError
 from hibali.events import Listener, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, read_records
-from hibali.text import counted, printable
+from hibali.text import as_text, counted, printable
 from runs.model import RUN_ID, Run
 from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
@@ -79,11 +79,11 @@ class CacheRecords:
 
     def mark_of(self, path: bytes) -> str | None:
         """Return an entry's metadata digest from when it was hashed."""
-        return self._marks.get(_text(path))
+        return self._marks.get(as_text(path))
 
     def source_of(self, path: bytes) -> str:
         """Return the last recorded source of an entry; "" if unknown."""
-        return self._sources.get(_text(path), "")
+        return self._sources.get(as_text(path), "")
 
     def content_of(self, origin: str) -> str | None:
         """Return the sha256 of a remote file, by the digest of its origin."""
@@ -91,7 +91,7 @@ class CacheRecords:
 
     def note_mark(self, path: bytes, mark: str, source: str = "") -> None:
         """Record that an entry is valid with this metadata digest."""
-        text = _text(path)
+        text = as_text(path)
         self._marks[text] = mark
         record = {"kind": "cached", "path": text, "mark": mark}
         if source:
@@ -123,10 +123,6 @@ class CacheRecords:
     @cached_property
     def _contents(self) -> dict[str, str]:
         return {str(each["origin"]): str(each["digest"]) for each in self._records if "origin" in each}
-
-
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")
 
 
 HELD = b"cache/held"

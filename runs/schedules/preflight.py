@@ -18,6 +18,7 @@ from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError
 from hibali.locations import Location
+from hibali.text import as_text
 from runs.schedules.environment import (
     Credential,
     absolute,
@@ -360,7 +361,7 @@ def _login_method(
 
 def _configured(output: bytes) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for line in output.decode("utf-8", "surrogateescape").splitlines():
+    for line in as_text(output).splitlines():
         name, _, value = line.partition(" ")
         if value and value != "none":
             found.setdefault(name, []).append(value)
