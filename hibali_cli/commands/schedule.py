@@ -287,8 +287,8 @@ _METRICS_EXAMPLES = [
 @click.option("--off", is_flag=True, help="Stop writing them; the file is kept.")
 def metrics_command(common: Common, *, file: str | None, off: bool) -> int | None:
     """Write OpenMetrics about schedules: last success, duration, bytes, files, failures, verification, and expiry times."""
+    from runs.schedules.maintenance import all_credentials, current_metrics, write_metrics
     from runs.schedules.schedule import load_schedules, put_metrics_file
-    from runs.schedules.tend import all_credentials, current_metrics, write_metrics
 
     known = load_schedules(common.config)
     if off:
@@ -498,9 +498,9 @@ def resume_command(common: Common, name: str) -> int | None:
 def run_command(common: Common, name: str | None, *, due: bool) -> int | None:
     """Run a schedule's command now in an environment as minimal as that of cron; exits with its code."""
     from hibali_cli.handlers.schedules import format_outcome
+    from runs.schedules.maintenance import maintain, run_missed
     from runs.schedules.records import truncate_start_log
     from runs.schedules.schedule import load_schedules
-    from runs.schedules.tend import maintain, run_missed
     from runs.schedules.trigger import trigger_due, trigger_now
 
     known = load_schedules(common.config)

@@ -60,8 +60,8 @@ from runs.containers.base import load_container
 from runs.images import Pinned
 from runs.model import RUN_ID, Input, Run, State
 from runs.outputs import hash_outputs
+from runs.queue_limits import queue_full_error
 from runs.request import Request, with_job_proxy
-from runs.send import queue_full_error
 from runs.store import RunStore
 
 if TYPE_CHECKING:

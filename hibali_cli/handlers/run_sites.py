@@ -31,12 +31,12 @@ from hibali_cli.output import flush_results, is_terminal, json_line, write_messa
 from runs.model import Run, ignore_run
 from runs.monitor import Watching, note_usage, wait_for_end
 from runs.poll import update
+from runs.queue_limits import can_submit_more, submit_more
 from runs.rate_limits import open_limited_host
 from runs.schedulers.base import load_scheduler
 from runs.schedules.notices import Target, read_target, send_run_notice
 from runs.status import run_timeline
 from runs.store import RunStore
-from runs.sweeps.send import can_submit_more, submit_more
 from transfers.remote.host import RemoteHost
 
 if TYPE_CHECKING:

@@ -49,10 +49,10 @@ from runs.bundles.read import OutputFacts, PackedInput, Record, RunFacts, write_
 from runs.collect import require_end
 from runs.inputs import identify_at_site, identify_elsewhere, identify_local, list_inputs
 from runs.model import Input, Run
-from runs.outputs import OutputDigests, find_content, hash_outputs, recorded_outputs
+from runs.outputs import OutputDigests, find_content, hash_outputs, read_output_identity, recorded_outputs
 from runs.records import part_of
 from runs.stage import Synchroniser
-from runs.store import RunStore, read_output_identity
+from runs.store import RunStore
 from runs.sweeps.collect import task_outputs
 from transfers.datasets.repository import fetch_contents
 from transfers.inventory import Inventory, InventoryRequest

@@ -23,9 +23,9 @@ from runs.rate_limits import site_usage
 from runs.records import fold_records
 from runs.reports.status import DAYS, Fading, Overview, Plan, by_day, failed_commands, judge
 from runs.schedules.environment import Credential
+from runs.schedules.maintenance import all_credentials, longest_silence
 from runs.schedules.records import read_triggers
 from runs.schedules.schedule import Schedule, Schedules, load_schedules
-from runs.schedules.tend import all_credentials, longest_silence
 from transfers.history.index import read_operations
 from transfers.history.operations import Operation, find_unverified, journal_of
 

@@ -134,6 +134,7 @@ class JobVariables:
         array: The id of the job array that the job is a task of.
         index: The number of this task, from 1.
         folder: The folder of the submission, if jobs may start in another one.
+        cores: The number of cores that the job may use on this node.
         prefixes: Prefixes of its variables; a pipeline cannot set these.
         launched: Basic regular expressions of the variables in which its launcher passes a task its number.
     """
@@ -142,12 +143,13 @@ class JobVariables:
     array: tuple[str, ...] = ()
     index: tuple[str, ...] = ()
     folder: tuple[str, ...] = ()
+    cores: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
     launched: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse names that could be more than a name in a job script (S9)."""
-        for name in (*self.job, *self.array, *self.index, *self.folder, *self.prefixes):
+        for name in (*self.job, *self.array, *self.index, *self.folder, *self.cores, *self.prefixes):
             if not _VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is not the name of a variable")
         for pattern in self.launched:

@@ -80,7 +80,11 @@ class Lsf(Scheduler):  # no accounting: the output of bacct has no stable format
     name = "lsf"
     commands = ("bsub", "bjobs", "bhist", "bacct", "bkill", "bresume", "bstop")
     variables = JobVariables(
-        job=("LSB_JOBID",), array=("LSB_JOBID",), index=("LSB_JOBINDEX",), prefixes=("LSB_",)
+        job=("LSB_JOBID",),
+        array=("LSB_JOBID",),
+        index=("LSB_JOBINDEX",),
+        cores=("LSB_DJOB_NUMPROC",),
+        prefixes=("LSB_",),
     )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:

@@ -122,6 +122,7 @@ class Pbs(Scheduler):  # no accounting: it is in files of the server, and qstat 
         array=("PBS_JOBID",),
         index=("PBS_ARRAY_INDEX", "PBS_ARRAYID"),
         folder=("PBS_O_WORKDIR",),  # for servers that start jobs in the home folder
+        cores=("NCPUS",),
         prefixes=("PBS_",),
     )
 

@@ -62,7 +62,9 @@ class Sge(Scheduler):
 
     name = "sge"
     commands = ("qsub", "qstat", "qacct", "qdel", "qrls", "qhost", "qconf")
-    variables = JobVariables(job=("JOB_ID",), array=("JOB_ID",), index=("SGE_TASK_ID",), prefixes=("SGE_",))
+    variables = JobVariables(
+        job=("JOB_ID",), array=("JOB_ID",), index=("SGE_TASK_ID",), cores=("NSLOTS",), prefixes=("SGE_",)
+    )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """Return `#$` lines. Several cores need a parallel environment, whose name depends on the site: `smp` unless a

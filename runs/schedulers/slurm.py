@@ -99,6 +99,7 @@ class Slurm(Scheduler):
         job=("SLURM_JOB_ID",),
         array=("SLURM_ARRAY_JOB_ID",),
         index=("SLURM_ARRAY_TASK_ID",),
+        cores=("SLURM_CPUS_ON_NODE",),
         prefixes=("SLURM_", "SBATCH_", "SRUN_"),
         # by name, because SLURM_JWT is a credential
         launched=(

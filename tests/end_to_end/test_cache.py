@@ -271,7 +271,7 @@ def test_auto_goes_where_an_earlier_run_brought_it(two_sites: Bench) -> None:
     before = moved(bench)
     told = bench.hibali(*bench.line(answers, "--wait", "--explain"), exit=0)
     assert b"BYTES TO MOVE" in told.err
-    assert b"beta: the least has to move there" in told.err
+    assert b"beta: the fewest bytes must be transferred there" in told.err
     assert moved(bench) == before
 
 
