@@ -60,24 +60,24 @@ def explain(stderr: bytes, url: str) -> HibaliError | DeclinedError:
     if _AUTHORITY.search(errors):
         hint = "X509_CERT_DIR names the folder with the certificates of the authorities."
         return AccessError(
-            "authority-unknown", f"the certificates cannot be checked: {argv}", subject=url, hint=hint
+            "authority-unknown", f"the certificates cannot be checked: {reason}", subject=url, hint=hint
         )
     if _NAME.search(errors):
         hint = "Name the server in `url` as its certificate does."
         return AccessError(
-            "host-name-differs", f"the host's certificate has another name: {argv}", subject=url, hint=hint
+            "host-name-differs", f"the host's certificate has another name: {reason}", subject=url, hint=hint
         )
     if _AWAY.search(errors) and "500-" not in errors:
         return TryLaterError(
             "gridftp-unreachable",
-            f"the GridFTP server does not answer: {argv}",
+            f"the GridFTP server does not answer: {reason}",
             subject=url,
             hint="The same line again goes on where it was.",
         )
     if _DENIED.search(errors):
         hint = _LOGIN if url.startswith("sshftp:") else _PROXY
         return AccessError(
-            "gridftp-denied", f"the GridFTP server lets nobody in: {argv}", subject=url, hint=hint
+            "gridftp-denied", f"the GridFTP server lets nobody in: {reason}", subject=url, hint=hint
         )
     return DeclinedError(reason)
 
