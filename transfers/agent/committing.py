@@ -44,7 +44,7 @@ def check_expected(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
         if expected and _is_same(found, expected)
         else [
             "target-changed",
-            "it is no longer what the plan saw at the target, and was left alone",
+            "the target changed after the plan was made, so hibali did not replace it",
             False,
         ]
     )
@@ -180,7 +180,7 @@ class Writer(object):
         """Create a further name (hard link) of a committed file."""
         first = self._root.lstat(item["same_as"])
         if first is None or (first.kind, first.size) != (IS_FILE, item["size"]):
-            raise RefusedError("first-name-missing", "the file that it is another name of is not there")
+            raise RefusedError("first-name-missing", "the file that this hard link refers to does not exist")
         partial = protocol.partial_name(self._seed, item["path"])
         parent = self._root.parent(item["path"], make=True)
         remove_partial(parent, partial)
@@ -190,7 +190,7 @@ class Writer(object):
         except OSError as problem:
             if problem.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV):
                 raise RefusedError(
-                    "no-hard-links", "no hard link can be made there: leave out --hard-links"
+                    "no-hard-links", "the target does not support hard links; leave out --hard-links"
                 ) from None
             raise
         return Staged(item, partial, -1, None)
@@ -230,7 +230,9 @@ class _PartialFile(object):
         found = self._hash.hexdigest()
         if self.offset != self._item["size"] or found != digest:
             raise MismatchError(
-                "what arrived differs from what was read: {} bytes, sha256 {}".format(self.offset, found)
+                "the received data differs from the data read at the source: {} bytes, sha256 {}".format(
+                    self.offset, found
+                )
             )
         if self._item["sparse"]:
             os.ftruncate(self._descriptor, self.offset)
@@ -289,7 +291,7 @@ def set_time(descriptor: int, mtime_ns: int) -> None:
             errno.EOVERFLOW,
         ):
             raise
-        raise RefusedError("time-not-held", "the filesystem cannot hold its modification time") from None
+        raise RefusedError("time-not-held", "the filesystem cannot store its modification time") from None
 
 
 def remove_partial(parent: int, name: bytes) -> None:

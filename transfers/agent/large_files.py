@@ -65,7 +65,7 @@ class StreamingHash(object):
                 or offset + length > self._size
                 or offset in self._pieces
             ):
-                raise ValueError("a piece that was not asked for")
+                raise ValueError("a piece that was not requested")
             self._pieces[offset] = length
             while self._received in self._pieces:
                 self._received += self._pieces.pop(self._received)
@@ -162,7 +162,7 @@ class StreamingHash(object):
             self._begun.mark(self._part, (stop, self._summed.hexdigest()))
 
     def _mismatch(self) -> MismatchError:
-        return MismatchError("what was there from an earlier time is not what it was", self._reached)
+        return MismatchError("the partial file of an earlier operation was modified", self._reached)
 
     def _wait_for_more(self) -> bool:
         """Wait until the bytes up to the next stop exist and can be hashed; False once all are hashed."""
@@ -193,7 +193,7 @@ class StreamingHash(object):
         while position < stop:
             chunk = os.pread(self._descriptor, min(_CHUNK, stop - position), position)
             if not chunk:
-                raise MismatchError("what was there is gone", self._reached)
+                raise MismatchError("the partial file became shorter", self._reached)
             position += len(chunk)
             yield chunk
 
@@ -224,14 +224,14 @@ def open_partial(root: Root, partial: bytes, item: Dict[str, Any]) -> int:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         os.close(descriptor)
-        raise UnsafeNameError("a partial file that is not ours alone")
+        raise UnsafeNameError("the partial file has another owner or further hard links")
     return descriptor
 
 
 def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> int:
     """Return the number of a piece's file; raises `ProtocolError` if the piece was not planned."""
     if data["unit"] != unit["unit"] or data["sizes"] != [len(body)] or len(body) != unit["length"]:
-        raise ProtocolError("a piece that is not what was planned")
+        raise ProtocolError("the piece differs from the planned one")
     return int(unit["items"][0]["number"])
 
 
@@ -279,7 +279,7 @@ class LargeFiles(object):
             if not offset:
                 raise
             self._unlink(part.partial)
-            raise PartialMissingError("what was there of it is not ours any more") from None
+            raise PartialMissingError("the partial file has another owner or further hard links") from None
         try:
             if offset:
                 os.ftruncate(descriptor, part.received)
@@ -306,7 +306,7 @@ class LargeFiles(object):
         """Rename the partial file: a writer that resumes after its lease ended knows only the old name."""
         before = self._begun.parts.get(item["path"])
         if before is None or before.received != offset or not is_same(before, item):
-            raise PartialMissingError("what was there of it is gone")
+            raise PartialMissingError("the partial file no longer exists")
         part = _part_of(item, partial_path(self._seed, item["path"]))
         part.marks, part.blocks = list(before.marks), list(before.blocks)
         self._begun.start(part)
@@ -316,7 +316,7 @@ class LargeFiles(object):
             os.rename(names[0], names[1], src_dir_fd=parent, dst_dir_fd=parent)
         except FileNotFoundError:
             self._begun.end(part)
-            raise PartialMissingError("what was there of it is gone") from None
+            raise PartialMissingError("the partial file no longer exists") from None
         self._begun.end(before)
         return part
 
@@ -359,7 +359,9 @@ class LargeFiles(object):
         try:
             found = large.streaming_hash.finish()
             if found != large.digest:
-                raise MismatchError("what arrived differs from what was read: sha256 {}".format(found))
+                raise MismatchError(
+                    "the received data differs from the data read at the source: sha256 {}".format(found)
+                )
             apply_attributes(large.descriptor, large.item)
             set_mode(large.descriptor, large.item)
             set_time(large.descriptor, large.item["mtime_ns"])

@@ -123,11 +123,13 @@ class Lease(object):
             descriptor = self._root.folder(protocol.OWN_FOLDER)
         except NotADirectoryError:
             raise RefusedError(
-                "reserved-name", "`.hibali` there is no folder, and hibali needs the name"
+                "reserved-name", "`.hibali` at the target is not a folder, and hibali needs this name"
             ) from None
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise RefusedError("not-private", "`.hibali` there is another account's, or others can write it")
+            raise RefusedError(
+                "not-private", "`.hibali` at the target belongs to another account, or others can write to it"
+            )
         return descriptor
 
     def _create_lock(self, record: Dict[str, Any]) -> None:
@@ -204,7 +206,7 @@ class Lease(object):
     def check(self) -> None:
         """Raise `LostLeaseError` unless this process still holds the lock and renewed it in time."""
         if time.monotonic() - self._renewed > self._seconds * 0.75:
-            raise LostLeaseError("the lease ran out")
+            raise LostLeaseError("the lease expired")
         check_holder(self._root, self._folder, self.token)
 
     def is_held(self) -> bool:
@@ -258,13 +260,13 @@ def check_holder(root: Root, folder: int, token: str) -> None:
     """Raise `LostLeaseError` unless the lock in `folder` has this token and is still below the root."""
     found = read_record(folder, _LOCK)
     if found is None or found.get("token") != token:
-        raise LostLeaseError("somebody else took the lock")
+        raise LostLeaseError("another client holds the lock")
     try:
         existing = os.stat(protocol.OWN_FOLDER, dir_fd=root.descriptor, follow_symlinks=False)
     except FileNotFoundError:
-        raise LostLeaseError("somebody took the lock away") from None
+        raise LostLeaseError("the lock was removed") from None
     if not os.path.samestat(existing, os.fstat(folder)):
-        raise LostLeaseError("somebody took the lock away")
+        raise LostLeaseError("the lock was removed")
 
 
 def living_holder(folder: int, clock: float) -> Optional[Tuple[Dict[str, Any], float]]:

@@ -328,7 +328,7 @@ def problem_of(problem: Exception) -> Problem:
     if isinstance(problem, ChangedError):
         return ["source-changed", str(problem), False]
     if isinstance(problem, UnsafeNameError):
-        return ["unsafe-name", "the name climbs or is empty", False]
+        return ["unsafe-name", "the name is empty, absolute or contains `.` or `..`", False]
     return ["failed", str(problem), False]
 
 
@@ -469,7 +469,7 @@ class Channel(Outlet):
             while True:
                 ready, _, _ = select.select([self._in], [], [], SILENCE_SECONDS)
                 if not ready:
-                    self.failure = "the client fell silent"
+                    self.failure = "the client sent nothing for too long"
                     break
                 frame = read_frame(self._in, self.buffers.allocate)
                 if frame is None:

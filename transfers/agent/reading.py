@@ -62,7 +62,7 @@ def with_zeros(
         return body
     runs = header["runs"]
     if not 0 < length <= protocol.MAXIMUM_BODY or not isinstance(runs, list):
-        raise ZerosError("zeros where none can be")
+        raise ZerosError("runs in data that cannot have any")
     _check(runs, len(body), length)
     buffer = take(length)
     view, remaining, done = memoryview(buffer), memoryview(body), 0
@@ -78,13 +78,13 @@ def _check(runs: List[Any], data_length: int, length: int) -> None:
     done = 0
     for run in runs:
         if not (isinstance(run, list) and len(run) == 2 and all(type(edge) is int for edge in run)):
-            raise ZerosError("stretches of another shape than agreed")
+            raise ZerosError("the runs are malformed")
         start, stop = run
         if not done <= start < stop <= length:
-            raise ZerosError("stretches that lie outside of the piece, or over each other")
+            raise ZerosError("the runs overlap or exceed the piece")
         done, data_length = stop, data_length - (stop - start)
     if data_length:
-        raise ZerosError("stretches that do not add up to the bytes that came")
+        raise ZerosError("the runs do not match the received bytes")
 
 
 _CHUNK = 1024 * 1024
@@ -243,7 +243,7 @@ class _OpenFile(object):
     def _check(self) -> None:
         found = os.fstat(self._descriptor)
         if found.st_size != self._item["size"] or found.st_mtime_ns != self._item["mtime_ns"]:
-            raise ChangedError("it changed after it was listed")
+            raise ChangedError("the file changed after it was listed")
 
     def read_into(self, buffer: memoryview) -> None:
         """Fill `buffer` with the next bytes; fewer bytes mean that the source changed."""
@@ -258,7 +258,7 @@ class _OpenFile(object):
     def _read(self, buffer: memoryview) -> int:
         count = os.readv(self._descriptor, [buffer])
         if not count:
-            raise ChangedError("it became shorter while it was read")
+            raise ChangedError("the file became shorter during reading")
         return count
 
     def read_at(self, buffer: memoryview, offset: int) -> None:
@@ -275,7 +275,7 @@ class _OpenFile(object):
         while left:
             chunk = os.read(self._descriptor, min(_CHUNK, left))
             if not chunk:
-                raise ChangedError("it became shorter while it was read")
+                raise ChangedError("the file became shorter during reading")
             self._hash.update(chunk)
             left -= len(chunk)
         return self.end()
@@ -312,14 +312,14 @@ def digest_file(
         left = length
         while left is None or left:
             if disconnected.is_set():
-                raise BrokenPipeError(errno.EPIPE, "the client is gone")
+                raise BrokenPipeError(errno.EPIPE, "the client disconnected")
             chunk = os.read(descriptor, _CHUNK if left is None else min(_CHUNK, left))
             if not chunk:
                 break
             summed.update(chunk)
             left = None if left is None else left - len(chunk)
         if left:
-            raise ChangedError("it is shorter than it was")
+            raise ChangedError("the file became shorter")
         after = os.fstat(descriptor)
     finally:
         os.close(descriptor)
@@ -328,5 +328,5 @@ def digest_file(
         after.st_mtime_ns,
         after.st_ctime_ns,
     ):
-        raise ChangedError("it changed while it was read")
+        raise ChangedError("the file changed during reading")
     return summed.hexdigest()

@@ -354,7 +354,7 @@ def get_all(header: Dict[str, Any]) -> Reply:
     for text in header["paths"]:
         found = _read(absolute_path(text), header["maximum"])
         if found is not None and len(content) + len(found) > _MOST_BYTES:
-            raise OSError(errno.EFBIG, "more than one answer can hold")
+            raise OSError(errno.EFBIG, "the files are too large for one reply")
         sizes.append(-1 if found is None else len(found))
         content += found or b""
     return {"sizes": sizes}, content

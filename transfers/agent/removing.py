@@ -27,7 +27,7 @@ def remove_item(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
         if found is None:
             return None
         if has_changed(found, item):
-            return ["target-changed", "it changed after it was listed and was left alone", False]
+            return ["target-changed", "it changed after it was listed, so hibali left it unchanged", False]
         parent = root.parent(path)
         name = path.rpartition(b"/")[2]
         if item["kind"] == "d":
@@ -52,7 +52,7 @@ def open_backup(root: Root, path: bytes, into: bytes, roots: Roots) -> Root:
     """
     real, own = os.path.realpath(into) + b"/", os.path.realpath(path) + b"/"
     if real.startswith(own) or own.startswith(real):
-        raise RefusedError("backup-overlaps", "the backup folder and the target lie one in the other")
+        raise RefusedError("backup-overlaps", "the backup folder and the target overlap")
     place = roots.open(into, make=True)
     backup = Root(place.descriptor)
     if place.foreign is not None:
@@ -76,13 +76,17 @@ def back_up_item(root: Root, backup: Root, item: Dict[str, Any]) -> Optional[Pro
         if found is None:
             return None
         if has_changed(found, item):
-            return ["target-changed", "it changed after it was listed and was left alone", False]
+            return ["target-changed", "it changed after it was listed, so hibali left it unchanged", False]
         name = path.rpartition(b"/")[2]
         parent, into = root.parent(path), backup.parent(path, make=True)
         existing = backup.lstat(path)
         if existing is not None:
             same = (existing.device, existing.inode) == (found.device, found.inode)
-            return None if same else ["in-the-way", "another file of this name is kept there already", False]
+            return (
+                None
+                if same
+                else ["in-the-way", "the backup already contains another file with this name", False]
+            )
         try:
             os.link(name, name, src_dir_fd=parent, dst_dir_fd=into, follow_symlinks=False)
         except OSError as problem:
@@ -125,7 +129,7 @@ def _adjust(root: Root, item: Dict[str, Any]) -> Optional[int]:
     path = item["path"]
     found = root.lstat(path)
     if found is None:
-        raise FileNotFoundError(2, "there is nothing there")
+        raise FileNotFoundError(2, "it does not exist")
     if has_changed(found, item):
         raise _changed()
     # What a folder has of its own (setgid, sticky) is the site's; a file loses what must never be kept.
@@ -149,7 +153,7 @@ def _adjust(root: Root, item: Dict[str, Any]) -> Optional[int]:
 
 
 def _changed() -> RefusedError:
-    return RefusedError("target-changed", "it changed after it was listed and was left alone")
+    return RefusedError("target-changed", "it changed after it was listed, so hibali left it unchanged")
 
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -158,7 +162,7 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 def check_itself(root: Root, path: bytes) -> None:
     """Raise `RefusedError` if the path `path` is a symlink to the root or no longer leads to it."""
     if not os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(root.descriptor)):
-        raise RefusedError("symlink-in-the-way", "it is a symlink, or was replaced just now")
+        raise RefusedError("symlink-in-the-way", "it is a symlink, or was replaced")
 
 
 def check_unheld(root: Root, path: bytes, places: List[bytes]) -> None:
@@ -226,7 +230,7 @@ def _clear_place(root: Root, place: bytes) -> Optional[Problem]:
         finally:
             lease.release()
     except LockedError:
-        return ["locked", "another operation is at work there", False]
+        return ["locked", "another operation holds its lock", False]
     except (OSError, RefusedError) as problem:
         return problem_of(problem)
     finally:
@@ -254,7 +258,7 @@ def remove_root(root: Root, path: bytes) -> Optional[Problem]:
         name = os.path.basename(path)
         found = os.stat(name, dir_fd=above, follow_symlinks=False)
         if not os.path.samestat(found, os.fstat(root.descriptor)):
-            return ["target-changed", "something else stands there by now, and was left alone", False]
+            return ["target-changed", "the folder was replaced, so hibali did not remove it", False]
         os.rmdir(name, dir_fd=above)
     except FileNotFoundError:
         return None

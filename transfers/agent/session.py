@@ -194,7 +194,7 @@ class Session(object):
         except LockedError as problem:
             if call and problem.holder.get("call") == call:
                 raise RefusedError(
-                    "former-holds", "the agent of a lost line still holds the target"
+                    "former-holds", "the agent of the lost connection still holds the lock of the target"
                 ) from None
             raise
         self._call = call
@@ -203,7 +203,7 @@ class Session(object):
                 self._lease.release()
                 self._lease = None
                 raise RefusedError(
-                    "overtaken", "somebody else may have written there since the line was lost"
+                    "overtaken", "another client may have written to the target after the connection was lost"
                 )
             self._walked = bool(header.get("walked"))
         self._channel.send(protocol.END, {"token": self._lease.token})
@@ -244,7 +244,7 @@ class Session(object):
     def receive_data(self, header: Dict[str, Any], body: protocol.Body) -> None:
         """Take the bytes of the unit announced last."""
         if self._receiver is None or self._unit is None:
-            raise ProtocolError("data that nobody planned")
+            raise ProtocolError("data that was not planned")
         unit, self._unit = self._unit, None
         if "at" in header and self._memory is not None:
             at = header["at"]
@@ -264,7 +264,7 @@ class Session(object):
         from transfers.agent.receiving import MainReceiver  # start-up: only for this request
 
         if not isinstance(self._receiver, MainReceiver):
-            raise ProtocolError("a file that nobody planned")
+            raise ProtocolError("a file that was not planned")
         _unpack(header["item"])
         self._receiver.begin(header)
 
@@ -276,7 +276,7 @@ class Session(object):
         from transfers.agent.receiving import MainReceiver  # start-up: only for this request
 
         if not isinstance(self._receiver, MainReceiver):
-            raise ProtocolError("a piece that nobody planned")
+            raise ProtocolError("a piece that was not planned")
         self._receiver.place(header)
 
     def _start_receiving(self, header: Dict[str, Any]) -> None:
@@ -320,7 +320,7 @@ class Session(object):
             self._channel.send(protocol.END, {"found": found})
             return
         if any(one != ENDED for one in found):
-            raise OSError(errno.ETIMEDOUT, "the agent of a lost line cannot be ended")
+            raise OSError(errno.ETIMEDOUT, "the agent of a lost connection cannot be ended")
         self._channel.send(protocol.COMMITTED, {"unit": header["unit"], "done": [], "failed": []})
 
     def _committed(self, header: Dict[str, Any]) -> None:
@@ -543,7 +543,7 @@ class Session(object):
         from transfers.agent.receiving import store_whole  # start-up: only for this request
 
         if hashlib.sha256(body).hexdigest() != header["digest"]:
-            raise RefusedError("corrupt", "the content that arrived differs from the one that was read")
+            raise RefusedError("corrupt", "the received data differs from the data read at the source")
         path = protocol.bytes_of(header["path"])
         stored = store_whole(self._writable_root(), path, body, header["mtime_ns"], header["executable"])
         self._channel.send(protocol.END, {"stored": stored})
@@ -566,7 +566,7 @@ class Session(object):
     def _check_client(self) -> None:
         """Stop long work, such as hashing a terabyte, once the client is gone."""
         if self._channel.disconnected.is_set():
-            raise BrokenPipeError(errno.EPIPE, "the client is gone")
+            raise BrokenPipeError(errno.EPIPE, "the client disconnected")
 
     def _check_lease(self) -> None:
         if self._lease is None:

@@ -102,17 +102,17 @@ class ThirdPartyFiles(object):
         """Stage a file that is complete and correct, open for the sync."""
         part = self._begun.parts.get(item["path"])
         if part is None or part.partial != item["partial"]:
-            raise RefusedError("never-arrived", "nothing is there of it")
+            raise RefusedError("never-arrived", "no data was written")
         descriptor = os.open(part.partial.rpartition(b"/")[2], _FLAGS, dir_fd=root.parent(part.partial))
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-                raise UnsafeNameError("a partial file that is not ours alone")
+                raise UnsafeNameError("the partial file has another owner or further hard links")
             digest = self._digest(descriptor)
             if digest != item["digest"]:
                 raise RefusedError(
                     "corrupt",
-                    "what arrived differs from what was read: {} bytes, sha256 {}".format(
+                    "the received data differs from the data read at the source: {} bytes, sha256 {}".format(
                         found.st_size, digest
                     ),
                 )
@@ -128,7 +128,7 @@ class ThirdPartyFiles(object):
         summed = hashlib.sha256()
         while True:
             if self._disconnected.is_set():
-                raise BrokenPipeError(32, "the client is gone")
+                raise BrokenPipeError(32, "the client disconnected")
             chunk = os.read(descriptor, _CHUNK)
             if not chunk:
                 return summed.hexdigest()
@@ -201,7 +201,7 @@ class Relay(Outlet):
             raise UnreachedError(None, str(problem.strerror)) from None
         self._in = cast("BinaryIO", self._process.stdout)
         self._out = cast("BinaryIO", self._process.stdin)
-        self._errors_reader = threading.Thread(target=self._read_errors, name="words of ssh", daemon=True)
+        self._errors_reader = threading.Thread(target=self._read_errors, name="ssh errors", daemon=True)
         self._errors_reader.start()
         threading.Thread(target=self._watch, name="client", daemon=True).start()
 
@@ -287,7 +287,7 @@ class Relay(Outlet):
             reason = str(problem)
         if not self._closing:
             with contextlib.suppress(OSError):  # the client is gone, too
-                message = self._unreached(reason).errors or "the line to the other site was lost"
+                message = self._unreached(reason).errors or "the connection to the other site was lost"
                 self._channel.send(protocol.ERROR, {"code": "peer-lost", "message": message})
 
     def _read_errors(self) -> None:

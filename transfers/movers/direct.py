@@ -62,7 +62,7 @@ class DirectMover(StreamMover):
             yield unit
 
 
-_WITHOUT = "leave out --direct: the bytes then pass through this machine"
+_WITHOUT = "leave out --direct: the data then passes through this machine"
 
 
 class DirectRoute:
@@ -102,7 +102,7 @@ def agent_store(store: object, location: Location) -> PosixStore:
         return store
     raise UsageError(
         "direct-transport",
-        "--direct needs hibali's agent and plain files at both ends; this is reached by SFTP, or holds packs",
+        "--direct needs hibali's agent and plain files at both endpoints; this one is reached by SFTP or contains packs",
         subject=location.text,
         hint=f"Name sites with python3 and leave out --pack, or {_WITHOUT}.",
     )
@@ -124,7 +124,7 @@ def open_direct_route(
     try:
         connection.subject = subject
         connection.request("open", path=protocol.text_of(reading.root_path), make=False)
-        on_event(Noted(f"{here.name} logs in to {host}; the bytes do not pass this machine."))
+        on_event(Noted(f"{here.name} logs in to {host}; the data does not pass through this machine."))
         nonce = secrets.token_hex(16)
         answer = connection.request(
             "reach",

@@ -24,8 +24,8 @@ from transfers.stores.globus.paths import CollectionPair, below, can_be_told, pa
 from transfers.stores.globus.tasks import BegunTask, End, Sent, Tasks
 from transfers.stores.single_file import SingleSource
 
-NEVER_ARRIVED = Problem("never-arrived", "Globus has not written it", again=True)
-_CORRUPT = Problem("corrupt", "what Globus wrote differs from what is read at the source", again=True)
+NEVER_ARRIVED = Problem("never-arrived", "Globus did not write it", again=True)
+_CORRUPT = Problem("corrupt", "the file that Globus wrote differs from the source", again=True)
 _HASH_BATCH = 256
 
 
@@ -91,7 +91,7 @@ def verify_by_digest(target: Store, pairs: Iterable[Pair], source_digests: Hashe
     for pair in pairs:
         digest, problem = source_digests.get(pair.item.number, (None, None))
         if digest is None:
-            wrong = problem or Problem("vanished", "the source has it no more")
+            wrong = problem or Problem("vanished", "the source file no longer exists")
             yield Committed(pair.item, None, Verification.NONE, problem=wrong)
         else:
             known.append((pair, digest))
@@ -385,9 +385,9 @@ def find_collections(
         return None
     raise UsageError(
         "not-by-globus",
-        reason or "Globus cannot carry this",
+        reason or "Globus cannot be used here",
         subject=subject,
-        hint="Leave that out, give both ends a globus table (docs/globus.md), or name a site that ssh reaches.",
+        hint="Leave that out, give both sites a `globus` table (docs/globus.md), or name a site that ssh reaches.",
     )
 
 
@@ -395,9 +395,9 @@ def _missing_collection(source: CollectionRoot, target: CollectionRoot) -> tuple
     for place in (source, target):
         name = place.site.name
         if place.site.kind not in _KINDS or place.site.globus is None:
-            return "this end has no Globus collection", name
+            return "this site has no Globus collection", name
         if _path(place) is None:
-            return "this lies outside of what the site's collection shows", name
+            return "the path is outside of the site's collection", name
     return None, ""
 
 

@@ -361,7 +361,7 @@ def payload_of(unit: Unit, frame: protocol.Frame, connection: Connection) -> Pay
 def _payload(unit: Unit, frame: protocol.Frame, connection: Connection) -> Payload:
     payload = payload_from_header(unit, frame.header, connection)
     if sum(payload.sizes) != len(frame.body):
-        raise connection.broken("sent data that does not add up")
+        raise connection.broken("sent data of inconsistent sizes")
     payload.data = frame.body
     return payload
 
@@ -375,16 +375,16 @@ def payload_from_header(
     if not (isinstance(sizes, list) and isinstance(digests, list) and isinstance(found, dict)):
         raise connection.broken("sent data without its sizes")
     if len(sizes) != count or len(digests) != count:
-        raise connection.broken("sent data that does not add up")
+        raise connection.broken("sent data of inconsistent sizes")
     problems = {int(position): problem_from(p) for position, p in found.items()}
     if not all(0 <= position < count for position in problems):
-        raise connection.broken("told a problem of nothing that was asked")
+        raise connection.broken("reported a problem of an item that was not requested")
     for position, item in enumerate(unit.items):
         expected = unit.length if unit.segment else item.entry.size
         if not item.carries or position in problems:
             expected = 0
         if sizes[position] != expected:
-            raise connection.broken("sent more or less of a file than was asked")
+            raise connection.broken("sent more or less of a file than was requested")
         needs_digest = digested and item.carries and position not in problems and unit.last
         if needs_digest and not (isinstance(digests[position], str) and _DIGEST.fullmatch(digests[position])):
             raise connection.broken("sent a file without its digest")

@@ -106,7 +106,7 @@ class ChannelPool:
                 self._resolved += 1
                 self._settled.notify_all()
             if first:
-                self._on_event(Noted(f"{problem.subject}: fewer lines than asked for: {problem.message}"))
+                self._on_event(Noted(f"{problem.subject}: fewer channels than requested: {problem.message}"))
             return
         with self._guard:
             accepted = not self._closed

@@ -233,7 +233,7 @@ class _Channel:
             with self._guard:
                 pending = self._pending.pop(number, None) if isinstance(number, int) else None
         if frame.kind != protocol.DATA or pending is None:
-            raise self.connection.broken("answered with data that was not asked for")
+            raise self.connection.broken("sent data that was not requested")
         with self._guard:
             self.flow.subtract_answered(pending.size)
         with self.connection.understanding():

@@ -111,7 +111,7 @@ class Sender:
                 if frame.kind == protocol.END:
                     break
                 if frame.kind != protocol.COMMITTED:
-                    raise self.connection.broken(f"sent {frame.kind!r} while landing")
+                    raise self.connection.broken(f"sent {frame.kind!r} while receiving")
                 self._committed(frame.header)
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
             self.lost(problem)
@@ -137,7 +137,7 @@ class Sender:
             return
         with self._guard:
             if number not in self.under_way:
-                raise self.connection.broken("landed what was not sent")
+                raise self.connection.broken("reported a unit that was not sent")
             payload = self.under_way.pop(number)
             self.flow.subtract_answered(len(payload.data) if payload is not None else 0)
         if payload is None or payload.unit.segment:
@@ -150,19 +150,19 @@ class Sender:
         known = [self.stream.large_done(one) for one in done]
         known += [self.stream.large_failed(one, problem) for one, problem in failed.items()]
         if not all(known):
-            raise self.connection.broken("landed what was not planned")
+            raise self.connection.broken("committed an item that was not planned")
 
     def _piece_committed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
         del payload
         if done or not all(self.stream.large_failed(one, problem) for one, problem in failed.items()):
-            raise self.connection.broken("landed what was not planned")
+            raise self.connection.broken("committed an item that was not planned")
 
     def _pack_committed(self, payload: Payload, done: list[int], failed: dict[int, Problem]) -> None:
         items = {item.number: position for position, item in enumerate(payload.unit.items)}
         for number in [*done, *failed]:
             position = items.pop(number, None)
             if position is None:
-                raise self.connection.broken("landed what was not planned")
+                raise self.connection.broken("committed an item that was not planned")
             item = payload.unit.items[position]
             if number in failed:
                 self.stream.failed(item, failed[number])

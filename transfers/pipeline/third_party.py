@@ -181,7 +181,7 @@ class DirectReceiver:
                 raise
             raise UsageError(
                 "another-place",
-                f"what is reached there is not the target: our lock is not found ({problem.message})",
+                f"the folder that the source's site reaches is not the target: it has no lock of this operation ({problem.message})",
                 subject=problem.subject,
                 hint="Correct `reached_from` of the target's site, or leave out --direct.",
             ) from None
@@ -199,7 +199,7 @@ class DirectReceiver:
         elif frame.kind == protocol.COMMITTED:
             self._receive_committed(frame.header)
         else:
-            raise self._connection.broken(f"sent {frame.kind!r} while landing")
+            raise self._connection.broken(f"sent {frame.kind!r} while receiving")
 
     def _receive_digest(self, number: int, header: dict[str, Any]) -> None:
         """Take the source's digest of a whole file."""
@@ -241,14 +241,14 @@ class DirectReceiver:
         number = int(header["unit"])
         if number % 3 == 1:
             if done or not all(self._large_failed(one, problem) for one, problem in failed.items()):
-                raise self._connection.broken("landed what was not planned")
+                raise self._connection.broken("committed an item that was not planned")
             self._window.close(number)
             return
         unit = self._units[number]
         if not unit.segment:
             self._pack_committed(self._read.pop(number), done, failed)
         elif done or not all(self._large_failed(one, problem) for one, problem in failed.items()):
-            raise self._connection.broken("landed what was not planned")
+            raise self._connection.broken("committed an item that was not planned")
         self._passed(unit)
         self._close(number)
 
@@ -260,7 +260,7 @@ class DirectReceiver:
     def _pack_committed(self, reply: Payload, done: dict[int, Any], failed: dict[int, Problem]) -> None:
         items = {item.number: position for position, item in enumerate(reply.unit.items)}
         if items.keys() != done.keys() | failed.keys():
-            raise self._connection.broken("landed what was not planned")
+            raise self._connection.broken("committed an item that was not planned")
         for number, position in items.items():
             item = reply.unit.items[position]
             if number in failed:
@@ -271,7 +271,7 @@ class DirectReceiver:
     def _done(self, item: Item, read: str | None, committed: object) -> None:
         """Compare the digests of both endpoints."""
         if read != committed:
-            raise self._connection.broken("landed another content than was read")
+            raise self._connection.broken("committed content that differs from the source")
         self._results.put(Committed(item, read, Verification.DIGEST))
 
     def _large_committed(self, done: dict[int, Any], failed: dict[int, Problem]) -> None:
@@ -283,10 +283,10 @@ class DirectReceiver:
                 self._ended.add(number)
             if large is not None:
                 if large.digest is None:
-                    raise self._connection.broken("landed a file that was not read to its end")
+                    raise self._connection.broken("committed a file that was not read completely")
                 self._done(large.item, large.digest, digest)
         if not all(known):
-            raise self._connection.broken("landed what was not planned")
+            raise self._connection.broken("committed an item that was not planned")
 
     def _abandon(self, number: int, problem: Problem) -> None:
         """Discard everything received of a large file."""

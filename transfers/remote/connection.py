@@ -181,7 +181,7 @@ class Connection:
             seen += chunk
             if len(seen) > _CHATTER:
                 raise IncompleteError(
-                    "chatter", "the start-up files at the site print too much", subject=self.subject
+                    "chatter", "the shell start-up files at the site print too much", subject=self.subject
                 )
 
     def send(self, kind: bytes, header: dict[str, Any], body: protocol.Body = b"") -> None:
@@ -210,7 +210,7 @@ class Connection:
                 "protocol",
                 f"the agent broke the protocol: {problem}",
                 subject=self.subject,
-                hint="Its answer was ignored.",
+                hint="The reply was ignored.",
             ) from None
         except (OSError, ValueError):
             raise self._end_error() from None
@@ -237,7 +237,7 @@ class Connection:
             if frame.kind == protocol.ERROR:  # the other answers still come
                 refused = refused or self._translate(frame.header)
             elif frame.kind != protocol.END:
-                raise self.broken(f"answered {command} with {frame.kind!r}")
+                raise self.broken(f"replied to {command} with {frame.kind!r}")
         if refused is not None:
             raise refused
         return found
@@ -260,7 +260,7 @@ class Connection:
         while True:
             frame = self.receive()
             if frame.kind not in {protocol.REPLY, protocol.END}:
-                raise self.broken(f"answered {command} with {frame.kind!r}")
+                raise self.broken(f"replied to {command} with {frame.kind!r}")
             yield frame
             if frame.kind == protocol.END:
                 return
@@ -275,7 +275,7 @@ class Connection:
         try:
             yield
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
-            raise self.broken("sent an answer in an unexpected form") from None
+            raise self.broken("sent a reply of an unexpected form") from None
 
     def expand(self, path: bytes) -> bytes:
         """Expand `~`, `~/x`, `$NAME` or `$NAME/x` there to an absolute path."""
@@ -375,7 +375,7 @@ def agent_failed(reason: str, subject: str) -> HibaliError:
         "agent-failed",  # the agent's code for a bug
         f"hibali's agent stopped because of a bug: {reason}",
         subject=subject,
-        hint="Please report this line, with the version: hibali --version",
+        hint="Please report this message, with the version: hibali --version",
     )
 
 

@@ -98,8 +98,8 @@ class GridftpMover(StreamMover):
             if not self._usable:
                 self._on_event(
                     Noted(
-                        f"{self._server.url}: {PROGRAM} is not installed here, so everything goes over ssh."
-                        " Debian has it in globus-gass-copy-progs"
+                        f"{self._server.url}: {PROGRAM} is not installed here, so all files are sent over ssh."
+                        " On Debian, install globus-gass-copy-progs."
                     )
                 )
         return self._usable
@@ -128,8 +128,8 @@ class GridftpMover(StreamMover):
         if receiver.declined is not None:
             self._usable = False
             yield Noted(
-                f"{self._server.url}: the server did not do it ({receiver.declined});"
-                " what is left goes over ssh"
+                f"{self._server.url}: the server refused ({receiver.declined});"
+                "the remaining files are sent over ssh"
             )
 
     def _ready_proxy(self) -> Path | None:

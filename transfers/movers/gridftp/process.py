@@ -18,8 +18,8 @@ from hibali.text import printable
 from transfers.pipeline.batches import group_units
 from transfers.stores.base import Item, Unit
 
-_PROXY = "Make one: grid-proxy-init (or myproxy-logon), and the same line again goes on."
-_LOGIN = "Log in there once by hand with ssh; the same line again goes on."
+_PROXY = "Make one: grid-proxy-init (or myproxy-logon). Then run the same command again to resume."
+_LOGIN = "Log in there once with ssh. Then run the same command again to resume."
 _LAST = 2000  # an error chain of the Grid Community Toolkit has about ten lines
 
 _EXPIRED = re.compile(
@@ -58,26 +58,26 @@ def explain(stderr: bytes, url: str) -> HibaliError | DeclinedError:
     if _MISSING.search(errors):
         return AccessError("proxy-missing", "there is no proxy credential", subject=url, hint=_PROXY)
     if _AUTHORITY.search(errors):
-        hint = "X509_CERT_DIR names the folder with the certificates of the authorities."
+        hint = "Set X509_CERT_DIR to the folder with the certificates of the authorities."
         return AccessError(
             "authority-unknown", f"the certificates cannot be checked: {reason}", subject=url, hint=hint
         )
     if _NAME.search(errors):
-        hint = "Name the server in `url` as its certificate does."
+        hint = "Set the host in `url` to the name in its certificate."
         return AccessError(
             "host-name-differs", f"the host's certificate has another name: {reason}", subject=url, hint=hint
         )
     if _AWAY.search(errors) and "500-" not in errors:
         return TryLaterError(
             "gridftp-unreachable",
-            f"the GridFTP server does not answer: {reason}",
+            f"the GridFTP server does not respond: {reason}",
             subject=url,
-            hint="The same line again goes on where it was.",
+            hint="Run the same command again to resume.",
         )
     if _DENIED.search(errors):
         hint = _LOGIN if url.startswith("sshftp:") else _PROXY
         return AccessError(
-            "gridftp-denied", f"the GridFTP server lets nobody in: {reason}", subject=url, hint=hint
+            "gridftp-denied", f"the GridFTP server rejected the login: {reason}", subject=url, hint=hint
         )
     return DeclinedError(reason)
 
@@ -86,7 +86,7 @@ def _short(errors: str) -> str:
     """Return the error lines, without debug output."""
     lines = [line.strip() for line in errors.splitlines()]
     lines = [line for line in lines if line and not line.startswith("debug:")]
-    return printable("; ".join(lines))[-_LAST:] or "it gave no reason"
+    return printable("; ".join(lines))[-_LAST:] or "no reason was given"
 
 
 PROGRAM = "globus-url-copy"

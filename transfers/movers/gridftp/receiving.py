@@ -265,7 +265,7 @@ class GridftpReceiver:
             return []
         if problem is not None or digest is None:
             self._control.send(protocol.PLACED, {"number": item.number, "given_up": True})
-            return [self._failed(item.number, problem or Problem("failed", "it was not hashed"))]
+            return [self._failed(item.number, problem or Problem("failed", "the source file was not hashed"))]
         self._digests[item.number] = digest
         self._control.send(protocol.PLACED, {"number": item.number, "digest": digest})
         return []
@@ -277,7 +277,7 @@ class GridftpReceiver:
             self.over = True
             return []
         if frame.kind != protocol.COMMITTED:
-            raise self._control.broken(f"sent {frame.kind!r} while landing")
+            raise self._control.broken(f"sent {frame.kind!r} while receiving")
         if header["unit"] is not None:
             self._opening.remove(int(header["unit"]))
         reply = [self._failed(int(number), problem_from(found)) for number, found in header["failed"]]
