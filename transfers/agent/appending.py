@@ -13,7 +13,7 @@ from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_piece
 
 _CHUNK = 1024 * 1024
-_REMEMBERED = 4096  # files whose hash state is kept; of others the beginning is read again
+_REMEMBERED = 4096  # files with a stored hash state; the beginning of others is read again
 _MAXIMUM = 16 * 1024 * 1024
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITING = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -61,7 +61,7 @@ class _Sums(object):
 
 
 class Tails(object):
-    """The source's side. The user states that written bytes never change; the digest of the whole decides."""
+    """The source's side. Written bytes are expected not to change; the digest of the whole file verifies it."""
 
     def __init__(self, root: Root, check: Callable[[], None]) -> None:
         self._root = root

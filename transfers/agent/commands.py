@@ -1,4 +1,4 @@
-"""Handle small files, folders, quotas and programs at a site; argument lists, never shell text."""
+"""Handle small files, folders, quotas and programs at a site; no shell interprets arguments."""
 
 import contextlib
 import errno
@@ -41,8 +41,8 @@ Mount = NamedTuple("Mount", [("folder", bytes), ("kind", str), ("options", str)]
 def read_quotas(text: str) -> Iterator[Quota]:
     """Yield the remaining space of each quota in an answer that has a hard limit.
 
-    A soft limit can be passed for days. A row whose grace column is empty (`quota` without -p), or with amounts
-    in brackets (Lustre, when a server did not answer), says nothing that can be relied on.
+    Soft limits are ignored, because they may be exceeded for days. A row is skipped if its grace column is empty
+    (`quota` without -p) or its amounts are in brackets (Lustre, when a server did not respond).
     """
     owner = ""
     before: List[str] = []
@@ -172,7 +172,7 @@ def _answer(words: List[bytes]) -> str:
 
 
 def folds_case(folder: bytes) -> bool:
-    """By the first name with a letter in an existing folder, else by the folder's own; where there is neither, no."""
+    """Return whether the filesystem ignores case, tested by a name in an existing folder, else by the folder's own name."""
     folder = os.path.realpath(folder)
     with os.scandir(folder) as names:
         for name in names:
@@ -186,8 +186,8 @@ def folds_case(folder: bytes) -> bool:
 
 
 def _is_found_otherwise(folder: bytes, name: bytes) -> Optional[bool]:
-    """Whether it is found in the other case, too; None where that says nothing."""
-    other = name.swapcase()  # of bytes: ASCII letters alone
+    """Return whether the name is also found with its case swapped; None if that cannot be decided."""
+    other = name.swapcase()  # bytes.swapcase changes ASCII letters only
     if other == name:
         return None
     try:
@@ -197,7 +197,7 @@ def _is_found_otherwise(folder: bytes, name: bytes) -> Optional[bool]:
         return False
     if not os.path.samestat(found, again):
         return False
-    # two names of one file may differ in case alone, where there are hard links
+    # two hard links of one file may differ only in case
     return True if found.st_nlink == 1 or stat.S_ISDIR(found.st_mode) else None
 
 
@@ -501,7 +501,7 @@ def _space(header: Dict[str, Any]) -> Reply:
     """Return an ordinary user's space at `path`, whether quotas are possible, and which names fit."""
     path = _existing_folder(_path(header))
     found = os.statvfs(path)
-    # Filesystems that make inodes as they go report none in all (btrfs), some no size at all (ramfs, FUSE): that is no limit.
+    # Some filesystems report no total number of inodes (btrfs) or no size (ramfs, FUSE): they have no such limit.
     inodes = found.f_favail if found.f_files else None
     free = found.f_bavail * found.f_frsize if found.f_blocks else None
     return {
@@ -521,12 +521,12 @@ def _attributes(header: Dict[str, Any]) -> Reply:
 def _folds(path: bytes) -> bool:
     try:
         return folds_case(path)
-    except OSError:  # whoever may not look there finds out by listing it
+    except OSError:  # the listing reports a folder that cannot be read
         return False
 
 
 def _quotas(header: Dict[str, Any]) -> Reply:
-    """What each quota leaves at `path`: whose, bytes, inodes; programs are asked, which may take seconds."""
+    """Return the remaining space of each quota at `path`: owner, bytes, inodes. The programs may take seconds."""
     return {"rooms": [list(quota) for quota in quotas_at(_existing_folder(_path(header)))]}, b""
 
 

@@ -154,7 +154,7 @@ class Writer(object):
             return Outcome(number, None, ["corrupt", str(problem), True])
 
     def _make_folder(self, item: Dict[str, Any]) -> None:
-        """Create a folder at once, because its pack has its content; remove a file in its way if agreed."""
+        """Create a folder at once, because its pack has its content; replace a file if the plan says so."""
         path = item["path"]
         name = split_path(path)[-1]
         parent = self._root.parent(path, make=True)
@@ -295,7 +295,7 @@ def set_time(descriptor: int, mtime_ns: int) -> None:
 
 
 def remove_partial(parent: int, name: bytes) -> None:
-    """Remove what an interrupted operation left under this name."""
+    """Remove a partial file of an interrupted operation."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)
 
@@ -329,7 +329,7 @@ class Committer(object):
         self.left = False
 
     def commit(self, outcomes: List[Outcome]) -> List[Dict[str, Any]]:
-        """Return one answer per item: {"number", "digest", "problem"}; reported files are on disk."""
+        """Return one result per item: {"number", "digest", "problem"}; reported files are on disk."""
         staged = [outcome.staged for outcome in outcomes if outcome.staged is not None]
         failures = sync_files([one.descriptor for one in staged if one.descriptor >= 0])
         results: List[Dict[str, Any]] = []
@@ -369,7 +369,7 @@ class Committer(object):
                     one.descriptor = -1
 
     def _place(self, one: Staged) -> Optional[Problem]:
-        """Rename onto the final name, moving a folder out of the way if agreed."""
+        """Rename to the final name; first move a folder away if the plan says so."""
         path = one.item["path"]
         name = path.rpartition(b"/")[2]
         try:
@@ -377,13 +377,13 @@ class Committer(object):
             if one.partial is None:
                 return None
             if one.item["kind"] == "h" and is_same_file(parent, one.partial, name):
-                # rename(2) would leave both names
+                # rename(2) would keep both names
                 self._discard(one, path)
                 return None
             changed = check_expected(self._root, one.item)
             if changed is not None:
                 self._discard(one, path)
-                # An earlier answer may have been lost with its channel.
+                # The reply to an earlier attempt may have been lost with its channel.
                 return None if is_up_to_date(self._root, one.item, one.digest) else changed
             if one.item["clear"]:
                 self._move_folder_aside(path, name, parent)
@@ -394,7 +394,7 @@ class Committer(object):
         return None
 
     def _move_folder_aside(self, path: bytes, name: bytes, parent: int) -> None:
-        """Move a folder that is in the way of a file to a name of ours; it is purged at the end."""
+        """Rename a folder that is in the way of a file to a partial name; it is removed at the end."""
         try:
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         except FileNotFoundError:

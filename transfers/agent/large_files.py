@@ -390,7 +390,7 @@ class LargeFiles(object):
         self._begun.end(large.part)
 
     def _unlink(self, partial: bytes) -> None:
-        root = self._root.clone()  # two threads use this method
+        root = self._root.clone()  # called by two threads
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial.rpartition(b"/")[2], dir_fd=root.parent(partial))
@@ -400,7 +400,7 @@ class LargeFiles(object):
             root.close()
 
     def close(self) -> None:
-        """Keep incomplete files to be resumed; remove abandoned ones and their late pieces."""
+        """Keep incomplete files to be resumed; remove abandoned ones, also if pieces arrived later."""
         for large in self._files.values():
             large.streaming_hash.abandon()
             os.close(large.descriptor)

@@ -13,7 +13,7 @@ from transfers.agent import protocol
 from transfers.agent.protocol import ChangedError, Outlet, Problem, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 
-_BLOCK = 64 * 1024  # stretches are whole blocks of a piece, so that few have to be told
+_BLOCK = 64 * 1024  # runs consist of whole blocks of a piece, so that few are sent
 _ZEROS = bytes(_BLOCK)
 
 
@@ -25,13 +25,13 @@ def without_zeros(header: Dict[str, Any], content: protocol.Body) -> Tuple[Dict[
     """Return a piece's message without zero blocks: `runs` has the offsets of the remaining data."""
     view = memoryview(content)
     runs = _runs(view)
-    if not view or runs == [[0, len(view)]]:  # where a piece could not be read there is none
+    if not view or runs == [[0, len(view)]]:  # also if the piece could not be read
         return header, content
     return {**header, "runs": runs}, b"".join([view[start:stop] for start, stop in runs])
 
 
 def _runs(view: memoryview) -> List[List[int]]:
-    """From where to where there is anything but whole blocks of zeros, in order."""
+    """Return start and end of each run of blocks that are not all zeros, in order."""
     runs: List[List[int]] = []
     for start in range(0, len(view), _BLOCK):
         stop = min(len(view), start + _BLOCK)
@@ -45,7 +45,7 @@ def _runs(view: memoryview) -> List[List[int]]:
 
 
 def _is_zero(view: memoryview, start: int, stop: int) -> bool:
-    # most bytes of most files are no zeros, which a look at three of them tells
+    # three bytes are enough to exclude most blocks
     if view[start] or view[stop - 1] or view[(start + stop) // 2]:
         return False
     return bytes(view[start:stop]) == _ZEROS[: stop - start]
@@ -93,10 +93,10 @@ _OPEN_FILES = 16
 
 
 class Reader(object):
-    """The source side. Units are answered in the order asked, but for digests, which come when they are ready."""
+    """The source side. Replies come in the order of the requests, except digests of whole files."""
 
     def __init__(self, root: Root, channel: Outlet, memory: Optional[mmap.mmap] = None) -> None:
-        """`memory` is shared with the client: where a unit tells a place in it, its bytes are put there."""
+        """`memory` is shared with the client: bytes of a unit with an offset `at` are written there."""
         self._root = root
         self._channel = channel
         self._memory = memory
@@ -105,7 +105,7 @@ class Reader(object):
         self._hashers: Any = None
 
     def read_unit(self, unit: Dict[str, Any]) -> None:
-        """Answer one unit with DATA: a pack, a segment in its order, any piece of a file, or a file's digest alone."""
+        """Reply to one unit with DATA: a pack, the next segment, any piece of a file, or only the digest of a file."""
         if unit.get("digest"):
             self._hash_aside().submit(self._send_digest, unit, self._root.clone())
             return
@@ -134,7 +134,7 @@ class Reader(object):
         return self._hashers
 
     def _read(self, unit: Dict[str, Any], buffer: memoryview) -> Dict[str, Any]:
-        """Fill the room; what is told of it: `sizes` and `digests` by position, `problems` as [code, message, again] by its."""
+        """Fill the buffer; return `sizes` and `digests` by position, `problems` as [code, message, again] by position."""
         if unit.get("piece"):
             return self._read_piece(unit, buffer)
         return self._read_segment(unit, buffer) if unit["segment"] else self._read_pack(unit, buffer)
@@ -145,11 +145,11 @@ class Reader(object):
         try:
             with _OpenFile(root, item) as file:
                 header["digests"] = [file.hash_whole()]
-        except Exception as problem:  # noqa: BLE001  # of a thread: whoever waits for the digest must be answered
+        except Exception as problem:  # noqa: BLE001  # in a thread: the client must get a reply
             header["problems"] = {"0": problem_of(problem)}
         finally:
             root.close()
-        with contextlib.suppress(OSError):  # the client is gone, which the main thread finds, too
+        with contextlib.suppress(OSError):  # the main thread also notices that the client is disconnected
             self._channel.send(protocol.DATA, header)
 
     def _read_piece(self, unit: Dict[str, Any], buffer: memoryview) -> Dict[str, Any]:
@@ -249,7 +249,7 @@ class _OpenFile(object):
         """Fill `buffer` with the next bytes; fewer bytes mean that the source changed."""
         done = 0
         while done < len(buffer):
-            chunk = buffer[done : done + _CHUNK]  # hashed while a processor still has it at hand
+            chunk = buffer[done : done + _CHUNK]  # hashed while it is in the processor's cache
             count = self._read(chunk)
             self._hash.update(chunk[:count])
             done += count
@@ -300,9 +300,9 @@ class _OpenFile(object):
 def digest_file(
     root: Root, path: bytes, disconnected: threading.Event, offset: int = 0, length: Optional[int] = None
 ) -> str:
-    """The sha256 in hexadecimal of a regular file as it is now, or of a part of it; raises OSError, `ChangedError`.
+    """Return the sha256 in hexadecimal of a regular file or of a part of it; raises OSError, `ChangedError`.
 
-    Once the client is gone, a `BrokenPipeError`: nobody waits for the end of a terabyte.
+    Raises `BrokenPipeError` once the client is disconnected, so that hashing a large file stops.
     """
     descriptor = root.open_file(path)
     try:

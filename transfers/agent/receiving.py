@@ -47,7 +47,7 @@ class PackReceiver(object):
         self._committer = Committer(self._commit_root, seed)
         self._queue: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_AHEAD)
         self._failure: Optional[Exception] = None
-        self.reports_digests = False  # of existing files, for a client that compares them
+        self.reports_digests = False  # digests of committed files, for a client that compares them
         self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
         self._thread.start()
 
@@ -86,11 +86,11 @@ class PackReceiver(object):
                 return
             try:
                 work()
-            except Exception as problem:  # noqa: BLE001  # told by the main thread, which answers the client
+            except Exception as problem:  # noqa: BLE001  # reported by the main thread, which replies to the client
                 first = self._failure is None
                 self._failure = self._failure or problem
                 if first and isinstance(problem, LostLeaseError):
-                    # The client may be gone; what it still sends must be discarded in any case.
+                    # The client may be disconnected; its further data must be discarded in any case.
                     with contextlib.suppress(OSError):
                         self._channel.send(protocol.ERROR, {"code": "lease-lost", "message": str(problem)})
 
@@ -143,7 +143,7 @@ class MainReceiver(PackReceiver):
             self._lease.check()
             self._commit_when_complete(self._large.receive(unit, data, body))
         except ProtocolError as problem:
-            self._failure = self._failure or problem  # commit nothing more of this client
+            self._failure = self._failure or problem  # commit nothing more from this client
             raise
         except (OSError, UnsafeNameError) as problem:
             self._fail(unit["unit"], number, problem_of(problem))
@@ -151,7 +151,7 @@ class MainReceiver(PackReceiver):
             self._report(unit["unit"], [])
 
     def begin(self, header: Dict[str, Any]) -> None:
-        """Prepare a large file, and answer when it is ready."""
+        """Prepare a large file, and reply when it is ready."""
         self._raise_failure()
         item = header["item"]
         try:
@@ -164,7 +164,7 @@ class MainReceiver(PackReceiver):
             self._report(header["unit"], [])
 
     def place(self, header: Dict[str, Any]) -> None:
-        """Note a piece that another agent wrote. A digest alone or an abandoned file gets no answer."""
+        """Note a piece that another agent wrote. A digest alone or an abandoned file gets no reply."""
         self._raise_failure()
         if header.get("given_up"):
             self._large.abandon(header["number"])
@@ -208,7 +208,7 @@ class MainReceiver(PackReceiver):
         self._end()
 
     def abandon(self) -> None:
-        """Finish after the client has gone: commit complete files, keep partial ones to be resumed."""
+        """Finish after the client disconnected: commit complete files, keep partial ones to be resumed."""
         self._join()
         self._large.close()
         self._begun.close()
@@ -259,7 +259,7 @@ class ChannelReceiver(PackReceiver):
         self._end()
 
     def abandon(self) -> None:
-        """Finish after the client has gone: commit complete packs."""
+        """Finish after the client disconnected: commit complete packs."""
         self._join()
         self._close_partials()
         self._commit_root.close()
@@ -268,7 +268,7 @@ class ChannelReceiver(PackReceiver):
 Reply = Tuple[Dict[str, Any], protocol.Body]
 
 _MOST_OPEN = 500  # some hosts let a process open no more than 1024 files
-_MOST_BYTES = 32 * 1024 * 1024  # in one answer
+_MOST_BYTES = 32 * 1024 * 1024  # in one reply
 
 
 def absolute_path(text: str) -> bytes:
@@ -282,7 +282,7 @@ def absolute_path(text: str) -> bytes:
 def put_all(header: Dict[str, Any]) -> Reply:
     """Create `folders` (0700, parents first), then write `files`: path, content, executable or not.
 
-    Each file is private and appears complete or not at all; all are durable before the answer.
+    Each file is private and appears complete or not at all; all are durable before the reply.
     """
     folders = [absolute_path(text) for text in header["folders"]]
     for folder in folders:
@@ -365,7 +365,7 @@ def _read(path: bytes, maximum: int) -> Optional[bytes]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as problem:
         if problem.errno in (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE):
-            raise  # it may exist all the same
+            raise  # the file may exist
         return None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

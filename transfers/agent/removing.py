@@ -1,4 +1,4 @@
-"""Remove, adjust and back up entries only where they still are what was listed; remove whole trees."""
+"""Remove, adjust and back up entries that are unchanged since the listing; remove whole trees."""
 
 import contextlib
 import errno
@@ -125,14 +125,14 @@ def adjust_items(root: Root, items: List[Dict[str, Any]]) -> Dict[int, Problem]:
 
 
 def _adjust(root: Root, item: Dict[str, Any]) -> Optional[int]:
-    """Return an open descriptor of what was changed, None if nothing was."""
+    """Return an open descriptor of the changed entry, None if nothing was changed."""
     path = item["path"]
     found = root.lstat(path)
     if found is None:
         raise FileNotFoundError(2, "it does not exist")
     if has_changed(found, item):
         raise _changed()
-    # What a folder has of its own (setgid, sticky) is the site's; a file loses what must never be kept.
+    # Folders keep setgid and sticky bits, which the site set; files lose these bits.
     above = found.mode & 0o7000 if found.kind == IS_FOLDER else 0
     wanted = found.mode if item["permissions"] is None else above | item["permissions"] & 0o777
     if found.mode == wanted and item["attributes"] is None:
@@ -199,10 +199,10 @@ def _check_place(path: bytes, parent: Optional[int], clock: float) -> None:
 def sweep(
     root: Root, check: Callable[[], None], partials: List[bytes], places: List[bytes]
 ) -> List[Tuple[bytes, Problem]]:
-    """Remove partial files, and hibali's folders at places below; return what could not be removed."""
+    """Remove partial files, and `.hibali` of targets below; return problems by path."""
     for partial in [*partials, *(part.partial for part in journal.read_begun(root))]:
         check()
-        with contextlib.suppress(OSError, UnsafeNameError):  # then its folder is not empty, and that is told
+        with contextlib.suppress(OSError, UnsafeNameError):  # its folder is then reported as not empty
             purge(root, partial)
     problems = []
     for place in places:
@@ -214,7 +214,7 @@ def sweep(
 
 
 def _clear_place(root: Root, place: bytes) -> Optional[Problem]:
-    """Take the lock of a place below, and remove its `.hibali`."""
+    """Lock a target below, and remove its `.hibali`."""
     own = place + b"/" + protocol.OWN_FOLDER
     try:
         found = root.lstat(own)

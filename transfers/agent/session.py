@@ -35,7 +35,7 @@ from transfers.agent.removing import check_itself, check_unheld, remove_item, re
 from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
 from transfers.agent.writing import packed_in, purge, remove_tree, sync_folders, with_attributes
 
-if TYPE_CHECKING:  # loaded when used, because most agents need few of them
+if TYPE_CHECKING:  # imported when used, because most agents need few of them
     from transfers.agent.appending import Growths, Tails
     from transfers.agent.reading import Reader
     from transfers.agent.receiving import ChannelReceiver, MainReceiver
@@ -100,7 +100,7 @@ class Session(object):
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
-        """Map a local client's memory, by a descriptor it left to us: bulk bytes are passed as offsets."""
+        """Map the memory of a local client by an inherited descriptor: bulk bytes are passed as offsets."""
         self._memory = mmap.mmap(header["descriptor"], header["size"])
         os.close(header["descriptor"])
         self._channel.send(protocol.END, {})
@@ -226,7 +226,7 @@ class Session(object):
         self._channel.send(protocol.END, {})
 
     def receive_unit(self, header: Dict[str, Any]) -> None:
-        """Take a planned unit: the source reads and answers it; the target expects its data next."""
+        """Receive a planned unit: the source reads it and replies; the target expects its data next."""
         if self._relay is not None:
             self._relay.read_unit(header)
             return
@@ -242,7 +242,7 @@ class Session(object):
         self._reader.read_unit(header)
 
     def receive_data(self, header: Dict[str, Any], body: protocol.Body) -> None:
-        """Take the bytes of the unit announced last."""
+        """Receive the bytes of the unit announced last."""
         if self._receiver is None or self._unit is None:
             raise ProtocolError("data that was not planned")
         unit, self._unit = self._unit, None
@@ -314,7 +314,7 @@ class Session(object):
         self._channel.send(protocol.END, {"boot": boot_identifier()})
 
     def _end_stale_agents(self, header: Dict[str, Any]) -> None:
-        """End the agents of lost channels; while receiving, answer as to a `unit`, only if all have ended."""
+        """End the agents of lost channels; while receiving, reply as to a `unit`, only if all have ended."""
         found = end_stale_agents(header["formers"])
         if "unit" not in header:
             self._channel.send(protocol.END, {"found": found})
@@ -377,13 +377,13 @@ class Session(object):
         self._channel.send(protocol.END, {"reached": True, "greeting": greeting})
 
     def _pass(self, header: Dict[str, Any]) -> None:
-        """Forward a request to the agent at the other site, which answers it."""
+        """Forward a request to the agent at the other site, which replies."""
         if self._relay is None:
             raise ProtocolError("no agent was reached from here")
         self._relay.pass_on(protocol.REQUEST, header["request"])
 
     def _purge(self, header: Dict[str, Any]) -> None:
-        """Remove the partial files that earlier operations left at this target."""
+        """Remove partial files of earlier operations at this target."""
         root = self._opened()
         self._check_lease()
         resumable = {part.partial for part in journal.read_begun(root)}
@@ -564,7 +564,7 @@ class Session(object):
         self._channel.send(protocol.END, {"problem": remove_item(self._opened(), header)})
 
     def _check_client(self) -> None:
-        """Stop long work, such as hashing a terabyte, once the client is gone."""
+        """Stop long work, such as hashing a large file, once the client is disconnected."""
         if self._channel.disconnected.is_set():
             raise BrokenPipeError(errno.EPIPE, "the client disconnected")
 
@@ -574,7 +574,7 @@ class Session(object):
         self._lease.check()
 
     def close(self) -> None:
-        """Close everything, and leave nothing that the journal does not name."""
+        """Close everything; only files in the journal remain."""
         self._end_third_party()
         if self._relay is not None:
             self._relay.close()

@@ -135,7 +135,7 @@ class ThirdPartyFiles(object):
             summed.update(chunk)
 
     def _forget(self, item: Dict[str, Any]) -> None:
-        """Remove a file from the journal: it was renamed, or nothing of it is worth keeping."""
+        """Remove a file from the journal after it was renamed or refused."""
         part = self._begun.parts.get(item["path"])
         if part is None or part.partial != item["partial"]:
             return
@@ -275,7 +275,7 @@ class Relay(Outlet):
             self._sent_buffers.give_back(work[2])
 
     def _listen(self) -> None:
-        """Forward all answers of the other agent to the client; runs in its own thread."""
+        """Forward all replies of the other agent to the client; runs in its own thread."""
         reason = ""
         try:
             while True:
@@ -286,7 +286,7 @@ class Relay(Outlet):
         except (OSError, ValueError, protocol.FrameError) as problem:
             reason = str(problem)
         if not self._closing:
-            with contextlib.suppress(OSError):  # the client is gone, too
+            with contextlib.suppress(OSError):  # the client is disconnected, too
                 message = self._unreached(reason).errors or "the connection to the other site was lost"
                 self._channel.send(protocol.ERROR, {"code": "peer-lost", "message": message})
 
@@ -300,7 +300,7 @@ class Relay(Outlet):
             del self._errors_output[:-_ERRORS]
 
     def _watch(self) -> None:
-        """End ssh when the client is gone, so that no thread waits for it."""
+        """End ssh when the client disconnects, so that no thread waits for it."""
         self._channel.disconnected.wait()
         self._kill()
 

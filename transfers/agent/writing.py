@@ -12,7 +12,7 @@ from transfers.agent.safe_path import Root
 
 
 def remove_tree(parent: int, name: bytes) -> None:
-    """Remove a name and all below it, never through a symlink; absent is done. Raises OSError."""
+    """Remove a name and all below it, never through a symlink; absent is a success. Raises OSError."""
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def purge(root: Root, path: bytes) -> None:
         pass
 
 
-LIMIT = 64 * 1024  # bytes of one file's attributes, names and values; what XFS and btrfs hold is about that
+LIMIT = 64 * 1024  # bytes of one file's attributes, names and values: about the limit of XFS and btrfs
 _PREFIX = b"user."
 _HEAD = struct.Struct(">HI")
 _NONE = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -137,7 +137,7 @@ def set_attributes(descriptor: int, packed: bytes) -> None:
             if there.get(name) != value:
                 os.setxattr(descriptor, name, value)
     except OSError as problem:
-        # A file of a full disk may well be too long for its attributes alone: that is not the disk's room.
+        # ENOSPC here may mean that the attributes are too large, not that the disk is full.
         message = "its extended attributes cannot be stored there: {}".format(
             os.strerror(problem.errno or errno.EIO)
         )

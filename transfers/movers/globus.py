@@ -64,7 +64,7 @@ class Hashing:
                 if self._stopped.is_set():
                     return
                 self._found |= digests_of(source, items[start : start + _HASH_BATCH])
-        except BaseException as problem:  # noqa: BLE001  # raised again by whoever asks for the digests
+        except BaseException as problem:  # noqa: BLE001  # raised again by `result`
             self._failure = problem
 
     def result(self) -> Hashed:

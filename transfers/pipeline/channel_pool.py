@@ -15,17 +15,17 @@ from transfers.stores.base import FIRST_BYTES, LINE_BYTES, MOST_BYTES, WINDOW_BY
 _CHANNEL_RATE_BYTES = (
     2 * 1024 * 1024
 )  # what one OpenSSH channel carries in a round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
-_RATE = 1_250_000_000  # bytes a second that a site's own line may have (10 Gbit/s)
+_RATE = 1_250_000_000  # assumed bandwidth of a site in bytes per second (10 Gbit/s)
 _LONG_SECONDS = 0.01
 _MIN_BYTES_PER_CHANNEL = 8 * 1024 * 1024  # opening a channel is worthwhile for this many bytes
-_MOST_LOST = 8  # no more lost channels than this are replaced
-_REPLACED_AFTER_SECONDS = 3.0  # by then it is known whether the first channel is lost, too
+_MOST_LOST = 8  # lost channels that are replaced
+_REPLACED_AFTER_SECONDS = 3.0  # after this time it is known whether the first channel is lost, too
 
 
 def count_channels(round_trip: float, size: int, most: int, rate: int = 0) -> int:
-    """Return how many channels fill a link: `round_trip` in seconds, `size` bytes to carry, `rate` in bytes a second (0: unknown).
+    """Return how many channels fill a link: `round_trip` in seconds, `size` bytes, `rate` in bytes per second (0: unknown).
 
-    One, if the round trip is short: a further channel would cost more than it gains.
+    It is 1 for a short round trip, where a further channel costs more than it gains.
     """
     window = round_trip * (rate or _RATE)
     needed = -(-int(window) // _CHANNEL_RATE_BYTES)
@@ -46,10 +46,10 @@ class ChannelPool:
         rate: int = 0,
         early: bool = False,
     ) -> None:
-        """`open_channel` gets the channel's number from 1, and raises as a login does; None: there are no further channels.
+        """`open_channel` gets the channel's number from 1, and raises as a login does; None: no further channels.
 
-        `logins` tells how often somebody logged in so far; `rate` is the most bytes a second that may go, 0 for no limit;
-        `early` says that they cost no login of their own by now, and are opened before it is known how much there is to carry.
+        `logins` returns the number of logins so far; `rate` is the limit in bytes per second, 0 for none; with `early`,
+        channels need no further login and are opened before the amount of data is known.
         """
         self._rate = rate
         self._early = early
@@ -66,10 +66,10 @@ class ChannelPool:
         self._watcher: Callable[[Connection], None] | None = None
         self._all: list[Connection] = []
         self._numbers: dict[Connection, int] = {}
-        self.processes: list[dict[str, Any]] = []  # the agents of all there ever were
+        self.processes: list[dict[str, Any]] = []  # the agents of all channels so far
         self._lost_bytes = 0
-        self.lost = 0  # lines that broke, while others went on
-        self.lately_lost = 0  # those of which it is not known yet whether all the others broke, too
+        self.lost = 0  # lost channels
+        self.lately_lost = 0  # lost channels, while it is unknown whether all others are lost, too
         self._failed = False
         self._closed = False
 
@@ -86,7 +86,7 @@ class ChannelPool:
         self._open_up_to(min(self._wanted, self._most))
 
     def start_early(self, round_trip: float) -> None:
-        """Open as many channels as the link can use, where that is allowed before the plan is known."""
+        """Open as many channels as the link can use, if they may be opened before the plan is known."""
         if self._early:
             self._open_up_to(count_channels(round_trip, sys.maxsize, self._most, self._rate))
 
@@ -135,7 +135,7 @@ class ChannelPool:
             is_replaced = self.lost <= _MOST_LOST
             self._started += is_replaced
             self.lately_lost += is_replaced
-            number = self._numbers.pop(lost)  # over the same login
+            number = self._numbers.pop(lost)  # the same number, over the same login
         lost.close(0.1)
         if is_replaced:
             threading.Thread(

@@ -33,38 +33,38 @@ class SendWindow(Protocol):
     """A transfer's window, which reports each item's result; called from the threads of the channels."""
 
     def joined(self) -> None:
-        """A worker is ready to receive units."""
+        """Note that a worker is ready to receive units."""
 
     def placed(self, payload: Payload) -> None:
-        """A worker wrote a piece of a large file."""
+        """Note that a worker wrote a piece of a large file."""
 
     def close(self, number: int) -> None:
-        """The agent answered a unit."""
+        """Note that the agent replied to a unit."""
 
     def done(self, item: Item, digest: str | None) -> None:
-        """An item was committed under its final name."""
+        """Report an item that was committed under its final name."""
 
     def failed(self, item: Item, problem: Problem) -> None:
-        """An item failed."""
+        """Report an item that failed."""
 
     def large_done(self, number: int) -> bool:
-        """A large file was committed; return False if it was not in progress."""
+        """Finish a large file that was committed; return False if it was not in progress."""
 
     def large_failed(self, number: int, problem: Problem) -> bool:
-        """A large file failed; reported once. Return False if it never was in progress."""
+        """Report a failed large file once; return False if it never was in progress."""
 
     def abandon(self, number: int) -> None:
         """Discard everything that was received of a large file."""
 
     def end(self, problem: BaseException | None) -> None:
-        """The last answer arrived, or an error means that none will."""
+        """Finish: the last reply arrived, or an error means that none will."""
 
     def worker_lost(self, worker: Worker) -> None:
-        """A worker lost its channel; its unanswered units can still be taken from it."""
+        """Handle a worker that lost its channel; its unanswered units can be reclaimed."""
 
 
 class Sender:
-    """One channel with the units sent over it and not answered yet."""
+    """One channel with the units that were sent over it and have no reply yet."""
 
     def __init__(self, stream: SendWindow, connection: Connection) -> None:
         self.stream = stream
@@ -76,7 +76,7 @@ class Sender:
         self._writing = threading.Lock()
 
     def send(self, number: int, payload: Payload) -> bool:
-        """Send a unit; `listen` receives its answer. Return False if the channel is lost."""
+        """Send a unit; `listen` receives the reply. Return False if the channel is lost."""
         with self._guard:
             if self.over:
                 return False
@@ -104,7 +104,7 @@ class Sender:
         )
 
     def listen(self) -> None:
-        """Read answers until the channel's END; runs in its own thread."""
+        """Read replies until the channel's END; runs in its own thread."""
         try:
             while True:
                 frame = self.connection.receive()
@@ -113,13 +113,13 @@ class Sender:
                 if frame.kind != protocol.COMMITTED:
                     raise self.connection.broken(f"sent {frame.kind!r} while receiving")
                 self._committed(frame.header)
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self.lost(problem)
         else:
             self.ended(frame)
 
     def lost(self, problem: BaseException) -> None:
-        """End the whole transfer: the channel is lost or its answers are invalid."""
+        """End the whole transfer: the channel is lost or its replies are invalid."""
         self.stream.end(problem)
 
     def ended(self, frame: protocol.Frame) -> None:
@@ -216,7 +216,7 @@ class Worker(Sender):
         self._ended.set()
 
     def reclaim_units(self) -> list[tuple[int, Payload]]:
-        """Return a lost channel's unanswered units, once. They stay in `reclaimed` until others have them."""
+        """Return the unanswered units of a lost channel, once. They stay in `reclaimed` until other channels have them."""
         with self._guard:
             self.reclaimed = {number: one for number, one in self.under_way.items() if one is not None}
             self.under_way.clear()
@@ -248,7 +248,7 @@ class Worker(Sender):
         self._joined.wait()
         if self.ready:
             self._ended.wait()
-        if self.over:  # what others landed in its place left nothing, but for what had to make room
+        if self.over:  # other channels committed its units; only folders that were moved away may be left
             return self._cleared
         return self.ready and self._left
 
@@ -260,7 +260,7 @@ class BegunFiles:
         self._known: dict[bytes, tuple[int, int, str, int]] = {}
 
     def read(self, header: dict[str, Any]) -> None:
-        """Read the answer to `land`; raises the usual errors for an answer of another shape."""
+        """Read the reply to `land`; raises KeyError, TypeError or ValueError for another shape."""
         for path, size, mtime_ns, tag, there in header["begun"]:
             self._known[protocol.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
 
@@ -303,7 +303,7 @@ class ReceiverStream:
         self._begun = BegunFiles()
         self._seed: bytes | None = None
         self._cleared: list[bytes] = []
-        self.walked = False  # the agent knows of everything that may be left at the target
+        self.walked = False  # the agent listed all partial files at the target
         self.left = False
         self.over = False  # the agent that holds the lock has finished and accepts other requests
 
@@ -329,12 +329,12 @@ class ReceiverStream:
                 worker.stop_sending()
 
     def _listen(self) -> None:
-        """Read the answers of the first channel; runs in its own thread."""
+        """Read the replies of the first channel; runs in its own thread."""
         try:
             ticket = self._begin()
             self._channels.watch(lambda channel: self._add_channel(channel, ticket))
             self._started.set()
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self.end(problem)
         else:
             self._own.listen()
@@ -356,7 +356,7 @@ class ReceiverStream:
         return self._begun.bytes
 
     def partials(self) -> list[bytes]:
-        """Return what interrupted agents may have left of this transfer, except large files (journaled)."""
+        """Return the partial files that interrupted agents may have left, except large files (journaled)."""
         if self._seed is None:
             return []
         waiting = [
@@ -368,7 +368,7 @@ class ReceiverStream:
         return left + [aside_path(self._seed, path) for path in self._cleared]
 
     def begun(self, item: Item) -> int:
-        """Return how many bytes of this file the target already has; waits for the agent's first answer."""
+        """Return how many bytes of this file the target already has; waits for the agent's first reply."""
         self._started.wait()
         return self._begun.bytes_of(item)
 
@@ -388,7 +388,7 @@ class ReceiverStream:
                 self._control.send(protocol.REQUEST, {"do": "landed"})
                 for worker in self._workers:
                     self.left = worker.finish() or self.left
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._results.put(problem)
 
     def _add_channel(self, connection: Connection, ticket: Any) -> None:
@@ -454,7 +454,7 @@ class ReceiverStream:
         with self._guard:
             self._lost += 1
             number = -self._lost
-        if not self._window.open(number, 0):  # the transfer waits for this answer
+        if not self._window.open(number, 0):  # the transfer waits for this reply
             return
         if worker.under_way:
             threading.Thread(
@@ -464,7 +464,7 @@ class ReceiverStream:
             self._window.close(number)
 
     def _reassign(self, worker: Worker, ending: int) -> None:
-        """Give the units to other channels; the answer to unit `ending` says that the old agent has ended."""
+        """Give the units to other channels; the reply to unit `ending` confirms that the old agent has ended."""
         try:
             self._own.under_way[ending] = None
             reply = {"do": "end_formers", "unit": ending, "formers": [worker.connection.process]}
@@ -519,7 +519,7 @@ class ReceiverStream:
         self._control.send(protocol.PLACED, {"number": number, "given_up": True})
 
     def end(self, problem: BaseException | None) -> None:
-        """Finish: the last answer arrived, or an error means that none will."""
+        """Finish: the last reply arrived, or an error means that none will."""
         self.over = self.over or problem is None
         self._results.put(problem)
         self._window.stop()

@@ -1,4 +1,4 @@
-"""Control transfers between two remote sites: both agents answer over one channel, data flows directly."""
+"""Control transfers between two remote sites: both agents reply over one channel, data flows directly."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DirectReceiver:
         read_as: bytes | None,
         passed: Callable[[Unit], None],
     ) -> None:
-        """`connection` leads to the source's agent and through it to the target's, where `token` is our lock at `root`.
+        """`connection` leads to the source's agent and through it to the target's, where `token` identifies our lock at `root`.
 
         `read_as` is the source's name of a single file; `passed` is called for each unit that arrived.
         """
@@ -83,20 +83,20 @@ class DirectReceiver:
             sending.join()
 
     def begun(self, item: Item) -> int:
-        """Return how many bytes of this file the target already has; waits for the agent's first answer."""
+        """Return how many bytes of this file the target already has; waits for the agent's first reply."""
         self._started.wait()
         return self._begun.bytes_of(item)
 
     def _send(self, units: Iterable[Unit]) -> None:
         """Send all requests; runs in its own thread."""
         try:
-            self._started.wait()  # otherwise the source's agent could answer before the target's is ready
+            self._started.wait()  # otherwise the source's agent could reply before the target's is ready
             for number, unit in enumerate(units):
                 if not self._request(number * 3, unit):
                     return
             if self._window.wait_empty():
                 self._pass_on({"do": "landed"})
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._results.put(problem)
 
     def _pass_on(self, request: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ class DirectReceiver:
         return True
 
     def _listen(self) -> None:
-        """Read answers until the last END; runs in its own thread."""
+        """Read replies until the last END; runs in its own thread."""
         try:
             self._begin()
             self._started.set()
@@ -160,7 +160,7 @@ class DirectReceiver:
                 with self._connection.understanding():
                     self._receive_frame(frame)
             self.left = frame.header.get("left") is not False
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._results.put(problem)
         else:
             self.over = True
@@ -170,7 +170,7 @@ class DirectReceiver:
             self._window.stop()
 
     def _begin(self) -> None:
-        """The agent there works under the lock that we hold; where it does not find that, it is another place."""
+        """Start receiving under the lock that this process holds; without that lock, it is another folder."""
         try:
             root = protocol.text_of(self._root)
             self._connection.request("pass", request={"do": "open", "path": root, "make": False})
@@ -202,7 +202,7 @@ class DirectReceiver:
             raise self._connection.broken(f"sent {frame.kind!r} while receiving")
 
     def _receive_digest(self, number: int, header: dict[str, Any]) -> None:
-        """Take the source's digest of a whole file."""
+        """Receive the source's digest of a whole file."""
         with self._guard:
             file = self._units.pop(number).items[0].number
             large = self._large.get(file)
@@ -218,7 +218,7 @@ class DirectReceiver:
         self._window.close(number)
 
     def _receive_read(self, number: int, header: dict[str, Any]) -> None:
-        """Take the answer that the source read a unit, and sends it unless it is a failed piece."""
+        """Receive the reply that the source read a unit, which it then sends unless reading failed."""
         with self._guard:
             unit = self._units[number]
             large = self._large.get(unit.items[0].number) if unit.segment else None

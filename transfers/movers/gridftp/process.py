@@ -105,7 +105,7 @@ _MIN_BYTES_PER_LOGIN = 64 * _MIB  # bytes; a login takes 1-2 seconds on a long l
 _PIECES_EACH = 4  # pieces per connection, so that connections end at similar times
 _STALLED_SECONDS = 120
 
-_MOST_LETTERS = 500  # its buffer for a URL in a list has 512 bytes, and it does not check the length
+_MOST_LETTERS = 500  # the program's buffer for a URL has 512 bytes, and it does not check the length
 
 # A line break ends an FTP command, so names with these bytes are never sent.
 _NEVER = (b"\r", b"\n", b"\0")

@@ -142,7 +142,7 @@ class GridftpReceiver:
                 self._events.put(frame)
                 if frame.kind == protocol.END:
                     return
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._events.put(problem)
 
     def _carry(self, items: Sequence[Item]) -> Iterator[Committed]:
@@ -214,7 +214,7 @@ class GridftpReceiver:
             ):
                 self._events.put(hashed)
             self._events.put(None)
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._events.put(problem)
 
     def _take(self, event: _Event) -> list[Committed]:
