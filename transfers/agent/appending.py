@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from transfers.agent.committing import set_time
-from transfers.agent.protocol import ChangedError, RefusedError, UnsafeNameError, problem_of
+from transfers.agent.protocol import ChangedError, RefusedError, Reply, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_piece
 
@@ -17,8 +17,6 @@ _REMEMBERED = 4096  # files with a stored hash state; the beginning of others is
 _MAXIMUM = 16 * 1024 * 1024
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITING = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-Reply = Tuple[Dict[str, Any], bytearray]
 
 
 class PrefixError(Exception):

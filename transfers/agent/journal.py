@@ -136,7 +136,7 @@ class Part(object):
         }
 
 
-class BegunFilesJournal(object):
+class PartialFilesJournal(object):
     """A target's journal, open for appending; not synced, because its content is verified before use.
 
     May be used by several threads.

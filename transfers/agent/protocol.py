@@ -11,7 +11,7 @@ import struct
 import sys
 import threading
 from collections import deque
-from typing import Any, BinaryIO, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Union
+from typing import Any, BinaryIO, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 PROTOCOL = 1
 
@@ -35,6 +35,7 @@ MAXIMUM_BODY = 40 * 1024 * 1024
 
 Buffer = Union[bytearray, memoryview]
 Body = Union[bytes, Buffer]
+Reply = Tuple[Dict[str, Any], Body]  # header and body of a reply
 
 
 class FrameError(Exception):

@@ -52,9 +52,9 @@ def _is_zero(view: memoryview, start: int, stop: int) -> bool:
 
 
 def with_zeros(
-    header: Dict[str, Any], body: protocol.Body, length: int, take: Callable[[int], protocol.Buffer]
+    header: Dict[str, Any], body: protocol.Body, length: int, allocate: Callable[[int], protocol.Buffer]
 ) -> protocol.Body:
-    """Return the whole piece of `length` bytes, in memory from `take`. Raises `ZerosError` if invalid.
+    """Return the whole piece of `length` bytes, in memory from `allocate`. Raises `ZerosError` if invalid.
 
     The other endpoint cannot make it allocate more than the agreed piece.
     """
@@ -64,7 +64,7 @@ def with_zeros(
     if not 0 < length <= protocol.MAXIMUM_BODY or not isinstance(runs, list):
         raise ZerosError("runs in data that cannot have any")
     _check(runs, len(body), length)
-    buffer = take(length)
+    buffer = allocate(length)
     view, remaining, done = memoryview(buffer), memoryview(body), 0
     for start, stop in runs:
         view[done:start] = bytes(start - done)

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Writer
-from transfers.agent.journal import BegunFilesJournal
+from transfers.agent.journal import PartialFilesJournal
 from transfers.agent.large_files import (
     Large,
     LargeFiles,
@@ -25,13 +25,14 @@ from transfers.agent.protocol import (
     Problem,
     ProtocolError,
     RefusedError,
+    Reply,
     UnsafeNameError,
     problem_of,
 )
 from transfers.agent.safe_path import Root, split_path
-from transfers.agent.writing import purge, sync_files, sync_folders, write_at
+from transfers.agent.writing import purge, sync_files, sync_folders, write_at, write_piece
 
-_AHEAD = 2  # packs written while an earlier one is synced
+_QUEUE_LENGTH = 2  # packs written while an earlier one is synced
 _OPEN_PARTIALS = 16
 
 
@@ -45,7 +46,7 @@ class PackReceiver(object):
         self._writer = Writer(root, seed)
         self._commit_root = root.clone()
         self._committer = Committer(self._commit_root, seed)
-        self._queue: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_AHEAD)
+        self._queue: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_QUEUE_LENGTH)
         self._failure: Optional[Exception] = None
         self.reports_digests = False  # digests of committed files, for a client that compares them
         self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
@@ -121,14 +122,14 @@ class MainReceiver(PackReceiver):
 
     def __init__(self, channel: Channel, root: Root, lease: Union[Lease, BorrowedLease], seed: bytes) -> None:
         super(MainReceiver, self).__init__(channel, root, lease, seed)
-        self._begun = BegunFilesJournal(root)
-        self._large = LargeFiles(root, seed, self._begun)
+        self._journal = PartialFilesJournal(root)
+        self._large = LargeFiles(root, seed, self._journal)
 
     def begun_parts(self) -> List[Any]:
         """Return an earlier operation's partial large files: path, size, mtime_ns, tag, bytes received."""
         return [
             [protocol.text_of(part.path), part.size, part.mtime_ns, part.tag, part.received]
-            for part in self._begun.parts.values()
+            for part in self._journal.parts.values()
             if part.received
         ]
 
@@ -204,14 +205,14 @@ class MainReceiver(PackReceiver):
         """Wait for the last commit and leave only what can be resumed."""
         self._join()
         self._large.close()
-        self._begun.close()
+        self._journal.close()
         self._end()
 
     def abandon(self) -> None:
         """Finish after the client disconnected: commit complete files, keep partial ones to be resumed."""
         self._join()
         self._large.close()
-        self._begun.close()
+        self._journal.close()
         self._commit_root.close()
 
 
@@ -265,8 +266,7 @@ class ChannelReceiver(PackReceiver):
         self._commit_root.close()
 
 
-Reply = Tuple[Dict[str, Any], protocol.Body]
-
+_CHUNK = 1024 * 1024
 _MOST_OPEN = 500  # some hosts let a process open no more than 1024 files
 _MOST_BYTES = 32 * 1024 * 1024  # in one reply
 
@@ -314,12 +314,10 @@ def _put_some(files: List[Tuple[bytes, str, bool]]) -> None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(partial, flags, 0o700 if executable else 0o600)
             begun.append((descriptor, partial, path))
-            view = memoryview(protocol.bytes_of(content))
-            while view:
-                view = view[os.write(descriptor, view) :]
+            write_piece(descriptor, memoryview(protocol.bytes_of(content)), 0)
         failures = sync_files([descriptor for descriptor, _, _ in begun])
-        if failures:
-            raise OSError(errno.EIO, str(next(iter(failures.values()))[1]))
+        for code, message, _ in failures.values():
+            raise RefusedError(str(code), str(message))
         for _, partial, path in begun:
             os.rename(partial, path)
     except BaseException:
@@ -360,7 +358,7 @@ def get_all(header: Dict[str, Any]) -> Reply:
     return {"sizes": sizes}, content
 
 
-def _read(path: bytes, maximum: int) -> Optional[bytes]:
+def _read(path: bytes, maximum: int) -> Optional[bytearray]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as problem:
@@ -370,15 +368,20 @@ def _read(path: bytes, maximum: int) -> Optional[bytes]:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        content = b""
-        while len(content) < maximum:
-            chunk = os.read(descriptor, maximum - len(content))
-            if not chunk:
-                break
-            content += chunk
-        return content
+        return read_up_to(descriptor, maximum)
     finally:
         os.close(descriptor)
+
+
+def read_up_to(descriptor: int, maximum: int) -> bytearray:
+    """Return the next bytes of a file, at most `maximum`. Raises OSError."""
+    content = bytearray()
+    while len(content) < maximum:
+        chunk = os.read(descriptor, min(_CHUNK, maximum - len(content)))
+        if not chunk:
+            break
+        content += chunk
+    return content
 
 
 _CANNOT = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
@@ -413,9 +416,7 @@ def store_whole(root: Root, path: bytes, content: protocol.Body, mtime_ns: int, 
             return False
         raise
     try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        write_piece(descriptor, memoryview(content), 0)
         os.utime(descriptor, ns=(mtime_ns, mtime_ns))
         os.fsync(descriptor)
         try:

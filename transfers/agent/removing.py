@@ -27,7 +27,7 @@ def remove_item(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
         if found is None:
             return None
         if has_changed(found, item):
-            return ["target-changed", "it changed after it was listed, so hibali left it unchanged", False]
+            raise _changed()
         parent = root.parent(path)
         name = path.rpartition(b"/")[2]
         if item["kind"] == "d":
@@ -37,7 +37,7 @@ def remove_item(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
             os.unlink(name, dir_fd=parent)
     except FileNotFoundError:
         return None
-    except (OSError, UnsafeNameError) as problem:
+    except (OSError, UnsafeNameError, RefusedError) as problem:
         return problem_of(problem)
     return None
 
@@ -76,7 +76,7 @@ def back_up_item(root: Root, backup: Root, item: Dict[str, Any]) -> Optional[Pro
         if found is None:
             return None
         if has_changed(found, item):
-            return ["target-changed", "it changed after it was listed, so hibali left it unchanged", False]
+            raise _changed()
         name = path.rpartition(b"/")[2]
         parent, into = root.parent(path), backup.parent(path, make=True)
         existing = backup.lstat(path)
@@ -95,7 +95,7 @@ def back_up_item(root: Root, backup: Root, item: Dict[str, Any]) -> Optional[Pro
             os.rename(name, name, src_dir_fd=parent, dst_dir_fd=into)
     except FileNotFoundError:
         return None
-    except (OSError, UnsafeNameError) as problem:
+    except (OSError, UnsafeNameError, RefusedError) as problem:
         return problem_of(problem)
     return None
 

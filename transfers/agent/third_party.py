@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Dict, List, Optional, Tuple, Union, cast
 
 from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Staged, apply_attributes, set_mode, set_time
-from transfers.agent.journal import BegunFilesJournal, Part
+from transfers.agent.journal import Part, PartialFilesJournal
 from transfers.agent.large_files import open_partial, partial_path
 from transfers.agent.protocol import (
     SILENCE_SECONDS,
@@ -43,7 +43,7 @@ class ThirdPartyFiles(object):
         self._root = root
         self._seed = seed
         self._disconnected = disconnected
-        self._begun = BegunFilesJournal(root)
+        self._journal = PartialFilesJournal(root)
         self.left = False
 
     def invite(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
@@ -54,14 +54,14 @@ class ThirdPartyFiles(object):
             partial = partial_path(self._seed, item["path"])
             partials.append(partial)
             part = Part(item["path"], partial, item["size"], item["mtime_ns"], item["tag"])
-            before = self._begun.start(part)
+            before = self._journal.start(part)
             try:
                 if before is not None:
                     purge(self._root, before.partial)
-                    self._begun.end(before)
+                    self._journal.end(before)
                 os.close(open_partial(self._root, partial, item))
             except (OSError, UnsafeNameError) as problem:
-                self._begun.end(part)
+                self._journal.end(part)
                 problems[str(position)] = problem_of(problem)
         return {"partials": [protocol.text_of(partial) for partial in partials], "problems": problems}
 
@@ -100,7 +100,7 @@ class ThirdPartyFiles(object):
 
     def _stage(self, root: Root, item: Dict[str, Any]) -> Staged:
         """Stage a file that is complete and correct, open for the sync."""
-        part = self._begun.parts.get(item["path"])
+        part = self._journal.parts.get(item["path"])
         if part is None or part.partial != item["partial"]:
             raise RefusedError("never-arrived", "no data was written")
         descriptor = os.open(part.partial.rpartition(b"/")[2], _FLAGS, dir_fd=root.parent(part.partial))
@@ -136,18 +136,18 @@ class ThirdPartyFiles(object):
 
     def _forget(self, item: Dict[str, Any]) -> None:
         """Remove a file from the journal after it was renamed or refused."""
-        part = self._begun.parts.get(item["path"])
+        part = self._journal.parts.get(item["path"])
         if part is None or part.partial != item["partial"]:
             return
         try:
             purge(self._root, part.partial)
         except (OSError, UnsafeNameError):
             self.left = True
-        self._begun.end(part)
+        self._journal.end(part)
 
     def close(self) -> None:
         """Close the journal; safe to call twice."""
-        self._begun.close()
+        self._journal.close()
 
 
 def _retryable_problem(problem: Exception) -> Problem:
@@ -156,7 +156,7 @@ def _retryable_problem(problem: Exception) -> Problem:
     return [found[0], found[1], found[2] or found[0] in ("corrupt", "never-arrived", "vanished")]
 
 
-_AHEAD = 2  # units read while an earlier one is sent
+_QUEUE_LENGTH = 2  # units read while an earlier one is sent
 _CHATTER = 1024 * 1024
 _START_SECONDS = 150.0
 _POLL_SECONDS = 1.0
@@ -184,7 +184,7 @@ class Relay(Outlet):
         self.buffers = self._sent_buffers = _SentBuffers()
         self._reader = Reader(root, self)
         self._planned: Dict[int, Dict[str, Any]] = {}
-        self._waiting: queue.Queue[_Waiting] = queue.Queue(_AHEAD)
+        self._waiting: queue.Queue[_Waiting] = queue.Queue(_QUEUE_LENGTH)
         self._errors_output = bytearray()
         self._closing = False
         try:

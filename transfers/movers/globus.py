@@ -81,8 +81,8 @@ class Hashing:
 
 def digests_of(side: Source, items: Sequence[Item]) -> Hashed:
     """Return the digest or the problem of each item, by item number."""
-    answers = list(side.digest([item.entry for item in items]))
-    return {item.number: (digest, problem) for item, (_, digest, problem) in zip(items, answers, strict=True)}
+    hashed = list(side.digest([item.entry for item in items]))
+    return {item.number: (digest, problem) for item, (_, digest, problem) in zip(items, hashed, strict=True)}
 
 
 def verify_by_digest(target: Store, pairs: Iterable[Pair], source_digests: Hashed) -> Iterator[Committed]:
@@ -169,8 +169,8 @@ class GlobusMover:
     ) -> Generator[Event | Committed, None, None]:
         """See Mover."""
         self.resume()
-        coming = iter(items)
-        while some := list(islice(coming, TASK_FILES)):
+        remaining = iter(items)
+        while some := list(islice(remaining, TASK_FILES)):
             files = [item for item in some if _fits_globus(item)]
             self._requested.update(item.entry.path for item in files)
             numbers = {item.number for item in files}

@@ -40,10 +40,10 @@ class StreamMover:
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         """See Mover. Corrupt files are sent again a bounded number of times, then reported."""
-        coming = items
+        remaining = items
         for attempt in range(1, MAX_ATTEMPTS + 1):
             retries: list[Item] = []
-            with closing(self._transfer(source, target, coming)) as events:
+            with closing(self._transfer(source, target, remaining)) as events:
                 for event in events:
                     if is_retryable(event) and attempt < MAX_ATTEMPTS:
                         retries.append(event.item)
@@ -52,7 +52,7 @@ class StreamMover:
                         yield event
             if not retries:
                 return
-            coming = retries
+            remaining = retries
 
     def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]

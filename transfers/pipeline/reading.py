@@ -69,12 +69,12 @@ class ReadingStream:
 
     def run(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store.read."""
-        coming = iter(units)
+        units_left = iter(units)
         self._channels.watch(self._add_channel)
         try:
             while True:
                 while self._may_send():
-                    unit = next(coming, None)
+                    unit = next(units_left, None)
                     if unit is None:
                         break
                     self._request(unit)

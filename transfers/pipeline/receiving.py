@@ -69,7 +69,7 @@ class Sender:
     def __init__(self, stream: SendWindow, connection: Connection) -> None:
         self.stream = stream
         self.connection = connection
-        self.under_way: dict[int, Payload | None] = {}
+        self.unanswered: dict[int, Payload | None] = {}
         self.flow = Flow()
         self.over = False
         self._guard = threading.Lock()
@@ -80,7 +80,7 @@ class Sender:
         with self._guard:
             if self.over:
                 return False
-            self.under_way[number] = payload
+            self.unanswered[number] = payload
             self.flow.add_in_flight(len(payload.data))
         self._write(number, payload)
         return True
@@ -136,9 +136,9 @@ class Sender:
             self._large_committed(done, failed)
             return
         with self._guard:
-            if number not in self.under_way:
+            if number not in self.unanswered:
                 raise self.connection.broken("reported a unit that was not sent")
-            payload = self.under_way.pop(number)
+            payload = self.unanswered.pop(number)
             self.flow.subtract_answered(len(payload.data) if payload is not None else 0)
         if payload is None or payload.unit.segment:
             self._piece_committed(payload, done, failed)
@@ -218,8 +218,8 @@ class Worker(Sender):
     def reclaim_units(self) -> list[tuple[int, Payload]]:
         """Return the unanswered units of a lost channel, once. They stay in `reclaimed` until other channels have them."""
         with self._guard:
-            self.reclaimed = {number: one for number, one in self.under_way.items() if one is not None}
-            self.under_way.clear()
+            self.reclaimed = {number: one for number, one in self.unanswered.items() if one is not None}
+            self.unanswered.clear()
             self.flow = Flow()
         return list(self.reclaimed.items())
 
@@ -253,7 +253,7 @@ class Worker(Sender):
         return self.ready and self._left
 
 
-class BegunFiles:
+class PartialFiles:
     """The partial large files that the agent reports at the start: identity and existing bytes."""
 
     def __init__(self) -> None:
@@ -300,7 +300,7 @@ class ReceiverStream:
         self._lost = 0
         self._own = Sender(self, control)
         self._started = threading.Event()
-        self._begun = BegunFiles()
+        self._partial_files = PartialFiles()
         self._seed: bytes | None = None
         self._cleared: list[bytes] = []
         self.walked = False  # the agent listed all partial files at the target
@@ -345,7 +345,7 @@ class ReceiverStream:
         """Read which large files an earlier operation left, and return the ticket for further channels."""
         reply = next(self._control.replies_to("land"))
         with self._control.understanding():
-            self._begun.read(reply.header)
+            self._partial_files.read(reply.header)
             ticket = reply.header["ticket"]
             self._seed, self.walked = bytes.fromhex(ticket["seed"]), bool(reply.header["walked"])
             return ticket
@@ -353,14 +353,14 @@ class ReceiverStream:
     @property
     def begun_bytes(self) -> int:
         """Return how many bytes of large files existed at the start."""
-        return self._begun.bytes
+        return self._partial_files.bytes
 
     def partials(self) -> list[bytes]:
         """Return the partial files that interrupted agents may have left, except large files (journaled)."""
         if self._seed is None:
             return []
         waiting = [
-            payload for sender in (self._own, *self._workers) for payload in [*sender.under_way.values()]
+            payload for sender in (self._own, *self._workers) for payload in [*sender.unanswered.values()]
         ]
         waiting += [payload for worker in self._workers for payload in [*worker.reclaimed.values()]]
         packs = [payload.unit for payload in waiting if payload is not None and not payload.unit.segment]
@@ -370,7 +370,7 @@ class ReceiverStream:
     def begun(self, item: Item) -> int:
         """Return how many bytes of this file the target already has; waits for the agent's first reply."""
         self._started.wait()
-        return self._begun.bytes_of(item)
+        return self._partial_files.bytes_of(item)
 
     def _send(self, payloads: Iterable[Payload]) -> None:
         """Send all payloads; runs in its own thread, which therefore also reads the source."""
@@ -425,7 +425,7 @@ class ReceiverStream:
         """Announce a large file; a resumed one must be ready at the target before its pieces arrive."""
         if not self._window.open(number, 0):
             return False
-        self._own.under_way[number] = None
+        self._own.unanswered[number] = None
         header = {"unit": number, "item": item_header(item), "from": offset}
         self._control.send(protocol.FILE, header)
         return not offset or self._window.wait_closed(number)
@@ -456,7 +456,7 @@ class ReceiverStream:
             number = -self._lost
         if not self._window.open(number, 0):  # the transfer waits for this reply
             return
-        if worker.under_way:
+        if worker.unanswered:
             threading.Thread(
                 target=self._reassign, args=(worker, number), name="take over", daemon=True
             ).start()
@@ -466,7 +466,7 @@ class ReceiverStream:
     def _reassign(self, worker: Worker, ending: int) -> None:
         """Give the units to other channels; the reply to unit `ending` confirms that the old agent has ended."""
         try:
-            self._own.under_way[ending] = None
+            self._own.unanswered[ending] = None
             reply = {"do": "end_formers", "unit": ending, "formers": [worker.connection.process]}
             self._control.send(protocol.REQUEST, reply)
             if self._window.wait_closed(ending):

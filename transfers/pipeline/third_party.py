@@ -13,7 +13,7 @@ from hibali.errors import HibaliError, UsageError
 from transfers.agent import protocol
 from transfers.entry import Verification
 from transfers.pipeline.batches import Window, item_header, payload_from_header, problem_from, unit_header
-from transfers.pipeline.receiving import BegunFiles
+from transfers.pipeline.receiving import PartialFiles
 from transfers.remote.connection import Connection
 from transfers.stores.base import MOST_BYTES, Committed, Item, Payload, Problem, Unit
 
@@ -62,7 +62,7 @@ class DirectReceiver:
         self._large: dict[int, _Large] = {}
         self._ended: set[int] = set()
         self._started = threading.Event()
-        self._begun = BegunFiles()
+        self._partial_files = PartialFiles()
         self.left = True
         self.fresh = False  # nothing of an earlier operation existed
         self.over = False
@@ -85,7 +85,7 @@ class DirectReceiver:
     def begun(self, item: Item) -> int:
         """Return how many bytes of this file the target already has; waits for the agent's first reply."""
         self._started.wait()
-        return self._begun.bytes_of(item)
+        return self._partial_files.bytes_of(item)
 
     def _send(self, units: Iterable[Unit]) -> None:
         """Send all requests; runs in its own thread."""
@@ -186,7 +186,7 @@ class DirectReceiver:
                 hint="Correct `reached_from` of the target's site, or leave out --direct.",
             ) from None
         with self._connection.understanding():
-            self._begun.read(reply.header)
+            self._partial_files.read(reply.header)
             self.fresh = bool(reply.header["walked"])
 
     def _receive_frame(self, frame: protocol.Frame) -> None:

@@ -319,9 +319,12 @@ def _cut(sizes: list[int], body: bytes, count: int) -> list[bytes | None]:
 def _run_header(
     argv: Sequence[bytes | str], stdin: bytes, folder: bytes | None, timeout: float
 ) -> dict[str, Any]:
-    words = [word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape") for word in argv]
+    words = [
+        argument if isinstance(argument, bytes) else argument.encode("utf-8", "surrogateescape")
+        for argument in argv
+    ]
     return {
-        "words": [protocol.text_of(word) for word in words],
+        "words": [protocol.text_of(argument) for argument in words],
         "stdin": protocol.text_of(stdin),
         "folder": protocol.text_of(folder) if folder is not None else None,
         "timeout": timeout,

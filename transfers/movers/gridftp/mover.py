@@ -20,7 +20,7 @@ from transfers.movers.gridftp.process import (
     fits_list_file,
     is_supported_path,
     least_bytes,
-    mapped,
+    server_path,
 )
 from transfers.movers.gridftp.receiving import GridftpTransfer
 from transfers.movers.stream import ProgressReport, StreamMover
@@ -62,15 +62,15 @@ class GridftpMover(StreamMover):
     def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        coming = self._until_full(items)
-        while some := list(islice(coming, _BATCH)):
+        remaining = self._until_full(items)
+        while some := list(islice(remaining, _BATCH)):
             large, small = self._split_by_size(some)
             if small:
                 for store in (self._origin, self._target):
                     store.expect(sum(item.entry.size for item in small if item.carries))
                 yield from super()._transfer(source, target, small)
             if large and not self._full.is_set():
-                yield from self._by_server(large)
+                yield from self._transfer_large(large)
 
     def _split_by_size(self, items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
         large, small = [], []
@@ -90,7 +90,7 @@ class GridftpMover(StreamMover):
         written = self._target.root_path.rstrip(b"/") + b"/" + partial_path(b"", path)
         here, there = (read, written) if self._host is self._target else (written, read)
         server = self._server
-        return fits_list_file(HERE, here) and is_supported_path(server.url, mapped(there, server.paths))
+        return fits_list_file(HERE, here) and is_supported_path(server.url, server_path(there, server.paths))
 
     def _can_be_used(self) -> bool:
         if self._usable is None:
@@ -104,7 +104,7 @@ class GridftpMover(StreamMover):
                 )
         return self._usable
 
-    def _by_server(self, items: Sequence[Item]) -> Generator[Event | Committed, None, None]:
+    def _transfer_large(self, items: Sequence[Item]) -> Generator[Event | Committed, None, None]:
         host, target = self._host, self._target
         transfer = GridftpTransfer(
             self._server,

@@ -112,7 +112,7 @@ _NEVER = (b"\r", b"\n", b"\0")
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Parameters:
     """The parameters of a transfer.
 
     `streams` is per connection; `buffer` in bytes per stream, 0 for the kernel's default; `piece` in bytes.
@@ -129,18 +129,18 @@ def least_bytes(round_trip: float) -> int:
     return _LEAST_BYTES + int(_LEAST_RATE * min(round_trip, 1.0))
 
 
-def fit(size: int, round_trip: float, most: int) -> Fit:
+def choose_parameters(size: int, round_trip: float, most: int) -> Parameters:
     """Choose the parameters for `size` bytes, a `round_trip` in seconds and at most `most` connections."""
     connections = max(1, min(most, ceil(size / _MIN_BYTES_PER_LOGIN)))
     piece = size // (connections * _PIECES_EACH) // _MIB * _MIB
     piece = max(_LEAST_PIECE, min(_MOST_PIECE, piece))
     if round_trip <= _SHORT_ROUND_TRIP:
-        return Fit(connections, 1, 0, piece)
+        return Parameters(connections, 1, 0, piece)
     share = 2 * int(_FAST_LINE * round_trip) // (connections * _STREAMS_OVER_LONG_LINKS)
-    return Fit(connections, _STREAMS_OVER_LONG_LINKS, max(_MIB, min(_MOST_BUFFER, share)), piece)
+    return Parameters(connections, _STREAMS_OVER_LONG_LINKS, max(_MIB, min(_MOST_BUFFER, share)), piece)
 
 
-def share_out(items: Sequence[tuple[Item, int]], chosen: Fit) -> list[list[Unit]]:
+def distribute_pieces(items: Sequence[tuple[Item, int]], parameters: Parameters) -> list[list[Unit]]:
     """Return the pieces of each connection, in order; every item comes with its start offset.
 
     Pieces are distributed round-robin, so that each file is written from its start.
@@ -148,17 +148,17 @@ def share_out(items: Sequence[tuple[Item, int]], chosen: Fit) -> list[list[Unit]
     begins = {item.number: start for item, start in items}
     pieces = list(
         group_units(
-            (item for item, _ in items), lambda: chosen.piece, lambda item: begins[item.number], large=0
+            (item for item, _ in items), lambda: parameters.piece, lambda item: begins[item.number], large=0
         )
     )
     return [
         lane
-        for lane in (pieces[number :: chosen.connections] for number in range(chosen.connections))
+        for lane in (pieces[number :: parameters.connections] for number in range(parameters.connections))
         if lane
     ]
 
 
-def mapped(path: bytes, paths: Mapping[str, str]) -> bytes:
+def server_path(path: bytes, paths: Mapping[str, str]) -> bytes:
     """Map an absolute path to the server's path by the longest matching prefix in `paths`, if any."""
     best = b""
     found = path
@@ -190,14 +190,14 @@ def list_line(source: str, target: str, unit: Unit) -> str:
     return f'"{source}" "{target}" {unit.offset},{unit.length}\n'
 
 
-def argv(list_file: str, chosen: Fit) -> list[str]:
+def argv(list_file: str, parameters: Parameters) -> list[str]:
     """Return the command line of one connection.
 
     The pieces of a list are sent in order over data channels that stay open (`-fast`). With `-dbg` the
     program prints the end of each piece.
     """
-    buffer = ["-tcp-bs", str(chosen.buffer)] if chosen.buffer else []
-    streams = ["-p", str(chosen.streams)]
+    buffer = ["-tcp-bs", str(parameters.buffer)] if parameters.buffer else []
+    streams = ["-p", str(parameters.streams)]
     return [PROGRAM, "-fast", *streams, *buffer, "-st", str(_STALLED_SECONDS), "-dbg", "-f", list_file]
 
 
@@ -222,20 +222,20 @@ class Direction:
     def line(self, unit: Unit) -> str:
         """Return the line of a list file for this piece."""
         here = url_of(HERE, self.here(unit))
-        there = url_of(self.url, mapped(self.there(unit), self.paths))
+        there = url_of(self.url, server_path(self.there(unit), self.paths))
         return list_line(here, there, unit) if self.up else list_line(there, here, unit)
 
 
-class Copying:
+class CopyProcess:
     """A run of the program, which reports written pieces in order, then its end."""
 
     def __init__(
         self,
         pieces: Sequence[Unit],
         direction: Direction,
-        chosen: Fit,
-        passed: Callable[[Copying], None],
-        ended: Callable[[Copying], None],
+        parameters: Parameters,
+        passed: Callable[[CopyProcess], None],
+        ended: Callable[[CopyProcess], None],
     ) -> None:
         """Other threads call `passed` after further pieces, and `ended` last. Raise `NotFoundError`."""
         self.pieces = pieces
@@ -254,7 +254,7 @@ class Copying:
             environment["X509_USER_PROXY"] = str(direction.proxy)
         try:
             self._process = Process(
-                argv(str(list_file), chosen), environment, on_error=self._count_replies, guarded=True
+                argv(str(list_file), parameters), environment, on_error=self._count_replies, guarded=True
             )
         except BaseException:
             self._folder.cleanup()

@@ -15,10 +15,17 @@ from hibali.errors import TryLaterError
 from transfers.agent import protocol
 from transfers.agent.large_files import partial_path
 from transfers.entry import Verification
-from transfers.movers.gridftp.process import Copying, DeclinedError, Direction, explain, fit, share_out
+from transfers.movers.gridftp.process import (
+    CopyProcess,
+    DeclinedError,
+    Direction,
+    choose_parameters,
+    distribute_pieces,
+    explain,
+)
 from transfers.movers.stream import ProgressReport
 from transfers.pipeline.batches import item_header, payload_of, problem_from, unit_header
-from transfers.pipeline.receiving import BegunFiles
+from transfers.pipeline.receiving import PartialFiles
 from transfers.remote.connection import Connection
 from transfers.stores.base import Committed, Item, Problem, Unit
 
@@ -63,7 +70,7 @@ DECLINED = "gridftp-declined"
 _MOST_OPEN_FILES = 64  # concurrent files: the agent keeps each of them open
 
 _Event = (
-    protocol.Frame | tuple[Copying, bool] | Hashed | BaseException | None
+    protocol.Frame | tuple[CopyProcess, bool] | Hashed | BaseException | None
 )  # a Copying with whether it has ended
 
 
@@ -93,13 +100,13 @@ class GridftpReceiver:
         self._root = root
         self._transfer_options = transfer
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._begun = BegunFiles()
+        self._partial_files = PartialFiles()
         self._seed = b""
         self._units = 0
         self._opening: set[int] = set()
         self._waiting: dict[int, Item] = {}
         self._digests: dict[int, str] = {}
-        self._copies: set[Copying] = set()
+        self._processes: set[CopyProcess] = set()
         self._hashing = False
         self._stopped = False
         self.declined: str | None = None  # why the server refused
@@ -124,14 +131,14 @@ class GridftpReceiver:
             self._kill()
 
     def _kill(self) -> None:
-        for copying in self._copies:
-            copying.kill()
+        for process in self._processes:
+            process.kill()
 
     def _begin(self) -> None:
         self._control.send(protocol.REQUEST, {"do": "land"})
         reply = next(self._control.replies_to("land"))
         with self._control.understanding():
-            self._begun.read(reply.header)
+            self._partial_files.read(reply.header)
             self._seed = bytes.fromhex(reply.header["ticket"]["seed"])
 
     def _listen(self) -> None:
@@ -148,7 +155,7 @@ class GridftpReceiver:
     def _carry(self, items: Sequence[Item]) -> Iterator[Committed]:
         """Transfer a batch of files, from opening them until each has a result."""
         self._waiting = {item.number: item for item in items}
-        starts = [(item, self._begun.bytes_of(item)) for item in items]
+        starts = [(item, self._partial_files.bytes_of(item)) for item in items]
         for item, start in starts:
             self._opening.add(self._units)
             header = {"unit": self._units, "item": item_header(item), "from": start}
@@ -161,14 +168,16 @@ class GridftpReceiver:
         ready = [item for item, _ in starts]
         threading.Thread(target=self._hash, args=(ready,), name="digests", daemon=True).start()
         size = sum(item.entry.size - start for item, start in starts)
-        chosen = fit(size, self._transfer_options.round_trip, self._transfer_options.server.connections)
-        for pieces in share_out(starts, chosen) if size else ():
+        parameters = choose_parameters(
+            size, self._transfer_options.round_trip, self._transfer_options.server.connections
+        )
+        for pieces in distribute_pieces(starts, parameters) if size else ():
             self._start(pieces, size)
-        while self._waiting or self._copies or self._hashing:
+        while self._waiting or self._processes or self._hashing:
             yield from self._take(self._events.get())
             if not self._waiting:
                 self._kill()
-            if self.declined is not None and not (self._copies or self._hashing):
+            if self.declined is not None and not (self._processes or self._hashing):
                 break
         for item in self._waiting.values():
             yield self._not_carried(item)
@@ -180,15 +189,15 @@ class GridftpReceiver:
 
     def _start(self, pieces: Sequence[Unit], size: int) -> None:
         transfer = self._transfer_options
-        chosen = fit(size, transfer.round_trip, transfer.server.connections)
+        parameters = choose_parameters(size, transfer.round_trip, transfer.server.connections)
         self.logins += 1
-        self._copies.add(
-            Copying(
+        self._processes.add(
+            CopyProcess(
                 pieces,
                 self._direction(),
-                chosen,
-                lambda copying: self._events.put((copying, False)),
-                lambda copying: self._events.put((copying, True)),
+                parameters,
+                lambda process: self._events.put((process, False)),
+                lambda process: self._events.put((process, True)),
             )
         )
 
@@ -234,9 +243,9 @@ class GridftpReceiver:
             return []
         return self._receive_digest(*event)
 
-    def _report_written(self, copying: Copying) -> None:
+    def _report_written(self, process: CopyProcess) -> None:
         """Report newly written pieces to the agent."""
-        for unit in copying.newly_written():
+        for unit in process.newly_written():
             number = unit.items[0].number
             self.bytes += unit.length
             self._transfer_options.reply.report_progress(unit, unit.length)
@@ -244,18 +253,18 @@ class GridftpReceiver:
                 place = {"number": number, "offset": unit.offset, "length": unit.length, "digest": None}
                 self._control.send(protocol.PLACED, place)
 
-    def _receive_end(self, copying: Copying) -> None:
+    def _receive_end(self, process: CopyProcess) -> None:
         """Process the end of a connection; restart a failed one for the remaining pieces after progress."""
-        self._copies.remove(copying)
-        if copying.exit_code == 0 or self.declined is not None or not self._waiting:
+        self._processes.remove(process)
+        if process.exit_code == 0 or self.declined is not None or not self._waiting:
             return
-        problem = explain(copying.errors, self._transfer_options.server.url)
-        left = copying.pieces[copying.done :]
+        problem = explain(process.errors, self._transfer_options.server.url)
+        left = process.pieces[process.done :]
         if isinstance(problem, DeclinedError):
             self.declined = str(problem)
             self._stopped = True
             self._kill()
-        elif isinstance(problem, TryLaterError) and copying.done and left:
+        elif isinstance(problem, TryLaterError) and process.done and left:
             self._start(left, sum(unit.length for unit in left))
         else:
             raise problem

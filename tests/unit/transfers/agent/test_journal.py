@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.agent_root import open_root
 from tests.support.waiting import wait_for
 from transfers.agent import large_files as frontier_module
-from transfers.agent.journal import MARK_BYTES, BegunFilesJournal, Part, read_begun
+from transfers.agent.journal import MARK_BYTES, Part, PartialFilesJournal, read_begun
 from transfers.agent.large_files import StreamingHash
 from transfers.agent.protocol import MismatchError
 from transfers.agent.safe_path import Root
@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Iterator[Root]:
     found.close()
 
 
-def begin(root: Root, marks: int, blocks: int) -> tuple[Part, BegunFilesJournal]:
+def begin(root: Root, marks: int, blocks: int) -> tuple[Part, PartialFilesJournal]:
     """A file of which so many marks and so many blocks behind them are noted."""
     part = Part(b"large", PARTIAL, len(CONTENT), 1, "")
     part.marks = [(number * MARK_BYTES, digest(0, number)) for number in range(1, marks + 1)]
@@ -48,12 +48,12 @@ def begin(root: Root, marks: int, blocks: int) -> tuple[Part, BegunFilesJournal]
         (number * MARK_BYTES, (number + 1) * MARK_BYTES, digest(number, number + 1))
         for number in range(marks, marks + blocks)
     ]
-    begun = BegunFilesJournal(root)
+    begun = PartialFilesJournal(root)
     begun.start(part)
     return part, begun
 
 
-def go_on(root: Root, part: Part, begun: BegunFilesJournal) -> StreamingHash:
+def go_on(root: Root, part: Part, begun: PartialFilesJournal) -> StreamingHash:
     descriptor = os.open(PARTIAL, os.O_RDONLY, dir_fd=root.descriptor)
     try:
         return StreamingHash(descriptor, part, begun)
