@@ -7,6 +7,7 @@ import shlex
 from base64 import b64encode
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from hibali.config.model import Reached, Site
@@ -16,8 +17,7 @@ from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import explain_ssh, unattended_options
 from transfers.agent import protocol
 from transfers.movers.stream import ProgressReport, StreamMover
-from transfers.pipeline.batches import group_units
-from transfers.pipeline.third_party import unit_bytes
+from transfers.pipeline.batches import group_units, unit_bytes
 from transfers.remote.connection import Connection, opening, remote_command
 from transfers.stores import ssh
 from transfers.stores.agent_store import PosixStore
@@ -26,7 +26,7 @@ from transfers.stores.single_file import SingleSource
 
 
 class DirectMover(StreamMover):
-    """A Mover (transfers.movers.base.Mover) with the retries and rate limit of StreamMover."""
+    """A Mover (transfers.movers.stream.Mover) with the retries and rate limit of StreamMover."""
 
     name = "direct"
 
@@ -65,12 +65,12 @@ class DirectMover(StreamMover):
 _WITHOUT = "leave out --direct: the data then passes through this machine"
 
 
+@dataclass(frozen=True, slots=True)
 class DirectRoute:
     """A connection to an agent at the source's site, and through it to one at the target's."""
 
-    def __init__(self, connection: Connection, logins: int) -> None:
-        self.connection = connection
-        self.logins = logins
+    connection: Connection
+    logins: int
 
     def close(self) -> None:
         """End both agents; safe to call twice."""

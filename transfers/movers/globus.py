@@ -14,8 +14,7 @@ from hibali.errors import UsageError
 from hibali.events import Event, Listener
 from hibali.locations import Location
 from transfers.entry import Entry, Kind, Verification
-from transfers.movers.base import Mover
-from transfers.movers.stream import FULL, MAX_ATTEMPTS, is_retryable, retried
+from transfers.movers.stream import FULL, MAX_ATTEMPTS, Mover, is_retryable, retried
 from transfers.recorded_digests import DigestCache
 from transfers.request import Request
 from transfers.stores.base import Committed, Item, Problem, Source, Store, Written
@@ -131,7 +130,7 @@ _CHECKERS = ("hibali", "https", "globus")  # best first
 
 
 class GlobusMover:
-    """A Mover (transfers.movers.base.Mover); `fallback` moves the items that Globus cannot."""
+    """A Mover (transfers.movers.stream.Mover); `fallback` moves the items that Globus cannot."""
 
     name = "globus"
 
@@ -477,18 +476,9 @@ def _named(site: Site) -> Site:
     return replace(site, name=named) if named else site
 
 
-class _Recorded:
-    """The recorded digests of the source's files."""
-
-    def __init__(self, digests: DigestCache) -> None:
-        self._digests = digests
-
-    def __call__(self, entry: Entry) -> str | None:
-        return self._digests.find([entry])
-
-
-def _recorded(location: Location, store: Store, stack: ExitStack) -> _Recorded:
-    where = store.root_path.decode("utf-8", "surrogateescape")
-    digests = DigestCache("digests", [location.site.name, location.bucket, where], keep=True)
+def _recorded(location: Location, store: Store, stack: ExitStack) -> Callable[[Entry], str | None]:
+    """Return a function that looks up the recorded digest of a source file."""
+    root = store.root_path.decode("utf-8", "surrogateescape")
+    digests = DigestCache("digests", [location.site.name, location.bucket, root], keep=True)
     stack.callback(digests.close)
-    return _Recorded(digests)
+    return lambda entry: digests.find([entry])

@@ -10,7 +10,7 @@ from itertools import chain
 from hibali.events import Carried, Event, Noted
 from hibali.text import printable
 from transfers.entry import Kind, Verification
-from transfers.movers.base import Mover
+from transfers.movers.stream import Mover
 from transfers.stores.base import NOT_COPIED, Committed, Item, Origin, Source, Store
 
 _READ_BACK = 64  # copies that are read back at once
@@ -19,7 +19,7 @@ _MOST_LEFT = 10_000  # and after some copies succeeded
 
 
 class ServerMover:
-    """The Mover protocol (transfers.movers.base.Mover) over a target that can copy from the source."""
+    """The Mover protocol (transfers.movers.stream.Mover) over a target that can copy from the source."""
 
     def __init__(self, copier: Store, origin: Origin, fallback: Mover, wanted: Verification) -> None:
         """`fallback` moves items that are not copied. Copies with a proof below `wanted` are read back."""

@@ -257,6 +257,11 @@ def group_units(
         yield Unit(tuple(pack))
 
 
+def unit_bytes(unit: Unit) -> int:
+    """Return how many bytes of files a unit carries."""
+    return unit.length if unit.segment else sum(item.entry.size for item in unit.items if item.carries)
+
+
 def packed_together(rate: int) -> int:
     """Return the most bytes of a pack at `rate` bytes a second (0: no limit): at most a second's worth."""
     return min(PACK_BYTES, rate) if rate else PACK_BYTES

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from hibali.errors import HibaliError
 from transfers.agent import protocol
 from transfers.agent.reading import with_zeros
-from transfers.entry import Kind, Verification
-from transfers.pipeline.batches import Flow, first_through, payload_of, problem_from, unit_header
+from transfers.entry import Verification
+from transfers.pipeline.batches import Flow, first_through, payload_of, problem_from, unit_bytes, unit_header
 from transfers.pipeline.channel_pool import ChannelPool, window_bytes
 from transfers.pipeline.shared_memory import BULK_BYTES, allocate_buffer
 from transfers.reconnect import is_lost
@@ -256,10 +256,3 @@ class _Channel:
             pending.fail(problem)
         if not isinstance(problem, HibaliError):
             raise problem
-
-
-def unit_bytes(unit: Unit) -> int:
-    """Return how many bytes of files a unit has."""
-    if unit.segment:
-        return unit.length
-    return sum(item.entry.size for item in unit.items if item.entry.kind is Kind.FILE)

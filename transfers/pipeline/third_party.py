@@ -12,7 +12,14 @@ from typing import Any
 from hibali.errors import HibaliError, UsageError
 from transfers.agent import protocol
 from transfers.entry import Verification
-from transfers.pipeline.batches import Window, item_header, payload_from_header, problem_from, unit_header
+from transfers.pipeline.batches import (
+    Window,
+    item_header,
+    payload_from_header,
+    problem_from,
+    unit_bytes,
+    unit_header,
+)
 from transfers.pipeline.receiving import PartialFiles
 from transfers.remote.connection import Connection
 from transfers.stores.base import MOST_BYTES, Committed, Item, Payload, Problem, Unit
@@ -302,8 +309,3 @@ class DirectReceiver:
             self._ended.add(number)
         self._results.put(Committed(large.item, None, Verification.NONE, problem=problem))
         return True
-
-
-def unit_bytes(unit: Unit) -> int:
-    """Return how many bytes of files a unit carries."""
-    return unit.length if unit.segment else sum(item.entry.size for item in unit.items if item.carries)

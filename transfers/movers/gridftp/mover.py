@@ -31,7 +31,7 @@ _BATCH = 50_000  # entries that are split by size before the first is sent
 
 
 class GridftpMover(StreamMover):
-    """A Mover (transfers.movers.base.Mover) with the retries of StreamMover.
+    """A Mover (transfers.movers.stream.Mover) with the retries of StreamMover.
 
     Small files are sent in packs over the agent's channels, without a round trip for each (decision 23).
     """
@@ -155,12 +155,6 @@ def gridftp_mover(
     server = host.gridftp
     if here.kind != "local" or server is None or server.use == "never" or rate:
         return None
-    reading, receiver = _plain(origin.store), _plain(target)
-    if reading is None or receiver is None:
+    if not (isinstance(origin.store, PosixStore) and isinstance(target, PosixStore)):
         return None
-    return GridftpMover(server, (reading, receiver), origin.name, on_event, host.proxy)
-
-
-def _plain(store: object) -> PosixStore | None:
-    """Return the store if it has plain files and an agent."""
-    return store if isinstance(store, PosixStore) else None
+    return GridftpMover(server, (origin.store, target), origin.name, on_event, host.proxy)
