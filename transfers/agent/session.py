@@ -29,16 +29,30 @@ from transfers.agent.protocol import (
     pack_record,
     problem_of,
 )
-from transfers.agent.reading import with_zeros
-from transfers.agent.receiving import absolute_path
-from transfers.agent.removing import check_itself, check_unheld, remove_item, remove_own, remove_root, sweep
+from transfers.agent.reading import Reader, digest_file, with_zeros
+from transfers.agent.receiving import (
+    ChannelReceiver,
+    MainReceiver,
+    absolute_path,
+    fetch_whole,
+    store_whole,
+)
+from transfers.agent.removing import (
+    adjust_items,
+    back_up_item,
+    check_itself,
+    check_unheld,
+    open_backup,
+    remove_item,
+    remove_own,
+    remove_root,
+    sweep,
+)
 from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
 from transfers.agent.writing import packed_in, purge, remove_tree, sync_folders, with_attributes
 
 if TYPE_CHECKING:  # imported when used, because most agents need few of them
     from transfers.agent.appending import Growths, Tails
-    from transfers.agent.reading import Reader
-    from transfers.agent.receiving import ChannelReceiver, MainReceiver
     from transfers.agent.third_party import Relay, ThirdPartyFiles
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
@@ -54,8 +68,8 @@ class Session(object):
         self._root: Optional[Root] = None
         self._place: Optional[OpenedFolder] = None  # how the root's path was opened
         self._lease: Optional[Lease] = None
-        self._reader: "Optional[Reader]" = None
-        self._receiver: "Union[MainReceiver, ChannelReceiver, None]" = None
+        self._reader: Optional[Reader] = None
+        self._receiver: Union[MainReceiver, ChannelReceiver, None] = None
         self._unit: Optional[Dict[str, Any]] = None
         self._backup: Optional[Root] = None
         self._tails: "Optional[Tails]" = None
@@ -236,8 +250,6 @@ class Session(object):
             self._unit = header
             return
         if self._reader is None:
-            from transfers.agent.reading import Reader  # start-up: only for this request
-
             self._reader = Reader(self._opened(), self._channel, self._memory)
         self._reader.read_unit(header)
 
@@ -261,8 +273,6 @@ class Session(object):
         if self._relay is not None:
             self._relay.pass_on(protocol.FILE, header)
             return
-        from transfers.agent.receiving import MainReceiver  # start-up: only for this request
-
         if not isinstance(self._receiver, MainReceiver):
             raise ProtocolError("a file that was not planned")
         _unpack(header["item"])
@@ -273,16 +283,12 @@ class Session(object):
         if self._relay is not None:
             self._relay.pass_on(protocol.PLACED, header)
             return
-        from transfers.agent.receiving import MainReceiver  # start-up: only for this request
-
         if not isinstance(self._receiver, MainReceiver):
             raise ProtocolError("a piece that was not planned")
         self._receiver.place(header)
 
     def _start_receiving(self, header: Dict[str, Any]) -> None:
         """Start receiving under our own lease, or by `token` under another agent's of the same client."""
-        from transfers.agent.receiving import MainReceiver  # start-up: only for this request
-
         self._end_third_party()  # its open journal is rewritten by the receiver
         # Folders opened for earlier listings or transfers may have been renamed since.
         root = self._opened()
@@ -304,8 +310,6 @@ class Session(object):
 
     def _join(self, header: Dict[str, Any]) -> None:
         """Start receiving beside the agent that holds the lock, with the ticket that it issued."""
-        from transfers.agent.receiving import ChannelReceiver  # start-up: only for this request
-
         ticket = header["ticket"]
         seed = binascii.unhexlify(ticket["seed"])
         lease = BorrowedLease(self._opened(), str(ticket["token"]))
@@ -396,8 +400,6 @@ class Session(object):
         """Send one REPLY per item, in order; several threads hash the files or their `ranges`."""
         from concurrent.futures import ThreadPoolExecutor  # start-up: only for this request
 
-        from transfers.agent.reading import digest_file  # start-up: only for this request
-
         paths = [protocol.bytes_of(text) for text in header["paths"]]
         ranges = header.get("ranges") or [[0, None]] * len(paths)
         root = self._opened()
@@ -483,8 +485,6 @@ class Session(object):
         self._channel.send(protocol.END, {"problem": problem})
 
     def _adjust(self, header: Dict[str, Any]) -> None:
-        from transfers.agent.removing import adjust_items  # start-up: only for this request
-
         root = self._opened()
         self._check_lease()
         for item in header["items"]:
@@ -496,8 +496,6 @@ class Session(object):
 
     def _back_up(self, header: Dict[str, Any]) -> None:
         """Link files that will be replaced or deleted below `into`; a reported backup is on disk."""
-        from transfers.agent.removing import back_up_item, open_backup  # start-up: only for this request
-
         root = self._opened()
         self._check_lease()
         if self._backup is None:
@@ -540,8 +538,6 @@ class Session(object):
 
     def store_whole(self, header: Dict[str, Any], body: protocol.Body) -> None:
         """Store one small file; see receiving.py."""
-        from transfers.agent.receiving import store_whole  # start-up: only for this request
-
         if hashlib.sha256(body).hexdigest() != header["digest"]:
             raise RefusedError("corrupt", "the received data differs from the data read at the source")
         path = protocol.bytes_of(header["path"])
@@ -549,8 +545,6 @@ class Session(object):
         self._channel.send(protocol.END, {"stored": stored})
 
     def _fetch_whole(self, header: Dict[str, Any]) -> None:
-        from transfers.agent.receiving import fetch_whole  # start-up: only for this request
-
         content = fetch_whole(self._opened(), protocol.bytes_of(header["path"]), int(header["maximum"]))
         self._channel.send(protocol.END, {"digest": hashlib.sha256(content).hexdigest()}, content)
 
