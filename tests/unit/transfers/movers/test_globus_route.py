@@ -1,4 +1,4 @@
-"""When Globus carries, how long a task that stands still is waited for, and what a collection's listing becomes."""
+"""Test when Globus is used, when a stalled task is cancelled, and how listings are read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _ends(
     return find_collections(RouteRequest(via, unsupported), CollectionRoot(*source), CollectionRoot(*target))
 
 
-def test_globus_carries_where_both_ends_have_a_collection_that_shows_them() -> None:
+def test_use_globus_if_both_collections_contain_the_paths() -> None:
     near, host = (NEAR, b"/data/a b"), (FAR, b"/p/scratch/x")
     assert _ends(near, host) == CollectionPair("uuid-near", "/a b", "uuid-far", "/scratch/x")
     assert _ends(host, (VAULT, b"~/y")) == CollectionPair("uuid-far", "/scratch/x", "uuid-vault", "/~/y")
@@ -57,7 +57,7 @@ def test_globus_carries_where_both_ends_have_a_collection_that_shows_them() -> N
     assert (told.value.code, told.value.subject) == ("not-by-globus", "--pack")
 
 
-def test_names_that_globus_can_be_told() -> None:
+def test_names_that_globus_supports() -> None:
     assert below("/", b"a/b") == "/a/b"
     assert below("/x", "é~*".encode()) == "/x/é~*"
     assert [can_be_told(name) for name in (b"a", b"\xff", b"a\nb", b"a\rb", "\u202e".encode())] == [
@@ -69,7 +69,7 @@ def test_names_that_globus_can_be_told() -> None:
     ]
 
 
-def test_submissions_ask_for_what_is_promised() -> None:
+def test_submission_requests_verification_and_metadata() -> None:
     body = transfer_body(
         CollectionPair("s", "/", "t", "/"),
         [Piece("/a", "/b", "00ff"), Piece("/c", "/d")],
@@ -87,12 +87,16 @@ def test_submissions_ask_for_what_is_promised() -> None:
     assert [item.get("external_checksum") for item in body["DATA"]] == ["00ff", None]
     assert "filter_rules" not in body
     assert body["deadline"] == "2026-01-09T03:04:05+00:00"
-    gone = delete_body("c", ["/*"], submission="id", label="l", deadline=body["deadline"])
-    assert gone["deadline"] == body["deadline"]
-    assert (gone["recursive"], gone["interpret_globs"], gone["ignore_missing"]) == (False, False, True)
+    body_of_deletion = delete_body("c", ["/*"], submission="id", label="l", deadline=body["deadline"])
+    assert body_of_deletion["deadline"] == body["deadline"]
+    assert (
+        body_of_deletion["recursive"],
+        body_of_deletion["interpret_globs"],
+        body_of_deletion["ignore_missing"],
+    ) == (False, False, True)
 
 
-def test_what_globus_says_in_our_words() -> None:
+def test_translate_globus_errors() -> None:
     cases: list[tuple[str, type[HibaliError], str]] = [
         ("QUOTA_EXCEEDED", IncompleteError, "no-quota"),
         ("GC_NOT_CONNECTED", TryLaterError, "collection-offline"),
@@ -109,7 +113,7 @@ def test_what_globus_says_in_our_words() -> None:
     assert not fault_of("GC_NOT_CONNECTED").hopeless
 
 
-def test_a_task_is_given_up_only_while_something_is_wrong_and_nothing_moves() -> None:
+def test_cancel_task_only_after_faults_without_progress() -> None:
     def task(status: str = "OK", moved: int = 0, **more: Any) -> dict[str, Any]:
         return {"status": "ACTIVE", "nice_status": status, "bytes_transferred": moved, **more}
 
@@ -127,7 +131,7 @@ def test_a_task_is_given_up_only_while_something_is_wrong_and_nothing_moves() ->
     assert hopeless.is_too_long(HOPELESS_SECONDS, task("PERMISSION_DENIED"))
 
 
-def test_a_listing_is_whole_or_says_what_it_lacks() -> None:
+def test_listing_is_complete_or_names_missing_folders() -> None:
     def name(text: str, kind: str = "file", **more: Any) -> dict[str, Any]:
         return {
             "name": text,

@@ -13,7 +13,7 @@ from transfers.pipeline.channel_pool import count_channels
 MIB = 1 << 20
 
 
-def test_a_long_line_takes_as_many_as_fill_it() -> None:
+def test_open_as_many_channels_as_fill_a_long_link() -> None:
     assert count_channels(0.110, 2 << 30, 8) == 8
     assert count_channels(0.110, 2 << 30, 64, rate=125_000_000) == 7  # 110 ms of 1 Gbit/s are 13.75 MB
     assert count_channels(0.0003, 2 << 30, 8) == 1
@@ -24,7 +24,7 @@ def test_a_long_line_takes_as_many_as_fill_it() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 16 * MIB)), min_size=1, max_size=60), st.randoms()
 )
-def test_the_window_holds_whatever_the_order_of_answers(units: list[tuple[int, int]], random: object) -> None:
+def test_window_limit_holds_for_any_order_of_replies(units: list[tuple[int, int]], random: object) -> None:
     limit = 32 * MIB
     window = Window(lambda: limit)
     offsets = dict.fromkeys(range(4), 0)
@@ -45,7 +45,7 @@ def test_the_window_holds_whatever_the_order_of_answers(units: list[tuple[int, i
 
 
 def _opens(window: Window, number: int, size: int, of: int, offset: int) -> bool:
-    """Whether there is room now; a window that would wait is asked no further."""
+    """Open a unit if it fits now, without waiting."""
     asked = threading.Thread(target=window.open, args=(number, size), kwargs={"of": of, "offset": offset})
     if not window.fits(size, of, offset):
         return False
@@ -54,7 +54,7 @@ def _opens(window: Window, number: int, size: int, of: int, offset: int) -> bool
     return not asked.is_alive()
 
 
-def test_nobody_waits_once_it_is_stopped() -> None:
+def test_stopped_window_wakes_all_threads() -> None:
     window = Window(lambda: 1)
     assert window.open(1, 1)
     waiting = threading.Thread(target=window.open, args=(2, 1))
