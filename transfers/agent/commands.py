@@ -92,8 +92,8 @@ def find_mount(table: bytes, path: bytes) -> Optional[Mount]:
     """Return the mount in /proc/self/mountinfo that contains an absolute, real path."""
     best = None
     for line in table.splitlines():
-        fields, separator, rest = line.partition(b" - ")
-        own, other = fields.split(b" "), rest.split(b" ")
+        fields, separator, sources = line.partition(b" - ")
+        own, other = fields.split(b" "), sources.split(b" ")
         if not separator or len(own) < 6 or len(other) < 3:
             continue
         folder = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal.group(1), 8)]), own[4])

@@ -141,9 +141,9 @@ def places_of(real: bytes, mounts: List[Mount]) -> List[Place]:
     return [(device, _joined(root, real[len(point.rstrip(b"/")) :]), b""), *below]
 
 
-def _joined(root: bytes, rest: bytes) -> bytes:
-    rest = rest.strip(b"/")
-    return root.rstrip(b"/") + b"/" + rest if rest else root
+def _joined(root: bytes, suffix: bytes) -> bytes:
+    suffix = suffix.strip(b"/")
+    return root.rstrip(b"/") + b"/" + suffix if suffix else root
 
 
 def _is_in(path: bytes, folder: bytes) -> bool:

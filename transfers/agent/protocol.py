@@ -403,7 +403,7 @@ class BufferPool(object):
             found = bytearray(-(-length // _ROUND_BYTES) * _ROUND_BYTES)
         return memoryview(found)[:length]
 
-    def give(self, body: Union[bytes, bytearray, memoryview]) -> None:
+    def release(self, body: Union[bytes, bytearray, memoryview]) -> None:
         """Return an unused buffer to the pool; other buffers are ignored."""
         if isinstance(body, memoryview) and isinstance(body.obj, bytearray) and len(self._free) < _MOST_FREE:
             self._free.append(body.obj)

@@ -120,7 +120,7 @@ class Reader(object):
             if unit["segment"]:
                 header, body = without_zeros(header, body)
             self._channel.send(protocol.DATA, header, body)
-            self._channel.buffers.give(buffer)
+            self._channel.buffers.release(buffer)
         else:
             header = self._read(unit, memoryview(self._memory)[at : at + length])
             self._channel.send(protocol.DATA, {**header, "at": at})

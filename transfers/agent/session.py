@@ -264,9 +264,9 @@ class Session(object):
         length = unit["length"] if unit["segment"] else 0
         whole = with_zeros(header, body, length, self._channel.buffers.allocate)
         self._receiver.receive(unit, header, whole)
-        self._channel.buffers.give(body)
+        self._channel.buffers.release(body)
         if whole is not body:
-            self._channel.buffers.give(whole)
+            self._channel.buffers.release(whole)
 
     def receive_file(self, header: Dict[str, Any]) -> None:
         """Prepare for a large file that will arrive in pieces."""
@@ -374,8 +374,8 @@ class Session(object):
             relay = Relay(self._channel, self._opened(), header["words"])
             greeting = relay.start(binascii.a2b_base64(header["opening"]), header["nonce"])
         except UnreachedError as problem:
-            said = {"reached": False, "status": problem.status, "errors": problem.errors}
-            self._channel.send(protocol.END, said)
+            details = {"reached": False, "status": problem.status, "errors": problem.errors}
+            self._channel.send(protocol.END, details)
             return
         self._relay = relay
         self._channel.send(protocol.END, {"reached": True, "greeting": greeting})

@@ -250,7 +250,7 @@ class Relay(Outlet):
         unit = self._planned.pop(header["unit"], None)
         self._channel.send(kind, header)
         if unit is None or (unit["segment"] and header["problems"]):
-            self._sent_buffers.give_back(body)
+            self._sent_buffers.release_sent(body)
             return
         self.pass_on(protocol.UNIT, unit)
         self.pass_on(kind, header, body)
@@ -272,7 +272,7 @@ class Relay(Outlet):
                     protocol.write_frame(self._out, *work)
             except (OSError, ValueError):
                 disconnected = True  # the listening thread reports it
-            self._sent_buffers.give_back(work[2])
+            self._sent_buffers.release_sent(work[2])
 
     def _listen(self) -> None:
         """Forward all replies of the other agent to the client; runs in its own thread."""
@@ -334,12 +334,12 @@ class Relay(Outlet):
 class _SentBuffers(BufferPool):
     """Buffers that stay in use until they were sent, which may be long after the reading."""
 
-    def give(self, body: Union[bytes, bytearray, memoryview]) -> None:
+    def release(self, body: Union[bytes, bytearray, memoryview]) -> None:
         """Keep the buffer until it was sent."""
 
-    def give_back(self, body: Union[bytes, bytearray, memoryview]) -> None:
+    def release_sent(self, body: Union[bytes, bytearray, memoryview]) -> None:
         """Free a buffer that was sent."""
-        super(_SentBuffers, self).give(body)
+        super(_SentBuffers, self).release(body)
 
 
 def _to_read(item: Dict[str, Any]) -> Dict[str, Any]:

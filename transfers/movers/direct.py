@@ -185,5 +185,7 @@ def _unreached(reply: dict[str, Any], reached: Reached, host: str, here: Site, t
         )
     if status == 127:  # the shell's exit codes
         return NotFoundError("no-python", f"python3 cannot be started at {host}", subject=subject, hint=hint)
-    words = output.splitlines()[-1][-300:] if output else f"status {status}"
-    return TryLaterError("no-agent", f"the agent cannot start at {host}: {words}", subject=subject, hint=hint)
+    reason = output.splitlines()[-1][-300:] if output else f"status {status}"
+    return TryLaterError(
+        "no-agent", f"the agent cannot start at {host}: {reason}", subject=subject, hint=hint
+    )

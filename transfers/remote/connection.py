@@ -265,9 +265,11 @@ class Connection:
             if frame.kind == protocol.END:
                 return
 
-    def broken(self, what: str) -> IncompleteError:
+    def broken(self, violation: str) -> IncompleteError:
         """Return the error for a violation of the protocol."""
-        return IncompleteError("protocol", f"the agent broke the protocol: it {what}", subject=self.subject)
+        return IncompleteError(
+            "protocol", f"the agent broke the protocol: it {violation}", subject=self.subject
+        )
 
     @contextlib.contextmanager
     def understanding(self) -> Iterator[None]:

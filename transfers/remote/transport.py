@@ -266,8 +266,8 @@ class AgentHost:
         self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
     ) -> OnceResult:
         """See RemoteHost."""
-        words = _run_header(argv, b"", folder, _RUN_ONCE_SECONDS)
-        reply = self._connection.request("run_once", marker=protocol.text_of(marker), **words).header
+        header = _run_header(argv, b"", folder, _RUN_ONCE_SECONDS)
+        reply = self._connection.request("run_once", marker=protocol.text_of(marker), **header).header
         with self._connection.understanding():
             known = reply.get("answer")
             return OnceResult(
@@ -319,12 +319,12 @@ def _cut(sizes: list[int], body: bytes, count: int) -> list[bytes | None]:
 def _run_header(
     argv: Sequence[bytes | str], stdin: bytes, folder: bytes | None, timeout: float
 ) -> dict[str, Any]:
-    words = [
+    arguments = [
         argument if isinstance(argument, bytes) else argument.encode("utf-8", "surrogateescape")
         for argument in argv
     ]
     return {
-        "words": [protocol.text_of(argument) for argument in words],
+        "words": [protocol.text_of(argument) for argument in arguments],
         "stdin": protocol.text_of(stdin),
         "folder": protocol.text_of(folder) if folder is not None else None,
         "timeout": timeout,

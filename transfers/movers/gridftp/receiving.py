@@ -52,12 +52,12 @@ def hash_listed(
         waiting[number] = item
         connection.send(protocol.UNIT, header)
         if len(waiting) >= _AHEAD:
-            yield _take(connection, waiting)
+            yield _next_hashed(connection, waiting)
     while waiting:
-        yield _take(connection, waiting)
+        yield _next_hashed(connection, waiting)
 
 
-def _take(connection: Connection, waiting: dict[int, Item]) -> Hashed:
+def _next_hashed(connection: Connection, waiting: dict[int, Item]) -> Hashed:
     frame = connection.receive()
     with connection.understanding():
         item = waiting.pop(int(frame.header["unit"]))
@@ -71,7 +71,7 @@ _MOST_OPEN_FILES = 64  # concurrent files: the agent keeps each of them open
 
 _Event = (
     protocol.Frame | tuple[CopyProcess, bool] | Hashed | BaseException | None
-)  # a Copying with whether it has ended
+)  # a CopyProcess with whether it has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class GridftpTransfer:
     read_at: bytes
     name: bytes | None
     round_trip: float
-    reply: ProgressReport
+    progress: ProgressReport
     proxy: Path | None = None
 
 
@@ -98,7 +98,7 @@ class GridftpReceiver:
     def __init__(self, control: Connection, root: bytes, transfer: GridftpTransfer) -> None:
         self._control = control
         self._root = root
-        self._transfer_options = transfer
+        self._transfer = transfer
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._partial_files = PartialFiles()
         self._seed = b""
@@ -125,7 +125,7 @@ class GridftpReceiver:
             yield from map(self._not_carried, items)
             self._control.send(protocol.REQUEST, {"do": "landed"})
             while not self.over:
-                self._take(self._events.get())
+                self._process_event(self._events.get())
         finally:
             self._stopped = True
             self._kill()
@@ -162,19 +162,17 @@ class GridftpReceiver:
             self._units += 1
             self._control.send(protocol.FILE, header)
         while self._opening:
-            yield from self._take(self._events.get())
+            yield from self._process_event(self._events.get())
         starts = [(item, start) for item, start in starts if item.number in self._waiting]
         self._hashing = True
         ready = [item for item, _ in starts]
         threading.Thread(target=self._hash, args=(ready,), name="digests", daemon=True).start()
         size = sum(item.entry.size - start for item, start in starts)
-        parameters = choose_parameters(
-            size, self._transfer_options.round_trip, self._transfer_options.server.connections
-        )
+        parameters = choose_parameters(size, self._transfer.round_trip, self._transfer.server.connections)
         for pieces in distribute_pieces(starts, parameters) if size else ():
             self._start(pieces, size)
         while self._waiting or self._processes or self._hashing:
-            yield from self._take(self._events.get())
+            yield from self._process_event(self._events.get())
             if not self._waiting:
                 self._kill()
             if self.declined is not None and not (self._processes or self._hashing):
@@ -188,7 +186,7 @@ class GridftpReceiver:
         )
 
     def _start(self, pieces: Sequence[Unit], size: int) -> None:
-        transfer = self._transfer_options
+        transfer = self._transfer
         parameters = choose_parameters(size, transfer.round_trip, transfer.server.connections)
         self.logins += 1
         self._processes.add(
@@ -202,7 +200,7 @@ class GridftpReceiver:
         )
 
     def _direction(self) -> Direction:
-        transfer = self._transfer_options
+        transfer = self._transfer
 
         def read(unit: Unit) -> bytes:
             name = unit.items[0].entry.path if transfer.name is None else transfer.name
@@ -219,14 +217,14 @@ class GridftpReceiver:
         """Hash in a separate thread; the source's agent gets no other requests meanwhile."""
         try:
             for hashed in hash_listed(
-                self._transfer_options.source, items, self._transfer_options.name, lambda: self._stopped
+                self._transfer.source, items, self._transfer.name, lambda: self._stopped
             ):
                 self._events.put(hashed)
             self._events.put(None)
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._events.put(problem)
 
-    def _take(self, event: _Event) -> list[Committed]:
+    def _process_event(self, event: _Event) -> list[Committed]:
         """Process one event of any thread; return results of items."""
         if isinstance(event, BaseException):
             raise event
@@ -248,7 +246,7 @@ class GridftpReceiver:
         for unit in process.newly_written():
             number = unit.items[0].number
             self.bytes += unit.length
-            self._transfer_options.reply.report_progress(unit, unit.length)
+            self._transfer.progress.report_progress(unit, unit.length)
             if number in self._waiting:
                 place = {"number": number, "offset": unit.offset, "length": unit.length, "digest": None}
                 self._control.send(protocol.PLACED, place)
@@ -258,7 +256,7 @@ class GridftpReceiver:
         self._processes.remove(process)
         if process.exit_code == 0 or self.declined is not None or not self._waiting:
             return
-        problem = explain(process.errors, self._transfer_options.server.url)
+        problem = explain(process.errors, self._transfer.server.url)
         left = process.pieces[process.done :]
         if isinstance(problem, DeclinedError):
             self.declined = str(problem)
@@ -289,11 +287,11 @@ class GridftpReceiver:
             raise self._control.broken(f"sent {frame.kind!r} while receiving")
         if header["unit"] is not None:
             self._opening.remove(int(header["unit"]))
-        reply = [self._failed(int(number), problem_from(found)) for number, found in header["failed"]]
+        results = [self._failed(int(number), problem_from(found)) for number, found in header["failed"]]
         for number in map(int, header["done"]):
             item = self._waiting.pop(number)
-            reply.append(Committed(item, self._digests.pop(number), Verification.DIGEST))
-        return reply
+            results.append(Committed(item, self._digests.pop(number), Verification.DIGEST))
+        return results
 
     def _failed(self, number: int, problem: Problem) -> Committed:
         return Committed(self._waiting.pop(number), None, Verification.NONE, problem=problem)

@@ -72,7 +72,7 @@ def test_released_buffer_is_reused() -> None:
     first = buffers.allocate(BULK_BYTES)
     assert isinstance(first, memoryview)
     content = first.obj
-    buffers.give(first)
+    buffers.release(first)
     second = buffers.allocate(BULK_BYTES + 1)
     assert isinstance(second, memoryview)
     assert second.obj is content
