@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 import threading
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from transfers.agent import protocol
 from transfers.agent.protocol import (
@@ -87,13 +87,12 @@ class Staged(object):
         self.digest = digest
 
 
-class Outcome(object):
+class Outcome(NamedTuple):
     """The result of one item: staged for the commit, or a problem."""
 
-    def __init__(self, number: int, staged: Optional[Staged], problem: Optional[Problem]) -> None:
-        self.number = number
-        self.staged = staged
-        self.problem = problem
+    number: int
+    staged: Optional[Staged]
+    problem: Optional[Problem]
 
 
 class Writer(object):

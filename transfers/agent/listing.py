@@ -211,9 +211,10 @@ class Pages(object):
 
     def __init__(self) -> None:
         self._folder = b""
-        self._begin_block()
+        self.clear()
 
-    def _begin_block(self) -> None:
+    def clear(self) -> None:
+        """Begin the next block, after this one was sent."""
         self.block = bytearray()
         self._pages: List[List[Any]] = []
         self._begin()
@@ -257,7 +258,3 @@ class Pages(object):
         """End the open page; return for each page of the block: names, files and links, their bytes, packed length, digest."""
         self._end()
         return self._pages
-
-    def clear(self) -> None:
-        """Begin the next block, because this one was sent."""
-        self._begin_block()

@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from transfers.agent import protocol
 from transfers.agent.protocol import (
@@ -181,17 +181,16 @@ _PATHS = {
 _FOLLOWING = frozenset(("stat", "is_private", "digest_path"))  # requests that follow the last component, too
 
 
-class OpenedFolder(object):
+class OpenedFolder(NamedTuple):
     """An open folder: its `descriptor`, and how it was reached.
 
     `inside` is False if it is outside of the innermost configured root that its path names. `foreign` is the
     error for a followed symlink of another account, which is possible only for paths below no root.
     """
 
-    def __init__(self, descriptor: int, inside: bool, foreign: Optional[RefusedError]) -> None:  # noqa: FBT001
-        self.descriptor = descriptor
-        self.inside = inside
-        self.foreign = foreign
+    descriptor: int
+    inside: bool
+    foreign: Optional[RefusedError]
 
 
 class Roots(object):

@@ -55,7 +55,7 @@ class ChannelPool:
         self._early = early
         self._logins = logins
         self._most_logins = most_logins
-        self._open_line = open_channel
+        self._open_channel = open_channel
         self._most = most if open_channel is not None else 0
         self._on_event = on_event
         self._guard = threading.Lock()
@@ -93,13 +93,13 @@ class ChannelPool:
     def _open_up_to(self, count: int) -> None:
         while self._started < count and count > 1:
             self._started += 1
-            name = f"line {self._started}"
+            name = f"channel {self._started}"
             threading.Thread(target=self._run, args=(self._started,), name=name, daemon=True).start()
 
     def _run(self, number: int) -> None:
-        assert self._open_line is not None
+        assert self._open_channel is not None
         try:
-            connection = self._open_line(number)
+            connection = self._open_channel(number)
         except HibaliError as problem:
             with self._guard:
                 first, self._failed = not self._failed, True
@@ -139,7 +139,7 @@ class ChannelPool:
         lost.close(0.1)
         if is_replaced:
             threading.Thread(
-                target=self._run_later, args=(number,), name=f"line {number}", daemon=True
+                target=self._run_later, args=(number,), name=f"channel {number}", daemon=True
             ).start()
 
     def _run_later(self, number: int) -> None:
@@ -174,7 +174,7 @@ class ChannelPool:
 
     def limit(self, round_trip: float) -> str | None:
         """Return which setting limited the speed, if known: `logins`, `channels` or None."""
-        if self._open_line is None or round_trip < _LONG_SECONDS or self._wanted <= 1:
+        if self._open_channel is None or round_trip < _LONG_SECONDS or self._wanted <= 1:
             return None
         if self._most_logins == 1:
             return "logins"

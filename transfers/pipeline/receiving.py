@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from hibali.errors import HibaliError
 from transfers.agent import protocol
@@ -29,44 +29,10 @@ from transfers.remote.connection import Connection
 from transfers.stores.base import Committed, Item, Payload, Problem
 
 
-class SendWindow(Protocol):
-    """A transfer's window, which reports each item's result; called from the threads of the channels."""
-
-    def joined(self) -> None:
-        """Note that a worker is ready to receive units."""
-
-    def placed(self, payload: Payload) -> None:
-        """Note that a worker wrote a piece of a large file."""
-
-    def close(self, number: int) -> None:
-        """Note that the agent replied to a unit."""
-
-    def done(self, item: Item, digest: str | None) -> None:
-        """Report an item that was committed under its final name."""
-
-    def failed(self, item: Item, problem: Problem) -> None:
-        """Report an item that failed."""
-
-    def large_done(self, number: int) -> bool:
-        """Finish a large file that was committed; return False if it was not in progress."""
-
-    def large_failed(self, number: int, problem: Problem) -> bool:
-        """Report a failed large file once; return False if it never was in progress."""
-
-    def abandon(self, number: int) -> None:
-        """Discard everything that was received of a large file."""
-
-    def end(self, problem: BaseException | None) -> None:
-        """Finish: the last reply arrived, or an error means that none will."""
-
-    def worker_lost(self, worker: Worker) -> None:
-        """Handle a worker that lost its channel; its unanswered units can be reclaimed."""
-
-
 class Sender:
     """One channel with the units that were sent over it and have no reply yet."""
 
-    def __init__(self, stream: SendWindow, connection: Connection) -> None:
+    def __init__(self, stream: ReceiverStream, connection: Connection) -> None:
         self.stream = stream
         self.connection = connection
         self.unanswered: dict[int, Payload | None] = {}
@@ -86,22 +52,18 @@ class Sender:
         return True
 
     def _write(self, number: int, payload: Payload) -> None:
-        with self._writing:  # a unit and its data must not be separated
-            self._write_unit(number, payload)
-
-    def _write_unit(self, number: int, payload: Payload) -> None:
-        self.connection.send(protocol.UNIT, unit_header(payload.unit, number))
         header, memory = data_header(payload, number), self.connection.memory
-        if memory is not None and len(payload.data) >= BULK_BYTES:
-            payload.data = memory.hold(payload.data)
-            at = memory.offset_of(payload.data)
+        body: protocol.Body = payload.data
+        if memory is not None and len(body) >= BULK_BYTES:
+            payload.data = body = memory.hold(body)
+            at = memory.offset_of(body)
             if at is not None:
-                self.connection.send(protocol.DATA, {**header, "at": at})
-                return
-        segment = payload.unit.segment
-        self.connection.send(
-            protocol.DATA, *(without_zeros(header, payload.data) if segment else (header, payload.data))
-        )
+                header, body = {**header, "at": at}, b""
+        if payload.unit.segment and "at" not in header:
+            header, body = without_zeros(header, body)
+        with self._writing:  # a unit and its data must not be separated
+            self.connection.send(protocol.UNIT, unit_header(payload.unit, number))
+            self.connection.send(protocol.DATA, header, body)
 
     def listen(self) -> None:
         """Read replies until the channel's END; runs in its own thread."""
@@ -173,7 +135,7 @@ class Sender:
 class Worker(Sender):
     """A further channel with its own writing thread, so that no channel waits for another."""
 
-    def __init__(self, stream: SendWindow, connection: Connection, root: bytes, ticket: Any) -> None:
+    def __init__(self, stream: ReceiverStream, connection: Connection, root: bytes, ticket: Any) -> None:
         super().__init__(stream, connection)
         self.ready = False
         self._joined = threading.Event()  # also set when joining failed
@@ -182,14 +144,14 @@ class Worker(Sender):
         self._cleared = False
         self.reclaimed: dict[int, Payload] = {}
         self._units: queue.SimpleQueue[tuple[int, Payload] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, args=(root, ticket), name="hand", daemon=True).start()
+        threading.Thread(target=self._work, args=(root, ticket), name="worker", daemon=True).start()
 
     def _work(self, root: bytes, ticket: Any) -> None:
         try:
             there = {"path": protocol.text_of(root), "make": False}
             self.connection.request_all([("open", there), ("join", {"ticket": ticket})])
             self.ready = True
-            threading.Thread(target=self.listen, name="answers", daemon=True).start()
+            threading.Thread(target=self.listen, name="replies", daemon=True).start()
             self._joined.set()
             self.stream.joined()
             while (work := self._units.get()) is not None:
@@ -312,7 +274,7 @@ class ReceiverStream:
         self._control.send(protocol.REQUEST, {"do": "land"})
         threads = [
             threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True),
-            threading.Thread(target=self._listen, name="answers", daemon=True),
+            threading.Thread(target=self._listen, name="replies", daemon=True),
         ]
         for thread in threads:
             thread.start()

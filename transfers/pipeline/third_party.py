@@ -76,8 +76,8 @@ class DirectReceiver:
 
     def run(self, units: Iterable[Unit]) -> Generator[Committed, None, None]:
         """Yield the result of each item. `units` is consumed in another thread."""
-        sending = threading.Thread(target=self._send, args=(units,), name="ask", daemon=True)
-        listening = threading.Thread(target=self._listen, name="answers", daemon=True)
+        sending = threading.Thread(target=self._send, args=(units,), name="send", daemon=True)
+        listening = threading.Thread(target=self._listen, name="replies", daemon=True)
         for thread in (listening, sending):
             thread.start()
         try:

@@ -118,7 +118,7 @@ class GridftpReceiver:
     def run(self, items: Iterator[Item]) -> Generator[Committed, None, None]:
         """Yield the result of each item. Raise the server's errors; a later call resumes partial files."""
         self._begin()
-        threading.Thread(target=self._listen, name="answers", daemon=True).start()
+        threading.Thread(target=self._listen, name="replies", daemon=True).start()
         try:
             while self.declined is None and (some := list(islice(items, _MOST_OPEN_FILES))):
                 yield from self._carry(some)
