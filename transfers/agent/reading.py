@@ -5,9 +5,10 @@ import errno
 import hashlib
 import mmap
 import os
+import queue
 import threading
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar
 
 from transfers.agent import protocol
 from transfers.agent.protocol import ChangedError, Outlet, Problem, UnsafeNameError, problem_of
@@ -88,7 +89,8 @@ def _check(runs: List[Any], data_length: int, length: int) -> None:
 
 
 _CHUNK = 1024 * 1024
-_HASHERS = 2
+_HASHERS = 2  # for digests of whole files while their pieces are sent
+_DIGEST_THREADS = 4
 _OPEN_FILES = 16
 
 
@@ -295,6 +297,35 @@ class _OpenFile(object):
 
     def __exit__(self, *details: object) -> None:
         self.close()
+
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def map_in_threads(
+    root: Root, work: Callable[[Root, _Item], _Result], items: Iterable[_Item]
+) -> Iterator[_Result]:
+    """Yield `work(root, item)` for each item, in order; each of several threads has its own root."""
+    from concurrent.futures import ThreadPoolExecutor  # start-up: only for this request
+
+    roots: queue.Queue[Root] = queue.Queue()
+    for _ in range(_DIGEST_THREADS):
+        roots.put(root.clone())
+
+    def run(item: _Item) -> _Result:
+        own = roots.get()
+        try:
+            return work(own, item)
+        finally:
+            roots.put(own)
+
+    try:
+        with ThreadPoolExecutor(_DIGEST_THREADS) as pool:
+            yield from pool.map(run, items)
+    finally:
+        while not roots.empty():
+            roots.get().close()
 
 
 def digest_file(

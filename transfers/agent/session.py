@@ -5,8 +5,7 @@ import errno
 import hashlib
 import mmap
 import os
-import queue
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
 from transfers.agent import journal, protocol
 from transfers.agent.lease import (
@@ -29,7 +28,7 @@ from transfers.agent.protocol import (
     pack_record,
     problem_of,
 )
-from transfers.agent.reading import Reader, digest_file, with_zeros
+from transfers.agent.reading import Reader, digest_file, map_in_threads, with_zeros
 from transfers.agent.receiving import (
     ChannelReceiver,
     MainReceiver,
@@ -56,7 +55,6 @@ if TYPE_CHECKING:  # imported when used, because most agents need few of them
     from transfers.agent.third_party import Relay, ThirdPartyFiles
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
-_HASHERS = 4
 
 
 class Session(object):
@@ -398,31 +396,20 @@ class Session(object):
 
     def _digest(self, header: Dict[str, Any]) -> None:
         """Send one REPLY per item, in order; several threads hash the files or their `ranges`."""
-        from concurrent.futures import ThreadPoolExecutor  # start-up: only for this request
-
         paths = [protocol.bytes_of(text) for text in header["paths"]]
         ranges = header.get("ranges") or [[0, None]] * len(paths)
-        root = self._opened()
-        roots: queue.Queue[Root] = queue.Queue()
-        for _ in range(_HASHERS):
-            roots.put(root.clone())
 
-        def hash_one(path: bytes, part: List[Any]) -> Dict[str, Any]:
-            own = roots.get()
+        def hash_one(root: Root, item: Tuple[bytes, List[Any]]) -> Dict[str, Any]:
+            path, part = item
             try:
-                return {"digest": digest_file(own, path, self._channel.disconnected, *part)}
+                return {"digest": digest_file(root, path, self._channel.disconnected, *part)}
             except BrokenPipeError:
                 raise
             except (OSError, UnsafeNameError, ChangedError) as problem:
                 return {"digest": None, "problem": problem_of(problem)}
-            finally:
-                roots.put(own)
 
-        with ThreadPoolExecutor(_HASHERS) as pool:
-            for reply in pool.map(hash_one, paths, ranges):
-                self._channel.send(protocol.REPLY, reply)
-        while not roots.empty():
-            roots.get().close()
+        for reply in map_in_threads(self._opened(), hash_one, zip(paths, ranges)):
+            self._channel.send(protocol.REPLY, reply)
         self._channel.send(protocol.END, {})
 
     def _remove(self, header: Dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ import stat
 import subprocess
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple, Union, cast
 
 from transfers.agent import protocol
@@ -27,13 +26,12 @@ from transfers.agent.protocol import (
     UnsafeNameError,
     problem_of,
 )
-from transfers.agent.reading import Reader
+from transfers.agent.reading import Reader, map_in_threads
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import purge
 
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1024 * 1024
-_HASHERS = 4
 
 
 class ThirdPartyFiles(object):
@@ -67,27 +65,16 @@ class ThirdPartyFiles(object):
 
     def adopt(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
         """Hash the files, rename the correct ones, remove the others. Return problems by position."""
-        roots: queue.Queue[Root] = queue.Queue()
-        for _ in range(_HASHERS):
-            roots.put(self._root.clone())
 
-        def stage(item: Dict[str, Any]) -> Outcome:
-            own = roots.get()
+        def stage(root: Root, item: Dict[str, Any]) -> Outcome:
             try:
-                return Outcome(item["number"], self._stage(own, item), None)
+                return Outcome(item["number"], self._stage(root, item), None)
             except BrokenPipeError:
                 raise
             except (OSError, UnsafeNameError, RefusedError) as problem:
                 return Outcome(item["number"], None, _retryable_problem(problem))
-            finally:
-                roots.put(own)
 
-        try:
-            with ThreadPoolExecutor(_HASHERS) as pool:
-                outcomes = list(pool.map(stage, items))
-        finally:
-            while not roots.empty():
-                roots.get().close()
+        outcomes = list(map_in_threads(self._root, stage, items))
         committer = Committer(self._root, self._seed)
         results = committer.commit(outcomes)
         self.left = self.left or committer.left
@@ -236,8 +223,8 @@ class Relay(Outlet):
 
     def _unreached(self, reason: str) -> UnreachedError:
         status = self._end()
-        said = bytes(self._errors_output).decode("utf-8", "replace").strip()
-        return UnreachedError(status, said or reason)
+        errors = bytes(self._errors_output).decode("utf-8", "replace").strip()
+        return UnreachedError(status, errors or reason)
 
     def read_unit(self, unit: Dict[str, Any]) -> None:
         """Read a unit; send its header to the client and its bytes to the other site."""
