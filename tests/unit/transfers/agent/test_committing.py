@@ -29,6 +29,6 @@ def test_report_partial_file_left_in_replaced_folder(tmp_path: Path) -> None:
     folder.mkdir()
     root.forget(b"sub")
     committer = Committer(root, SEED)
-    answers = committer.commit(outcomes)
-    assert answers[0]["problem"] is not None
+    results = committer.commit(outcomes)
+    assert results[0]["problem"] is not None
     assert committer.left

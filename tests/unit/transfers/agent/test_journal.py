@@ -104,10 +104,10 @@ def test_detect_damaged_mark_or_block_and_keep_data_before_it(
         stream.write(b"damaged")
     streaming_hash = resume(root, part, begun)
     streaming_hash.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
-    with pytest.raises(MismatchError) as told:
+    with pytest.raises(MismatchError) as caught:
         streaming_hash.finish()
-    assert told.value.good == good * MARK_BYTES
-    begun.cut(part, told.value.good)
+    assert caught.value.good == good * MARK_BYTES
+    begun.cut(part, caught.value.good)
     begun.close()
     (known,) = read_begun(root)
     assert known.received == good * MARK_BYTES
@@ -120,7 +120,7 @@ WHOLE = b"".join(PIECES)
 
 
 @given(st.permutations(range(len(PIECES))), st.lists(st.booleans(), min_size=6, max_size=6))
-def test_digest_does_not_depend_on_the_order_of_pieces(order: list[int], at_hand: list[bool]) -> None:
+def test_digest_does_not_depend_on_the_order_of_pieces(order: list[int], with_content: list[bool]) -> None:
     part = Part(b"large", PARTIAL, len(WHOLE), 1, "")
     begun = mock.Mock()
     with tempfile.TemporaryFile() as file, mock.patch.object(frontier_module, "MARK_BYTES", SMALL_MARK):
@@ -129,7 +129,7 @@ def test_digest_does_not_depend_on_the_order_of_pieces(order: list[int], at_hand
         for number in order:
             piece = PIECES[number]
             os.pwrite(file.fileno(), piece, number * PIECE)
-            whole.append(streaming_hash.place(number * PIECE, PIECE, piece if at_hand[number] else None))
+            whole.append(streaming_hash.place(number * PIECE, PIECE, piece if with_content[number] else None))
         assert streaming_hash.finish() == sha256(WHOLE).hexdigest()
     assert whole == [False] * 5 + [True]
     marks = [(stop, sha256(WHOLE[:stop]).hexdigest()) for stop in range(SMALL_MARK, len(WHOLE), SMALL_MARK)]

@@ -114,12 +114,12 @@ def test_release_keeps_files_of_the_user(root: Root, tmp_path: Path) -> None:
 def test_living_holder_is_named_and_keeps_the_lock(
     root: Root, tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
-    with pytest.raises(LockedError) as told:
+    with pytest.raises(LockedError) as caught:
         acquire(root)
-    assert told.value.holder["operation"] == "the first push"
-    assert told.value.holder["client"] == "ada@login1 pid 7"
-    assert told.value.holder["pid"] == holder.pid
-    assert 0 <= told.value.age < 60
+    assert caught.value.holder["operation"] == "the first push"
+    assert caught.value.holder["client"] == "ada@login1 pid 7"
+    assert caught.value.holder["pid"] == holder.pid
+    assert 0 <= caught.value.age < 60
     assert [path.name for path in lock_file(tmp_path).parent.iterdir()] == ["lock"], "the try left something"
 
 
@@ -284,14 +284,14 @@ def test_files_of_killed_lockers_are_not_listed_and_removed_by_the_next_lock(
 def test_concurrent_lockers_exclude_each_other(root: Root, tmp_path: Path) -> None:
     wrong: list[BaseException] = []
     held: list[int] = []
-    taken = [0] * 4
+    acquired = [0] * 4
 
     def work(index: int) -> None:
         for _ in range(40):
             try:
                 lease = acquire(root)
                 held.append(index)
-                taken[index] += 1
+                acquired[index] += 1
                 if len(held) != 1:
                     wrong.append(AssertionError("two hold it"))
                 held.pop()
@@ -301,27 +301,27 @@ def test_concurrent_lockers_exclude_each_other(root: Root, tmp_path: Path) -> No
             except BaseException as problem:  # noqa: BLE001 - shown by the test's own thread
                 wrong.append(problem)
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(taken))]
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(acquired))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert sum(taken) > 0
+    assert sum(acquired) > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_only_one_process_replaces_a_dead_lock(root: Root, tmp_path: Path) -> None:
-    acquire(root)  # not given back: it looks dead below
+    acquire(root)  # not released: it looks dead below
     age(lock_file(tmp_path), 500)
     barrier = threading.Barrier(8)
-    taken: list[Lease] = []
+    acquired: list[Lease] = []
     wrong: list[BaseException] = []
 
     def work() -> None:
         barrier.wait()
         try:
-            taken.append(acquire(root))
+            acquired.append(acquire(root))
         except LockedError:
             pass
         except BaseException as problem:  # noqa: BLE001 - shown by the test's own thread
@@ -333,7 +333,7 @@ def test_only_one_process_replaces_a_dead_lock(root: Root, tmp_path: Path) -> No
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert len(taken) == 1
-    taken[0].check()
-    taken[0].release()
+    assert len(acquired) == 1
+    acquired[0].check()
+    acquired[0].release()
     assert list(tmp_path.iterdir()) == []

@@ -56,7 +56,7 @@ def test_reject_inconsistent_runs(runs: Any) -> None:
 @pytest.mark.parametrize("length", [0, -1, protocol.MAXIMUM_BODY + 1, 1 << 62])
 def test_never_allocate_more_than_a_piece(length: int) -> None:
     def allocate(_: int) -> bytearray:
-        raise AssertionError("room was taken")
+        raise AssertionError("memory was allocated")
 
     with pytest.raises(ZerosError):
         with_zeros({"runs": []}, b"", length, allocate)

@@ -54,10 +54,10 @@ def test_only_one_concurrent_caller_runs_the_command(tmp_path: Path) -> None:
         )
 
     with ThreadPoolExecutor(callers) as pool:
-        answers = list(pool.map(call, range(callers)))
-    assert [reply["fresh"] for reply in answers].count(True) == 1
+        replies = list(pool.map(call, range(callers)))
+    assert [reply["fresh"] for reply in replies].count(True) == 1
     assert count.read_text() == "x\n"
-    for reply in answers:
+    for reply in replies:
         assert reply["answer"] is None or reply["answer"]["exit"] == 0
 
 

@@ -26,8 +26,8 @@ from transfers.stores.globus.paths import (
 from transfers.stores.globus.store import list_below
 from transfers.stores.globus.tasks import HOPELESS_SECONDS, Standstill
 
-NEAR = Site("near", "local", globus=GlobusSettings("uuid-near", {"/data": "/"}))
-FAR = Site("far", "ssh", globus=GlobusSettings("uuid-far", {"/p/scratch": "/scratch", "/p": "/project"}))
+LOCAL = Site("near", "local", globus=GlobusSettings("uuid-near", {"/data": "/"}))
+REMOTE = Site("far", "ssh", globus=GlobusSettings("uuid-far", {"/p/scratch": "/scratch", "/p": "/project"}))
 VAULT = Site("vault", "globus", globus=GlobusSettings("uuid-vault"))
 PLAIN = Site("plain", "ssh")
 
@@ -39,22 +39,27 @@ def _ends(
 
 
 def test_use_globus_if_both_collections_contain_the_paths() -> None:
-    near, host = (NEAR, b"/data/a b"), (FAR, b"/p/scratch/x")
-    assert _ends(near, host) == CollectionPair("uuid-near", "/a b", "uuid-far", "/scratch/x")
+    local, host = (LOCAL, b"/data/a b"), (REMOTE, b"/p/scratch/x")
+    assert _ends(local, host) == CollectionPair("uuid-near", "/a b", "uuid-far", "/scratch/x")
     assert _ends(host, (VAULT, b"~/y")) == CollectionPair("uuid-far", "/scratch/x", "uuid-vault", "/~/y")
-    assert _ends(near, host, "stream") is None
-    for other in ((PLAIN, b"/x"), (FAR, b"/q"), (FAR, b"/p/scratch/\xff"), (replace(FAR, kind="s3"), b"/p")):
-        assert _ends(near, other) is None
+    assert _ends(local, host, "stream") is None
+    for other in (
+        (PLAIN, b"/x"),
+        (REMOTE, b"/q"),
+        (REMOTE, b"/p/scratch/\xff"),
+        (replace(REMOTE, kind="s3"), b"/p"),
+    ):
+        assert _ends(local, other) is None
         with pytest.raises(UsageError):
-            _ends(near, other, "globus")
-    assert _ends(near, host, "auto", "--pack") is None
+            _ends(local, other, "globus")
+    assert _ends(local, host, "auto", "--pack") is None
     for via in ("auto", "globus"):
-        with pytest.raises(UsageError) as told:
+        with pytest.raises(UsageError) as caught:
             _ends((PLAIN, b"/x"), (VAULT, b"/y"), via)
-        assert told.value.subject == "plain"
-    with pytest.raises(UsageError) as told:
-        _ends(near, host, "globus", "--pack")
-    assert (told.value.code, told.value.subject) == ("not-by-globus", "--pack")
+        assert caught.value.subject == "plain"
+    with pytest.raises(UsageError) as caught:
+        _ends(local, host, "globus", "--pack")
+    assert (caught.value.code, caught.value.subject) == ("not-by-globus", "--pack")
 
 
 def test_names_that_globus_supports() -> None:
@@ -103,12 +108,12 @@ def test_translate_globus_errors() -> None:
         ("AUTH", AccessError, "denied"),
         ("\x1b[31m", TryLaterError, "globus-fault"),
     ]
-    for code, kind, word in cases:
-        told = error_of(code, "here", "File: x\nMessage: \x1b[31mred")
-        assert isinstance(told, kind)
-        assert told.code == word
-        assert "\x1b" not in told.message
-        assert "\n" not in told.message
+    for code, kind, expected in cases:
+        caught = error_of(code, "here", "File: x\nMessage: \x1b[31mred")
+        assert isinstance(caught, kind)
+        assert caught.code == expected
+        assert "\x1b" not in caught.message
+        assert "\n" not in caught.message
     assert fault_of("PERMISSION_DENIED").hopeless
     assert not fault_of("GC_NOT_CONNECTED").hopeless
 
@@ -176,6 +181,6 @@ def test_listing_is_complete_or_names_missing_folders() -> None:
     def too_many(folder: bytes, offset: int, limit: int) -> dict[str, Any]:
         return {**page(folder, offset, limit), "total": 100_001 if folder else len(folders[folder])}
 
-    with pytest.raises(ListingIncompleteError) as told:
+    with pytest.raises(ListingIncompleteError) as caught:
         list(list_below(too_many, "there"))
-    assert [(path, problem.code) for path, problem in told.value.unlisted] == [(b"b", "folder-too-large")]
+    assert [(path, problem.code) for path, problem in caught.value.unlisted] == [(b"b", "folder-too-large")]

@@ -51,12 +51,12 @@ def test_rate_counts_only_time_with_data_in_flight() -> None:
 
 def test_faster_channel_gets_more_data() -> None:
     fast, slow = channel_of_rate(20 * MIB, Clock()), channel_of_rate(5 * MIB, Clock())
-    given_to = {id(fast): 0, id(slow): 0}
+    bytes_of = {id(fast): 0, id(slow): 0}
     for _ in range(100):
         channel = first_through([slow, fast], MIB)
         channel.flow.add_in_flight(MIB)
-        given_to[id(channel)] += 1
-    assert 78 <= given_to[id(fast)] <= 82
+        bytes_of[id(channel)] += 1
+    assert 78 <= bytes_of[id(fast)] <= 82
 
 
 def test_channel_of_unknown_rate_gets_data() -> None:

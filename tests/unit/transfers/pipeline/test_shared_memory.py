@@ -55,8 +55,8 @@ def test_copy_other_memory_while_space_is_free() -> None:
     held = arena.hold(b"elsewhere")
     assert (arena.offset_of(held), bytes(held)) == (0, b"elsewhere")
     assert arena.hold(held) is held
-    rest = arena.allocate(SIZE - ROUND)
-    assert rest is not None
+    last = arena.allocate(SIZE - ROUND)
+    assert last is not None
     assert arena.hold(b"no room") == b"no room"
 
 

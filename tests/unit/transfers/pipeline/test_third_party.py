@@ -50,22 +50,26 @@ class Pair:
         self.source, self.target = folder / "source", folder / "target"
         for made in (self.source, self.target):
             made.mkdir()
-        self.line = Connection(AGENT, "there")
-        self.line.request("open", path=str(self.source), make=False)
+        self.connection = Connection(AGENT, "there")
+        self.connection.request("open", path=str(self.source), make=False)
         nonce = secrets.token_hex(16)
         packed = b64encode(opening(nonce)).decode("ascii")
-        self.reached = self.line.request("reach", words=argv, opening=packed, nonce=nonce).header
-        self.keeper = Connection(AGENT, "keeper")
-        asked = {"operation": "sync", "client": "me", "lease": 60}
-        self.keeper.request("open", path=str(self.target), make=False)
-        self.token = self.keeper.request("lock", **asked).header["token"]
+        self.reached = self.connection.request("reach", words=argv, opening=packed, nonce=nonce).header
+        self.lock_holder = Connection(AGENT, "keeper")
+        header = {"operation": "sync", "client": "me", "lease": 60}
+        self.lock_holder.request("open", path=str(self.target), make=False)
+        self.token = self.lock_holder.request("lock", **header).header["token"]
 
     def transfer(self, contents: dict[str, bytes], token: str | None = None) -> list[Committed]:
-        landing = DirectReceiver(
-            self.line, os.fsencode(self.target), token or self.token, read_as=None, passed=lambda _: None
+        receiver = DirectReceiver(
+            self.connection,
+            os.fsencode(self.target),
+            token or self.token,
+            read_as=None,
+            passed=lambda _: None,
         )
-        units: Iterator[Unit] = group_units(self.items(contents), lambda: 4 * MIB, landing.begun)
-        return list(landing.run(units))
+        units: Iterator[Unit] = group_units(self.items(contents), lambda: 4 * MIB, receiver.begun)
+        return list(receiver.run(units))
 
     def items(self, contents: dict[str, bytes]) -> Iterator[Item]:
         for number, (name, content) in enumerate(contents.items()):
@@ -76,8 +80,8 @@ class Pair:
             yield Item(number, entry)
 
     def close(self) -> None:
-        self.line.close()
-        self.keeper.close()
+        self.connection.close()
+        self.lock_holder.close()
 
 
 @pytest.fixture
@@ -130,10 +134,10 @@ def test_report_source_that_changed_since_listing(pair_over: Callable[[list[str]
     items = list(pair.items(contents))
     for name in ("small", "large"):
         (pair.source / name).write_bytes(b"another")
-    landing = DirectReceiver(
-        pair.line, os.fsencode(pair.target), pair.token, read_as=None, passed=lambda _: None
+    receiver = DirectReceiver(
+        pair.connection, os.fsencode(pair.target), pair.token, read_as=None, passed=lambda _: None
     )
-    found = {one.item.entry.path: one.problem for one in landing.run(group_units(items, lambda: 4 * MIB))}
+    found = {one.item.entry.path: one.problem for one in receiver.run(group_units(items, lambda: 4 * MIB))}
     assert {name for name, problem in found.items() if problem and problem.code == "source-changed"} == {
         b"small",
         b"large",
