@@ -22,10 +22,10 @@ from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
 from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.journal import Receipt, Recorder, exit_after, source_line, target_line
-from transfers.movers.base import Mover
 from transfers.movers.globus import GlobusMover
 from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
+from transfers.movers.stream import Mover
 from transfers.pipeline.batches import NumberSet
 from transfers.plan import Action, Verb
 from transfers.plan_file import write_plan

@@ -326,7 +326,7 @@ _NO_PACK_RESULT = Problem("not-answered", "the store did not say what became of 
 
 
 class PackMover:
-    """A mover (transfers.movers.base.Mover) that writes to a packed root."""
+    """A mover (transfers.movers.stream.Mover) that writes to a packed root."""
 
     name = "stream"
 

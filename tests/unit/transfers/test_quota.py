@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError
-from transfers.agent.commands import Mount, Quota, find_mount, questions, read_project, read_quotas
+from transfers.agent.commands import Mount, Quota, find_mount, quota_commands, read_project, read_quotas
 from transfers.entry import Entry, Kind, Verification
 from transfers.plan import Action, Verb
 from transfers.planner import TransferPlan, check_space
@@ -65,7 +65,7 @@ def test_only_where_a_quota_can_be_somebody_is_asked() -> None:
     def asked(path: bytes, project: int | None = None) -> list[list[bytes]]:
         mount = find_mount(MOUNTS, path)
         assert mount is not None
-        return questions(mount, path, (1000, 100), project)
+        return quota_commands(mount, path, (1000, 100), project)
 
     assert asked(b"/x") == []
     assert asked(b"/with space/x") == []
@@ -79,7 +79,7 @@ def test_only_where_a_quota_can_be_somebody_is_asked() -> None:
         [b"-p", b"7", b"/lustre/me"],
     ]
     assert len(asked(b"/lustre/me")) == 2
-    assert questions(Mount(b"/", "tmpfs", "rw"), b"/", (1, 1), None) == []
+    assert quota_commands(Mount(b"/", "tmpfs", "rw"), b"/", (1, 1), None) == []
 
 
 def test_the_project_of_a_folder() -> None:
