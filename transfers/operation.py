@@ -261,8 +261,8 @@ def _note_unknown_facts(operation: Operation, endpoints: Endpoints) -> None:
         target = operation.request.target
         operation.recorder.record(
             Noted(
-                f"{target.text}: a dry run does not find out which names and locks this server supports."
-                f" To find out: hibali sites check {target.site.name}"
+                f"{target.text}: a dry run does not test which names and locks this server supports."
+                f" To test it: hibali sites check {target.site.name}"
             )
         )
 
@@ -334,7 +334,7 @@ def _check_above(target: Store, location: Location) -> None:
     if target.file_above():
         raise RefusedError(
             "not-a-folder",
-            f"the target cannot be made: {message_of('not-a-folder')}",
+            f"the target cannot be created: {message_of('not-a-folder')}",
             subject=location.text,
             hint=hint_of("not-a-folder"),
         )
@@ -413,7 +413,7 @@ def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bo
         for entry, problem in endpoints.target.back_up(backup, replaced_entries(plan)):
             if problem is not None:
                 complete = False
-                recorder.record(Failed(entry.path, problem.code, f"it cannot be kept: {problem.message}"))
+                recorder.record(Failed(entry.path, problem.code, f"the backup failed: {problem.message}"))
     return complete
 
 

@@ -17,7 +17,7 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.locations import Location
 from hibali.signing import is_signed
 from hibali.system_errors import unreadable
-from hibali.text import path_fields
+from hibali.text import counted, path_fields
 from transfers.entry import MOST_NS, Entry, Kind, Verification
 from transfers.plan import Action, Verb
 from transfers.plan_file import SIGNED_AS, Header, PlanEndpoint, signed_content, totals
@@ -89,14 +89,14 @@ def only(record: Mapping[str, Any], known: set[str]) -> None:
     """Raise if there are unknown keys."""
     extra = sorted(record.keys() - known)
     if extra:
-        raise WrongLineError(f"the key {extra[0][:_TEXT]!r} is not known")
+        raise WrongLineError(f"the key {extra[0][:_TEXT]!r} is unknown")
 
 
 def number(record: Mapping[str, Any], key: str, least: int = 0) -> int:
     """Return an integer from `least` to the maximum of 64 bits."""
     value = record.get(key)
     if type(value) is not int or not least <= value <= _MOST:
-        raise WrongLineError(f"{key} is not a whole number in its range")
+        raise WrongLineError(f"{key} is not an integer in the allowed range")
     return value
 
 
@@ -104,7 +104,7 @@ def _time(record: Mapping[str, Any], key: str) -> int:
     """Return a time in nanoseconds, 0 if missing; times far from 1970 need more than 64 bits."""
     value = record.get(key, 0)
     if type(value) is not int or not -MOST_NS < value < MOST_NS:
-        raise WrongLineError(f"{key} is not a whole number in its range")
+        raise WrongLineError(f"{key} is not an integer in the allowed range")
     return value
 
 
@@ -112,7 +112,7 @@ def truth(record: Mapping[str, Any], key: str) -> bool:
     """Return a boolean."""
     value = record.get(key)
     if not isinstance(value, bool):
-        raise WrongLineError(f"{key} is neither true nor false")
+        raise WrongLineError(f"{key} is not a boolean")
     return value
 
 
@@ -125,7 +125,7 @@ def text(record: Mapping[str, Any], key: str) -> str:
     """Return a short string."""
     value = record.get(key)
     if not isinstance(value, str) or len(value) > _TEXT:
-        raise WrongLineError(f"{key} is not a short text")
+        raise WrongLineError(f"{key} is not a string of at most {_TEXT} characters")
     return value
 
 
@@ -133,13 +133,13 @@ def name(record: Mapping[str, Any], key: str = "path") -> bytes:
     """Return a name in bytes; raise if both of its forms differ, so that the readable form can be trusted."""
     shown, exact = record.get(key), record.get(f"{key}_base64")
     if not isinstance(shown, str):
-        raise WrongLineError(f"{key} is not a text")
+        raise WrongLineError(f"{key} is not a string")
     try:
         found = shown.encode("utf-8") if exact is None else base64.b64decode(str(exact), validate=True)
     except ValueError:
-        raise WrongLineError(f"{key} cannot be read") from None
+        raise WrongLineError(f"{key}_base64 is not valid base64") from None
     if path_fields(found, key) != {word: record[word] for word in (key, f"{key}_base64") if word in record}:
-        raise WrongLineError(f"{key} and {key}_base64 do not say the same")
+        raise WrongLineError(f"{key} and {key}_base64 are different names")
     return found
 
 
@@ -148,9 +148,9 @@ def safe_name(record: Mapping[str, Any], key: str = "path") -> bytes:
     found = name(record, key)
     reason = unsafe_component(found)
     if reason:
-        raise WrongLineError(f"{key} cannot be a name below the root: {reason}")
+        raise WrongLineError(f"{key} is not a name below the root: {reason}")
     if is_partial_name(found) or is_own_name(found):
-        raise WrongLineError(f"{key} is a name that hibali keeps for itself")
+        raise WrongLineError(f"{key} is a name that hibali reserves")
     return found
 
 
@@ -164,7 +164,7 @@ def rules_of(record: Any) -> Rules:
         if not isinstance(patterns, list) or len(patterns) > _NAMES:
             raise WrongLineError(f"{key} is not a list")
         if not all(isinstance(pattern, str) for pattern in patterns):
-            raise WrongLineError(f"{key} holds something that is no pattern")
+            raise WrongLineError(f"{key} contains a value that is not a string")
     for key in ("files_from", "min_size", "max_size"):
         if record.get(key) is not None:
             number(record, key)
@@ -173,12 +173,12 @@ def rules_of(record: Any) -> Rules:
     limit, verification = record.get("max_delete"), record.get("require_proof")
     for key, words in (("links", ["keep", "skip"]), ("specials", ["fail", "skip"])):
         if record.get(key) not in words:
-            raise WrongLineError(f"{key} is not one of its words")
+            raise WrongLineError(f"{key} has an unknown value")
     modes = record.get("modes", "execute")  # plans of earlier versions do not have this key
     if modes not in ("execute", "keep"):
-        raise WrongLineError("modes is not one of its words")
+        raise WrongLineError("modes has an unknown value")
     if verification is not None and verification not in list(Verification):
-        raise WrongLineError("require_proof is no proof")
+        raise WrongLineError("require_proof has an unknown value")
     return Rules(
         checksum=truth(record, "checksum"),
         delete=truth(record, "delete"),
@@ -198,23 +198,23 @@ def action_of(record: Mapping[str, Any]) -> Action:
     path = safe_name(record)
     word = record.get("action")
     if word not in _CHANGING:
-        raise WrongLineError("action is none that changes anything")
+        raise WrongLineError("the action is unknown or changes nothing")
     verb = Verb(str(word))
     implied = truth(record, "implied") if "implied" in record else False
     source = _entry(record["source"], path) if "source" in record else None
     target = _entry(record["target"], path) if "target" in record else None
     entry = target if verb is Verb.DELETE else source
     if entry is None or (verb is Verb.DELETE and source is not None) or entry.path != path:
-        raise WrongLineError("source and target are not those of its action")
+        raise WrongLineError("source and target do not match the action")
     if "same_as" in record:
         entry = entry._replace(same_as=safe_name(record, "same_as"))
     if (str(entry.kind), entry.size) != (record.get("type"), number(record, "size")):
-        raise WrongLineError("type and size are not those of its entry")
+        raise WrongLineError("type and size do not match the entry")
     action = Action(
         verb, entry, text(record, "because"), None if verb is Verb.DELETE else target, implied=implied
     )
     if not _makes_sense(action):
-        raise WrongLineError(f"source and target are not those of a {verb}")
+        raise WrongLineError(f"source and target do not match the action {verb}")
     return action
 
 
@@ -255,11 +255,11 @@ def _is_another_name(action: Action) -> bool:
 
 def _entry(record: Any, path: bytes) -> Entry:
     if not isinstance(record, dict):
-        raise WrongLineError("source or target is no object")
+        raise WrongLineError("source or target is not an object")
     only(record, _FACTS)
     word = record.get("type")
     if word not in list(Kind):
-        raise WrongLineError("type is none that hibali knows")
+        raise WrongLineError("the type is unknown")
     mode = record.get("mode")
     if "mode" in record and not (isinstance(mode, str) and _MODE.fullmatch(mode)):
         raise WrongLineError("mode is not octal")
@@ -283,13 +283,13 @@ def _attributes(record: Mapping[str, Any]) -> bytes:
     try:
         return base64.b64decode(value, validate=True) if isinstance(value, str) else bytes.fromhex("?")
     except ValueError:
-        raise WrongLineError("attributes_base64 cannot be read") from None
+        raise WrongLineError("attributes_base64 is not valid base64") from None
 
 
 def _inode(record: Mapping[str, Any]) -> int:
     value = record.get("inode", 0)
     if type(value) is not int or not 0 <= value < 2**64:
-        raise WrongLineError("inode is not a whole number in its range")
+        raise WrongLineError("inode is not an integer in the allowed range")
     return value
 
 
@@ -337,7 +337,7 @@ def read_plan(path: Path) -> SavedPlan:
     try:
         stream = path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such plan", subject=str(path)) from None
+        raise NotFoundError("no-such-file", "the plan file does not exist", subject=str(path)) from None
     except OSError as problem:
         raise unreadable(problem, str(path)) from None
     with stream:
@@ -370,7 +370,7 @@ class _Reading:
         records = self._records()
         first = next(records)
         if first.get("kind") != "plan":
-            raise WrongLineError("this is not a plan of hibali")
+            raise WrongLineError("it is not the header of a plan")
         header = _header(first)
         self._deletes = header.rules.delete
         for record in records:
@@ -379,7 +379,7 @@ class _Reading:
             elif record["kind"] == "action":
                 self._action(record)
             else:
-                raise WrongLineError("this kind of line has no place in a plan")
+                raise WrongLineError("the kind of the line is unknown")
         file = os.fstat(self._stream.fileno())
         return SavedPlan(header, self.planned, file.st_uid, file.st_mode, self._signed, self._signature)
 
@@ -390,9 +390,7 @@ class _Reading:
             line = self._stream.readline(LINE_BYTES + 1)
             self.line += 1
             if not line.endswith(b"\n"):
-                raise WrongLineError(
-                    "it is too long" if len(line) > LINE_BYTES else "the plan was cut off here"
-                )
+                raise WrongLineError("it is too long" if len(line) > LINE_BYTES else "the plan is truncated")
             if not line.isascii():
                 raise WrongLineError("it is not ASCII")
             self._summed.update(line)
@@ -403,13 +401,13 @@ class _Reading:
                 self._end(record, digest)
                 return
             if not isinstance(record.get("kind"), str):
-                raise WrongLineError("it has no kind")
+                raise WrongLineError("the line has no kind")
             yield record
 
     def _failed(self, record: Record) -> None:
         found = self.planned
         if found.changes or len(found.unlisted) >= _FAILURES:
-            raise WrongLineError("what cannot be done stands before the actions")
+            raise WrongLineError("failures must come before the actions")
         only(record, _FAILED)
         found.unlisted.append((name(record), Problem(text(record, "code"), text(record, "message"))))
 
@@ -417,29 +415,29 @@ class _Reading:
         action = action_of(record)
         deletes = action.verb is Verb.DELETE
         if (deletes or action.verb is Verb.RETYPE) and not self._deletes:
-            raise WrongLineError("it deletes, and the rules do not say so")
+            raise WrongLineError("the action deletes, but the rules do not allow deletions")
         if deletes != self._deleting:
             if self._deleting:
-                raise WrongLineError("deletions come last")
+                raise WrongLineError("deletions must come last")
             self._deleting, self._before = True, b""
         if action.entry.order <= self._before:
-            raise WrongLineError("it is out of order, or the name comes twice")
+            raise WrongLineError("the name is out of order or listed twice")
         self._before = action.entry.order
         self.planned.count(action)
 
     def _end(self, record: Record, digest: str) -> None:
         found = self.planned
-        counted = totals(found)
-        only(record, {"schema", "kind", "count", "sha256", "signature", *counted})
+        sums = totals(found)
+        only(record, {"schema", "kind", "count", "sha256", "signature", *sums})
         self._signed = signed_content(record)
         self._signature = text(record, "signature") if "signature" in record else ""
         if number(record, "count") != self.line - 1 or record.get("sha256") != digest:
-            raise WrongLineError("what stands above is not what was written: its sha256 differs")
+            raise WrongLineError("the lines above do not match their sha256")
         for key in ("files_to_move", "bytes_to_move", "files_to_delete"):
-            if number(record, key) != counted[key]:
-                raise WrongLineError(f"{key} is not what its lines add up to")
+            if number(record, key) != sums[key]:
+                raise WrongLineError(f"{key} is not the sum of the actions")
         if self._stream.read(1):
-            raise WrongLineError("something follows the end of the plan")
+            raise WrongLineError("there is content after the end of the plan")
         found.files, found.bytes = number(record, "files"), number(record, "bytes")
         found.files_kept, found.target_files = number(record, "files_kept"), number(record, "target_files")
 
@@ -459,9 +457,9 @@ def _header(record: Record) -> Header:
 def _damaged(message: str, subject: str) -> RefusedError:
     return RefusedError(
         "plan-damaged",
-        f"this plan is not as it was written: {message}",
+        f"the plan file was modified or is not a plan: {message}",
         subject=subject,
-        hint="Nothing was changed. Make it again: hibali plan FROM TO -o FILE",
+        hint="Nothing was changed. Make a new plan: hibali plan FROM TO -o FILE",
     )
 
 
@@ -470,13 +468,13 @@ def doubts_about(saved: SavedPlan) -> str:
     is_own = saved.owner == os.geteuid()
     found = []
     if not is_own:
-        found.append(f"it belongs to {_account(saved.owner)}")
+        found.append(f"its owner is {_account(saved.owner)}")
     if saved.mode & 0o022:
         found.append("other accounts can write to it")
     if not is_signed(SIGNED_AS, saved.signed, saved.signature):
-        found.append("it was not signed here")
+        found.append("it has no signature of this account")
     if found and is_own:
-        found.insert(0, "it is a file of yours")
+        found.insert(0, "you own the file")
     return ", ".join(found)
 
 
@@ -489,19 +487,19 @@ def check_trust(saved: SavedPlan, ends: Sequence[Location], named: Sequence[Loca
     if named and any(_place(one) != _place(other) for one, other in zip(ends, named, strict=True)):
         raise RefusedError(
             "other-ends",
-            f"this plan goes from {ends[0].text} to {ends[1].text}, and not from {named[0].text} to {named[1].text}",
+            f"this plan transfers from {ends[0].text} to {ends[1].text}, not from {named[0].text} to {named[1].text}",
             subject=str(path),
-            hint="Name the ends of the plan, or make another one: hibali plan FROM TO -o FILE",
+            hint="Name the source and target of the plan, or make another plan: hibali plan FROM TO -o FILE",
         )
     doubts = doubts_about(saved)
     if doubts and not named:
         planned = saved.planned
         raise RefusedError(
             "foreign-plan",
-            f"this plan may be another person's: {doubts}. It goes from {ends[0].text} to {ends[1].text}:"
-            f" files to move: {planned.files_to_move}, to delete: {planned.files_to_delete}",
+            f"this plan may not be yours: {doubts}. It transfers from {ends[0].text} to {ends[1].text}:"
+            f" {counted(planned.files_to_move, 'file')} to move, {planned.files_to_delete} to delete",
             subject=str(path),
-            hint="Read it. If it does what you want, name both ends again: hibali apply FILE FROM TO",
+            hint="Check the plan. To apply it, repeat its source and target: hibali apply FILE FROM TO",
         )
     return doubts
 

@@ -293,7 +293,7 @@ def plan_transfer(
         plan, decisions, lambda compared: compare_digests(source, target, compared, rules, on_equal)
     )
     plan.withdraw()
-    nothing = Problem("missing", "the source has no such name")
+    nothing = Problem("missing", "the source has no entry with this name")
     plan.unlisted.extend((name, nothing) for name in sorted(missing))
     return plan
 
@@ -462,7 +462,7 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
         more = f"; and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
         raise RefusedError(
             "unsafe-name",
-            f"the target cannot hold {counted(len(refused), 'name')}: {names}{more}",
+            f"the target does not support {counted(len(refused), 'name')}: {names}{more}",
             subject=subject,
             hint="Rename the source files, or leave them out with --exclude. Nothing was moved.",
         )
@@ -479,7 +479,7 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
         limit = rules.delete_limit.in_files(plan.target_files)
         raise RefusedError(
             "delete-limit",
-            f"{plan.files_to_delete} of {plan.target_files} files would be deleted, and the limit is {limit}",
+            f"{plan.files_to_delete} of {plan.target_files} files would be deleted; the limit is {limit}",
             subject=subject,
             hint=f"Check with --dry-run. To delete them, add --max-delete {plan.files_to_delete}",
         )

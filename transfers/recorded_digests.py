@@ -17,7 +17,7 @@ from hibali.events import Event, Recorded
 from hibali.files import write_atomic
 from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.locations import Location
-from hibali.text import path_fields, path_from_fields
+from hibali.text import counted, path_fields, path_from_fields
 from transfers.entry import Entry, Kind, Verification
 from transfers.plan import Action, Decision, Verb
 from transfers.rules import Rules
@@ -291,15 +291,17 @@ class MissingRecords:
 
     def message(self) -> str:
         """Return the message for users; "" if there is none."""
-        why = f", because the record of {self._cut_off.id} was cut off" if self._cut_off is not None else ""
+        why = f", because the record of {self._cut_off.id} is incomplete" if self._cut_off is not None else ""
         parts = []
         if self.repaired:
             parts.append(
-                f"Files that had no digest on record{why}: {self.repaired}."
-                " They were compared by sha256 at both ends and are recorded now."
+                f"No digest was recorded for {counted(self.repaired, 'file')}{why};"
+                " hibali compared sha256 at both ends and recorded it now."
             )
         if self.left and self._cut_off is not None:
-            parts.append(f"Files without a digest on record{why}: {self.left}. To record them: --checksum.")
+            parts.append(
+                f"No digest is recorded for {counted(self.left, 'file')}{why}. To record them, add --checksum."
+            )
         return " ".join(parts)
 
 

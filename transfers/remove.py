@@ -121,7 +121,7 @@ class _Removal:
                 "cannot-remove",
                 "this kind of site cannot tell whether another operation is running there",
                 subject=location.text,
-                hint="What a source does not have, a sync with --delete removes there.",
+                hint="To remove files that a source does not have, use sync --delete.",
             )
         found = above.stat(location.name)
         if found is None:
@@ -136,7 +136,10 @@ class _Removal:
             return found
         if not recursive:
             raise UsageError(
-                "is-a-folder", "this is a folder", subject=location.text, hint="With all in it: --recursive"
+                "is-a-folder",
+                "this is a folder",
+                subject=location.text,
+                hint="To remove it with its contents, add --recursive.",
             )
         top = above.stat()
         mounts = [] if identity is None else identity["places"][1:]
@@ -152,11 +155,11 @@ class _Removal:
         location = self._request.location
         folder = self._open(location).stat() if found.kind is Kind.FILE else None
         if folder is None or folder.kind is not Kind.FOLDER:
-            description = (
-                "a symlink, which goes without the slash" if found.kind is Kind.LINK else "no folder"
-            )
+            description = "a symlink; remove the slash" if found.kind is Kind.LINK else "not a folder"
             raise UsageError(
-                "not-a-folder", f"PATH ends in a slash, and this is {description}", subject=location.text
+                "not-a-folder",
+                f"the path ends with a slash, but this is {description}",
+                subject=location.text,
             )
         return folder
 
@@ -180,7 +183,7 @@ class _Removal:
             "another-filesystem",
             f"another filesystem is mounted {position}",
             subject=self._request.location.text,
-            hint="Remove what it holds by itself, or unmount it.",
+            hint="Remove its contents separately, or unmount it.",
         )
 
     def check_limit(self, plan: RemovalPlan) -> None:
@@ -189,9 +192,9 @@ class _Removal:
         if limit is not None and plan.folder and not limit.allows(plan.files, plan.files):
             raise RefusedError(
                 "delete-limit",
-                f"{counted(plan.files, 'file')} would be removed, and the limit is {limit.in_files(plan.files)}",
+                f"{counted(plan.files, 'file')} would be removed; the limit is {limit.in_files(plan.files)}",
                 subject=self._request.location.text,
-                hint=f"Look with --dry-run; if it is meant: --max-delete {plan.files}",
+                hint=f"Check with --dry-run. To remove them, add --max-delete {plan.files}",
             )
 
     def run(self, confirm: Confirm) -> None:

@@ -27,9 +27,9 @@ def read_names(content: bytes, subject: str, *, separator: bytes = b"\n") -> fro
         if reason:
             raise UsageError(
                 "bad-name",
-                f"{printable(written)} cannot be a name below the source: {reason}",
+                f"{printable(written)} is not a name below the source: {reason}",
                 subject=f"{subject}:{number}",
-                hint="Names are relative to the source, one a line; --from0 takes those of `find -print0`.",
+                hint="Names are relative to the source, one per line; --from0 reads the output of `find -print0`.",
             )
         names.add(name)
     return frozenset(names)
@@ -184,7 +184,7 @@ def _pattern_selector(rules: Rules) -> Selector:
         exclude = GitIgnoreSpec.from_lines(rules.exclude)
     except ValueError as problem:
         raise UsageError(
-            "bad-pattern", f"a pattern cannot be read: {problem}", hint="Patterns are those of .gitignore."
+            "bad-pattern", f"invalid pattern: {problem}", hint="Patterns have the syntax of .gitignore."
         ) from None
 
     def matches(entry: Entry) -> bool:

@@ -61,12 +61,12 @@ def contents(
         if entry.offline and not recall:
             raise IncompleteError(
                 "offline",
-                "its bytes are on tape, or it is a single hole",
+                "its content is not on disk (it is on tape, or the file is one hole)",
                 subject=location.text,
-                hint="To have them read all the same: --recall",
+                hint="To read it anyway, add --recall.",
             )
         if entry.kind is not Kind.FILE:
-            raise UsageError("not-a-file", "this is no regular file", subject=location.text)
+            raise UsageError("not-a-file", "this is not a regular file", subject=location.text)
         yield from _bytes_of(source, entry, location.text)
 
 
@@ -83,7 +83,9 @@ def _real_place(location: Location, store: Store) -> Location:
             hint=f"Look with: hibali ls {location.text}",
         )
     if location.slash:
-        raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", subject=location.text)
+        raise UsageError(
+            "not-a-folder", "this is a file, but the path ends with a slash", subject=location.text
+        )
     if not store.facts.machine:
         return location
     store.check_trusted()
@@ -109,9 +111,9 @@ def _check(payload: Payload, size: int, digest: str, subject: str) -> None:
     if size != payload.unit.items[0].entry.size or (known_digest is not None and known_digest != digest):
         raise IncompleteError(
             "differs",
-            "the bytes that came are not those that the file is known to have",
+            "the content does not match the size or digest of the file",
             subject=subject,
-            hint="Do not use what was written.",
+            hint="Discard the output.",
         )
 
 
@@ -169,7 +171,7 @@ def write_content(
 
 
 def _differs(subject: str) -> IncompleteError:
-    message = "the bytes that came are not those that the content is known to have"
+    message = "the content does not match its known digest"
     return IncompleteError("differs", message, subject=subject)
 
 
@@ -231,7 +233,7 @@ def make_place(location: Location, on_event: Listener = ignore) -> bool:
             raise RefusedError("read-only-site", "this site can only be read", subject=location.text)
         found = store.stat()
         if not store.facts.folders:
-            on_event(Noted(f"{location.text}: an object store has no folders, so there is nothing to make"))
+            on_event(Noted(f"{location.text}: object stores have no folders; nothing was created"))
             return False
         if found is not None and found.kind is Kind.FOLDER:
             return False
@@ -250,7 +252,7 @@ def make_place(location: Location, on_event: Listener = ignore) -> bool:
 def _in_the_way(location: Location) -> RefusedError:
     return RefusedError(
         "in-the-way",
-        "something that is no folder stands there, or above it",
+        "a file has this name or the name of a parent folder",
         subject=location.text,
         hint="Give it another name.",
     )
@@ -290,10 +292,10 @@ class StoreFiles(SmallFiles):
                 "no-such-place",
                 "there is nothing there",
                 subject=self._location.text,
-                hint=f"Make it once: hibali mkdir {self._location.text}",
+                hint=f"To create it: hibali mkdir {self._location.text}",
             )
         if root.kind is not Kind.FOLDER:
-            raise UsageError("not-a-folder", "this is no folder", subject=self._location.text)
+            raise UsageError("not-a-folder", "this is not a folder", subject=self._location.text)
         try:
             for entry in self._store.list():
                 if entry.kind is Kind.FILE and not (is_own_name(entry.path) or is_partial_name(entry.path)):
@@ -331,9 +333,9 @@ class StoreFiles(SmallFiles):
                 raise
             raise TryLaterError(
                 "locked",
-                "another account is writing there, or was interrupted when it did",
+                "another account is writing there, or was interrupted while writing",
                 subject=self._location.text,
-                hint="Try again later. If it stays so, whoever was interrupted types their line again.",
+                hint="Try again later. If the lock stays, the other user must run the interrupted command again.",
             ) from None
         try:
             yield
@@ -364,7 +366,7 @@ class StoreFiles(SmallFiles):
         found = self._store.stat(path)
         if found is None or found.kind is not Kind.FILE or found.size > PACK_BYTES:
             raise IncompleteError(
-                "in-the-way", "something that is no small file stands there", subject=self._subject(path)
+                "in-the-way", "the existing entry is not a small file", subject=self._subject(path)
             )
         return found
 

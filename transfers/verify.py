@@ -98,7 +98,7 @@ def missing_names(trees: Sequence[Tree], expected: Iterable[bytes]) -> Iterator[
     for path in expected if missing else ():
         missing.difference_update(with_parents(path))
     for name in sorted(missing):
-        yield Failed(name, "missing", "nothing of this name is known")
+        yield Failed(name, "missing", "this name does not exist and has no recorded digest")
 
 
 def match_digests(
@@ -113,14 +113,14 @@ def match_digests(
     for path, (named, file, link) in _merge(wanted, _by_path(tree.files), _by_path(tree.links)):
         if not named:
             if exact and path.startswith(below):
-                fail(Failed(path, "unexpected", "nothing is known of it"))
+                fail(Failed(path, "unexpected", "no digest is recorded for it"))
             elif file:
                 found.without_digest += 1
                 unknown(path)
         elif file:
             found.pairs.add(Pair(file[0], None, expected[path]))
         elif link:
-            fail(Failed(path, "differs", "a symlink stands there, and a file should"))
+            fail(Failed(path, "differs", "expected a file, found a symlink"))
         else:
             fail(Failed(path, "missing", "it is not there"))
     return found
@@ -139,11 +139,11 @@ def match_trees(first: Tree, second: Tree, fail: Fail) -> Matched:
     _match_links(first, second, fail)
     for path, (here, there) in _merge(_by_path(first.files), _by_path(second.files)):
         if not here:
-            fail(Failed(path, "unexpected", "only the second place has it"))
+            fail(Failed(path, "unexpected", "it exists only at the second location"))
         elif not there:
             fail(Failed(path, "missing", "it is not there"))
         elif here[0].size != there[0].size:
-            reason = f"it has {there[0].size} bytes, and {here[0].size} were expected"
+            reason = f"it has {there[0].size} bytes, expected {here[0].size}"
             fail(Failed(path, "differs", reason))
         else:
             found.pairs.add(Pair(here[0], there[0]))
@@ -154,11 +154,11 @@ def _match_links(first: Tree, second: Tree, fail: Fail) -> None:
     """Compare symlinks by their targets, as text."""
     for path, (here, there) in _merge(_by_path(first.links), _by_path(second.links)):
         if not here:
-            fail(Failed(path, "unexpected", "only the second place has it"))
+            fail(Failed(path, "unexpected", "it exists only at the second location"))
         elif not there:
-            fail(Failed(path, "missing", "the symlink is not there"))
+            fail(Failed(path, "missing", "the symlink does not exist"))
         elif here[0].link != there[0].link:
-            fail(Failed(path, "differs", "the symlink points elsewhere"))
+            fail(Failed(path, "differs", "the symlink has another target"))
 
 
 def _by_path(entries: EntrySpool) -> Iterator[tuple[bytes, Entry]]:
@@ -273,7 +273,7 @@ class Verifier:
         """Report a file without a recorded digest, unless a manifest defines the files."""
         if self._request.manifest is None:
             self._coverage.files_unrecorded += 1
-            self._recorder.record(Unverified(path, "unrecorded", "no digest is on record for it"))
+            self._recorder.record(Unverified(path, "unrecorded", "no digest is recorded for it"))
 
     def _leave_out(self, left: Callable[[bytes], object]) -> None:
         if self._facts != _NO_FACTS:
@@ -291,9 +291,9 @@ class Verifier:
         if not known:
             raise NotFoundError(
                 "nothing-recorded",
-                "no digests are on record for this place",
+                "no digests are recorded for this location",
                 subject=self._request.first.text,
-                hint="Give a manifest (--manifest FILE), or another place to compare with.",
+                hint="Give a manifest (--manifest FILE), or another location to compare with.",
             )
         return known
 
@@ -316,7 +316,9 @@ class Verifier:
             closing(Pairs()) as unseen,
         ):
             if request.resume and cache.empty:
-                self._recorder.record(Noted("There is nothing to go on from: all of it is looked at."))
+                self._recorder.record(
+                    Noted("There is no interrupted verification to resume; all files are checked.")
+                )
             self._skip_verified(self._chosen(matched.pairs, cache), cache, unseen)
             self._recorder.on_event(Hashing(unseen.count, unseen.bytes))
             for pair, digest, wanted, problem in self._hashed(unseen):
@@ -345,7 +347,7 @@ class Verifier:
             self.receipt.files_kept += 1
             cache.add(pair.entries, digest)
         else:
-            reason = f"its sha256 is {digest}, and {wanted} was expected"
+            reason = f"its sha256 is {digest}, expected {wanted}"
             self._recorder.record(Failed(pair.entries[-1].path, "differs", reason))
 
     def _key(self) -> list[Any]:

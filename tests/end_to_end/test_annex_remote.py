@@ -350,7 +350,7 @@ def test_every_answer_is_one_line_and_nothing_else_is_on_stdout(local_there: Tra
         failed = conversation.ask(f"TRANSFER STORE {KEY} /no such\tfile")
         assert failed.startswith(f"TRANSFER-FAILURE STORE {KEY} ")
         failed = conversation.ask(f"TRANSFER RETRIEVE {KEY} {local_there.folder}/x")
-        assert failed.startswith(f"TRANSFER-FAILURE RETRIEVE {KEY} there:annex: there is no such content")
+        assert failed.startswith(f"TRANSFER-FAILURE RETRIEVE {KEY} there:annex: this content does not exist")
         assert conversation.ask("CHECKPRESENT ../../etc/passwd").startswith(
             "CHECKPRESENT-UNKNOWN ../../etc/passwd "
         )

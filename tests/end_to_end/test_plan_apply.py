@@ -179,7 +179,7 @@ def test_a_plan_that_may_be_another_persons_needs_both_ends_named_again(
     there.make({b"new": b"1", b"own": b"2"})
     path = there.folder / "the.plan"
     plan(there, path)
-    words = "not signed here"
+    words = "no signature of this account"
     if whose == "forged":
         path.write_bytes(forged(path.read_bytes()))
     elif whose == "unsigned":

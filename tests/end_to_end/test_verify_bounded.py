@@ -115,7 +115,7 @@ def test_a_killed_one_goes_on_with_what_is_unchanged(there: Transfers) -> None:
     # it reached its end, so the next one begins anew
     anew = there.verify("there:data", "--resume", exit=6)
     assert looked(anew.last) == (41, 0, 0)
-    assert "nothing to go on from" in str(anew)
+    assert "no interrupted verification to resume" in str(anew)
 
 
 def test_what_an_earlier_call_hashed_is_no_digest_of_this_one(folder_there: Transfers) -> None:

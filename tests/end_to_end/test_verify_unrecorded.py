@@ -36,7 +36,7 @@ def test_files_without_a_digest_on_record_are_named_and_the_exit_is_11(there: Tr
     assert (receipt["files"], receipt["files_kept"], receipt["files_unrecorded"]) == (14, 12, 2)
     assert (receipt["files_failed"], receipt["proof_tree"], receipt["exit"]) == (0, "none", 11)
     people = there.hibali("verify", "there:data", exit=11)
-    assert b"sub/theirs: no digest is on record for it" in people.err
+    assert b"sub/theirs: no digest is recorded for it" in people.err
     assert b"2 of 14 files have no recorded digest" in people.err
     there.verify("there:data", "--exclude", "theirs")
 
@@ -100,10 +100,10 @@ def test_a_full_ledger_is_told_by_the_next_call_which_records_what_is_missing(
             for line in answer.lines
             if line["kind"] == "noted" and "record" in line["message"]
         ]
-        assert "was cut off" in note
+        assert "is incomplete" in note
         assert "recorded now" in note
         assert there.verify().last["files_kept"] == len(tree)
-        assert not any("cut off" in line.get("message", "") for line in there.push().lines)
+        assert not any("is incomplete" in line.get("message", "") for line in there.push().lines)
 
 
 def test_a_record_that_was_cut_off_is_mended_by_hashing_and_moves_nothing(local_there: Transfers) -> None:

@@ -252,13 +252,13 @@ def test_a_name_that_climbs_or_is_our_own_is_refused(path: str) -> None:
 def test_what_is_shown_is_what_is_meant() -> None:
     records = [json.loads(line) for line in SMALL.splitlines()]
     records[1]["path_base64"] = "ZXZpbA=="
-    assert "do not say the same" in refused(sealed(records))
+    assert "are different names" in refused(sealed(records))
 
 
 def test_a_plan_without_delete_deletes_nothing() -> None:
     records = [json.loads(line) for line in SMALL.splitlines()]
     records[0]["rules"]["delete"] = False
-    assert "rules do not say so" in refused(sealed(records))
+    assert "rules do not allow deletions" in refused(sealed(records))
 
 
 def test_a_line_without_end_is_refused_before_it_is_read_whole() -> None:

@@ -176,8 +176,8 @@ def _watcher(
     elif following.append:
         operation.recorder.record(
             Noted(
-                f"{operation.request.target.text}: files cannot be appended to there; a file that grows is sent again as a whole"
-                f" whenever it did not change for {following.quiet:g} s"
+                f"{operation.request.target.text}: the target does not support appending; a growing file is sent again as a whole"
+                f" each time it is unchanged for {following.quiet:g} s"
             )
         )
     return watcher
@@ -475,7 +475,7 @@ class Follower:
         if next(self.failures(), None) is None:
             self.run_cycle()
         else:
-            problem = Problem(HELD_BACK, "it is sent last, and other files are missing")
+            problem = Problem(HELD_BACK, "it is sent last, but other files failed")
             self._fail(None, Entry(path, Kind.FILE), problem)
 
     def failures(self) -> Iterator[Failed]:
@@ -490,6 +490,4 @@ class Follower:
     def unverified(self) -> Iterator[Failed]:
         """Return the files that were sent in tails and could not be hashed as a whole."""
         for path in self.progress.grown:
-            yield Failed(
-                path, "not-proven", "it was written all the time, so that it could not be hashed as a whole"
-            )
+            yield Failed(path, "not-proven", "it kept changing, so it could not be hashed as a whole")

@@ -50,7 +50,7 @@ def read_marker(text: bytes) -> bytes:
     if not text.strip(b"*") or text.count(b"*") > 1 or b"/" in text or text in {b".", b".."}:
         raise UsageError(
             "bad-marker",
-            "a marker is a name, or has one * for the name of the file beside it",
+            "a marker is a file name, or a pattern with one * for the name of the marked file",
             subject=text.decode("utf-8", "replace"),
             hint="Examples: '*.done', CopyComplete.txt",
         )

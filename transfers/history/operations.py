@@ -210,7 +210,7 @@ def no_such_operation(operation: str) -> NotFoundError:
         "no-such-operation",
         "the ledger has no operation with this id",
         subject=printable(operation),
-        hint="hibali history",
+        hint="To list operations: hibali history",
     )
 
 

@@ -17,7 +17,7 @@ from transfers.stores.base import SEGMENT_BYTES, Item, ListingIncompleteError, P
 _RUN = 10_000  # number of members that are sorted in memory at a time
 _RUN_BYTES = 64 * 1024  # bytes of each sorted run that stay in memory
 _IN_MEMORY = 8 * 1024 * 1024
-_MISSING_TAR = Problem("pack-missing", "the tar file that holds it is not there as it was written")
+_MISSING_TAR = Problem("pack-missing", "its tar file is missing or was replaced")
 
 
 class Range(NamedTuple):
@@ -115,9 +115,9 @@ class PackedRoot:
     def _hidden(self) -> IncompleteError:
         return IncompleteError(
             "bad-index",
-            "the files at this place are packed, and it does not list the indexes of its packs",
+            "this location is packed, but the server does not list the indexes of the packs",
             subject=self._subject,
-            hint="Web servers often hide what begins with a dot. Read it over ssh.",
+            hint="Web servers often hide names that start with a dot. Read the location over ssh.",
         )
 
     def _unread(self, entry: Entry, problem: Problem) -> IncompleteError:

@@ -29,7 +29,7 @@ from transfers.stores.base import (
 
 _AHEAD = 16  # number of pending units without content
 _GAP = 64 * 1024  # a smaller gap between two members is read along, which saves a request
-_CORRUPT = Problem("corrupt", "its bytes in the tar file are not those that the index tells")
+_CORRUPT = Problem("corrupt", "its content in the tar file does not match the digest in the index")
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class MemberReader:
             if reply is None:
                 break
         if pending:
-            raise IncompleteError("protocol", "the store gave less than it was asked for")
+            raise IncompleteError("protocol", "the store returned less than requested")
 
     def _payload(self, pending: _Pending) -> Payload:
         unit = pending.unit
@@ -325,9 +325,9 @@ def packed_root_error(subject: str) -> RefusedError:
     """Return the error for writing plain files to a packed root."""
     return RefusedError(
         "packed-place",
-        "the files at this place are packed, and others do not go among them",
+        "this location is packed; plain files cannot be added",
         subject=subject,
-        hint="To put them into packs: --pack. To have them as they are, name another place. Nothing was changed.",
+        hint="To write packs, add --pack. For plain files, name another target. Nothing was changed.",
     )
 
 

@@ -48,9 +48,9 @@ from transfers.stores.base import (
     Unit,
 )
 
-_SHORT = Problem("source-changed", "it is no longer as long as it was listed")
-_CORRUPT = Problem("corrupt", "its bytes changed on the way", retryable=True)
-_NOTHING = Problem("nothing-to-pack", "none of it could be read")
+_SHORT = Problem("source-changed", "its size changed since it was listed")
+_CORRUPT = Problem("corrupt", "its digest changed during the transfer", retryable=True)
+_NOTHING = Problem("nothing-to-pack", "none of its files could be read")
 
 
 class _BrokenError(Exception):
@@ -230,7 +230,7 @@ def payloads_of(content: bytes, units: Iterable[Unit]) -> Iterator[Payload]:
 
 
 _DELETIONS = 20_000  # number of names in one index of deletions
-_NO_RESULT = Problem("not-answered", "the store did not say what became of it")
+_NO_RESULT = Problem("not-answered", "the store did not report the result")
 
 
 class PackedTarget(PackedStore):
@@ -315,14 +315,14 @@ def open_target(store: Store, subject: str) -> Store:
         if foreign:
             raise RefusedError(
                 "not-packed",
-                "files by themselves are at this place, and packs do not go among them",
+                "this location has plain files; packs cannot be added",
                 subject=subject,
-                hint="Name a new or an empty folder, or leave out --pack. Nothing was changed.",
+                hint="Name a new or empty folder, or leave out --pack. Nothing was changed.",
             )
     return PackedTarget(PackedRoot(store, subject, known=known), subject)
 
 
-_NO_PACK_RESULT = Problem("not-answered", "the store did not say what became of its pack")
+_NO_PACK_RESULT = Problem("not-answered", "the store did not report the result for its pack")
 
 
 class PackMover:

@@ -41,7 +41,7 @@ def refused(source: ModelSide, target: ModelSide, rules: Rules) -> str:
 def test_names_that_would_be_one_are_refused() -> None:
     source = side(b"README", b"readme", "caf\u00e9".encode(), "CAFE\u0301".encode(), b"\xff", b"other")
     message = refused(source, side(facts=FOLDING), Rules())
-    assert "cannot hold 2 names" in message
+    assert "does not support 2 names" in message
     assert "readme: the target does not tell it from README" in message
 
 

@@ -19,7 +19,7 @@ def folder(path: bytes) -> Entry:
 
 def test_names_are_bytes_a_line_each() -> None:
     content = b"a\n./b/c\nd/\n\n-x\n #no comment\n\xff\n../"
-    with pytest.raises(UsageError, match=r"cannot be a name"):
+    with pytest.raises(UsageError, match=r"is not a name"):
         read_names(content, "list")
     assert read_names(content[:-3], "list") == {b"a", b"b/c", b"d", b"-x", b" #no comment", b"\xff"}
 
