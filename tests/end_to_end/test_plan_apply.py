@@ -190,7 +190,7 @@ def test_a_plan_that_may_be_another_persons_needs_both_ends_named_again(
         if os.geteuid() != 0:
             pytest.skip("only root may give a file away")
         os.chown(path, 65533, 65533)
-        words = "belongs to uid 65533"
+        words = "its owner is uid 65533"
     else:
         path.chmod(0o666)
         words = "other accounts can write to it"

@@ -101,7 +101,7 @@ def test_a_full_ledger_is_told_by_the_next_call_which_records_what_is_missing(
             if line["kind"] == "noted" and "record" in line["message"]
         ]
         assert "is incomplete" in note
-        assert "recorded now" in note
+        assert "recorded it now" in note
         assert there.verify().last["files_kept"] == len(tree)
         assert not any("is incomplete" in line.get("message", "") for line in there.push().lines)
 

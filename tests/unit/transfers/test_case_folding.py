@@ -42,7 +42,7 @@ def test_names_that_would_be_one_are_refused() -> None:
     source = side(b"README", b"readme", "caf\u00e9".encode(), "CAFE\u0301".encode(), b"\xff", b"other")
     message = refused(source, side(facts=FOLDING), Rules())
     assert "does not support 2 names" in message
-    assert "readme: the target does not tell it from README" in message
+    assert "readme: the target ignores case and cannot distinguish it from README" in message
 
 
 def test_a_name_that_stands_there_in_another_case_is_refused_rather_than_deleted() -> None:
