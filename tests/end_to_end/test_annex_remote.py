@@ -1,4 +1,4 @@
-"""git-annex and DataLad keep contents at any site through `git-annex-remote-hibali`."""
+"""Test that git-annex and DataLad store contents at any site through `git-annex-remote-hibali`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DataLad datasets and git-annex repositories of this machine as places: nobody copies pointers, and what comes in is one commit."""
+"""Test DataLad datasets and git-annex repositories on this machine: contents are sent, and a pull is one commit."""
 
 from __future__ import annotations
 

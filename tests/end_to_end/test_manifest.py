@@ -1,4 +1,4 @@
-"""A manifest of a place: hashed there, checkable by everybody with sha256sum or bagit."""
+"""Test manifests: hashed at the site, and readable by sha256sum and bagit."""
 
 from __future__ import annotations
 

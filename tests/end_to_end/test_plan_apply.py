@@ -1,4 +1,4 @@
-"""A plan is kept, looked at, and carried out exactly or refused, at every kind of place."""
+"""Test that a saved plan is executed exactly or refused, at every kind of site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sites check --tune`: a long line is measured, settings are proposed, and nothing stays behind."""
+"""Test `sites check --tune`: a slow connection is measured, settings are proposed, and no files remain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short cuts for what comes in thousands say what the long way says, whatever is written."""
+"""Test that shortcuts for frequent cases have the same results as the complete code."""
 
 from __future__ import annotations
 
