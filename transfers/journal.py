@@ -183,6 +183,13 @@ class Recorder:
         if self._journal is not None:
             self._journal.append(line, durable=durable)
 
+    def complete(self, problem: BaseException | None, code: Exit | None = None) -> Receipt:
+        """Set the exit code of the receipt, and once its duration; see `end`."""
+        receipt = self.receipt
+        receipt.seconds = receipt.seconds or time.monotonic() - self._began
+        receipt.exit = exit_after(problem, receipt) if code is None else code
+        return receipt
+
     def end(self, problem: BaseException | None, code: Exit | None = None) -> Receipt:
         """Write what stopped the operation, if anything did, and the receipt as the last line.
 
@@ -193,9 +200,7 @@ class Recorder:
         Raises:
             IncompleteError: the journal cannot be written.
         """
-        receipt = self.receipt
-        receipt.seconds = time.monotonic() - self._began
-        receipt.exit = exit_after(problem, receipt) if code is None else code
+        receipt = self.complete(problem, code)
         if self._journal is not None:
             if isinstance(problem, HibaliError):
                 self._journal.append(_stopped_line(problem))

@@ -296,11 +296,11 @@ def test_a_server_that_cannot_be_reached_has_lost_nothing(hibali: Any, tmp_path:
         repository.run("annex", "drop", "--quiet")
 
 
-def test_a_place_that_is_gone_is_not_an_empty_one(transfers_to: TransfersTo) -> None:
+def test_a_missing_location_is_not_an_empty_one(transfers_to: TransfersTo) -> None:
     there = transfers_to("local")
     with talk(there) as conversation:
         assert conversation.ask(f"CHECKPRESENT {KEY}").startswith(
-            f"CHECKPRESENT-UNKNOWN {KEY} there:annex: the place"
+            f"CHECKPRESENT-UNKNOWN {KEY} there:annex: the location"
         )
         assert conversation.ask(f"REMOVE {KEY}").startswith(f"REMOVE-FAILURE {KEY} ")
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"

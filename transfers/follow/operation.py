@@ -41,7 +41,6 @@ from transfers.operation import (
     make_root_and_lock,
     record_empty_target,
     record_result,
-    save_dataset,
     start_operation,
 )
 from transfers.plan import Action, Conflict
@@ -76,16 +75,14 @@ def follow(
         interruption: KeyboardInterrupt | None = None
         try:
             try:
-                receipt = _run(operation, following, progress, stack)
+                _run(operation, following, progress, stack)
             except KeyboardInterrupt as caught:
                 interruption = caught
                 _record_interruption(operation, progress)
-                receipt = finish(operation, caught)
         except BaseException as problem:
             finish(operation, problem)
             raise
-        save_dataset(operation)
-        return receipt, interruption
+        return finish(operation, interruption, save=True), interruption
 
 
 def check_request(request: Request) -> None:
@@ -126,7 +123,7 @@ class Progress:
     grown: dict[bytes, Grown] = field(default_factory=dict)
 
 
-def _run(operation: Operation, following: FollowOptions, progress: Progress, stack: ExitStack) -> Receipt:
+def _run(operation: Operation, following: FollowOptions, progress: Progress, stack: ExitStack) -> None:
     """Lock the target, list it once, and run the cycles until the end."""
     # a Globus task for every cycle would be too many
     endpoints = connect(operation, stack, not_by_globus=("--follow",))
@@ -143,7 +140,6 @@ def _run(operation: Operation, following: FollowOptions, progress: Progress, sta
         operation.recorder.record(failed)
     if lock is not None:
         lock.release()
-    return finish(operation, None)
 
 
 def _listed_target(endpoints: Endpoints, unlisted: list[tuple[bytes, Problem]], *, exists: bool) -> Snapshot:
