@@ -11,6 +11,7 @@ from hibali.events import Event, Listener, Noted
 from hibali.ledger import now, scheduled_by
 from hibali.locations import Location, check_writable
 from hibali.text import printable
+from transfers.actions import name_problem
 from transfers.agent.identity import Identity
 from transfers.datasets.view import DatasetStore, dataset_view
 from transfers.entry import Kind, Verification, weakest
@@ -27,7 +28,6 @@ from transfers.overlap import (
 )
 from transfers.packs.view import PackAwareOpener, PackedStore, refuse_packed
 from transfers.packs.writing import PackMover, open_target
-from transfers.plan import name_problem
 from transfers.plan_file import Header, PlanEndpoint, absolute_text
 from transfers.planner import missing_source
 from transfers.protected_roots import check_read_only_roots, path_relation

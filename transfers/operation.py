@@ -18,6 +18,7 @@ from hibali.events import Adjusted, Deleted, Ended, Failed, Linked, Listener, Li
 from hibali.locations import Location, check_writable
 from hibali.system_errors import hint_of, message_of
 from hibali.text import counted
+from transfers.actions import Action, Verb
 from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
 from transfers.entry import Entry, Kind, Verification, weakest
@@ -27,7 +28,6 @@ from transfers.movers.globus import GlobusMover
 from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
 from transfers.pipeline.batches import NumberSet
-from transfers.plan import Action, Verb
 from transfers.plan_file import write_plan
 from transfers.planner import (
     RememberingSide,

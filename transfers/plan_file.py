@@ -21,8 +21,8 @@ from hibali.locations import Location
 from hibali.signing import sign
 from hibali.system_errors import reason_of
 from hibali.text import path_fields
+from transfers.actions import Action, Verb
 from transfers.entry import Entry, Kind
-from transfers.plan import Action, Verb
 from transfers.planner import TransferPlan, sorted_actions
 from transfers.rules import Rules
 

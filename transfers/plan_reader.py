@@ -18,8 +18,8 @@ from hibali.locations import Location
 from hibali.signing import is_signed
 from hibali.system_errors import unreadable
 from hibali.text import counted, path_fields
+from transfers.actions import Action, Verb
 from transfers.entry import MOST_NS, Entry, Kind, Verification
-from transfers.plan import Action, Verb
 from transfers.plan_file import SIGNED_AS, Header, PlanEndpoint, signed_content, totals
 from transfers.planner import TransferPlan
 from transfers.rules import DeleteLimit, Rules, read_delete_limit

@@ -10,8 +10,7 @@ from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
 from hibali.locations import Location
 from hibali.text import counted, printable
-from transfers.entry import Entry, Kind, enclosing
-from transfers.plan import (
+from transfers.actions import (
     IN_THE_WAY,
     PERMISSIONS,
     Action,
@@ -22,6 +21,7 @@ from transfers.plan import (
     decide,
     keep_or_adjust,
 )
+from transfers.entry import Entry, Kind, enclosing
 from transfers.recorded_digests import DigestCache, MissingRecords
 from transfers.rules import Rules, Selector, selector, shows_in_pages, track_missing
 from transfers.spool import Spool, sort_on_disk

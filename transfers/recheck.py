@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from hibali.errors import RefusedError
 from hibali.text import printable
+from transfers.actions import Action, Verb, compare, keep_or_adjust, name_problem, needs_recall
 from transfers.entry import Entry, Kind
-from transfers.plan import Action, Verb, compare, keep_or_adjust, name_problem, needs_recall
 from transfers.plan_file import Header
 from transfers.planner import TransferPlan, compare_digests, listed
 from transfers.rules import Rules

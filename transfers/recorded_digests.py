@@ -18,8 +18,8 @@ from hibali.files import write_atomic
 from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.locations import Location
 from hibali.text import counted, path_fields, path_from_fields
+from transfers.actions import Action, Decision, Verb
 from transfers.entry import Entry, Kind, Verification
-from transfers.plan import Action, Decision, Verb
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 

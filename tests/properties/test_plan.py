@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.properties.trees import FOLDER, Model, ModelSide, buckets, carried_out, parents, trees
+from transfers.actions import Action, Conflict, Verb, decide
 from transfers.entry import Entry, Kind, Verification
-from transfers.plan import Action, Conflict, Verb, decide
 from transfers.planner import TransferPlan, plan_transfer
 from transfers.rules import Rules, selector
 from transfers.stores.base import Facts

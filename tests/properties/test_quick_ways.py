@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.manifests import read_lines, write_lines
+from transfers.actions import name_problem, plain_names
 from transfers.entry import Verification
-from transfers.plan import name_problem, plain_names
 from transfers.stores.base import Facts
 from transfers.stores.s3 import listing, requests
 from transfers.stores.s3.manifest import Known

@@ -18,8 +18,8 @@ from hibali.errors import RefusedError
 from tests.properties.test_plan import BUCKET, POSIX, planned
 from tests.properties.trees import FOLDER, Model, ModelSide, Node, buckets, carried_out, files, trees
 from tests.schemas import check_lines
+from transfers.actions import Action
 from transfers.entry import Kind
-from transfers.plan import Action
 from transfers.plan_file import Header, PlanEndpoint, plan_lines
 from transfers.plan_reader import SavedPlan, read_plan
 from transfers.planner import TransferPlan, plan_transfer

@@ -16,9 +16,9 @@ from hibali.events import Carrying, Event, Listener, ignore
 from hibali.locations import Location, check_writable
 from hibali.retry import growing_intervals, pause
 from hibali.text import printable
+from transfers.actions import name_problem
 from transfers.entry import Entry, Kind, weakest
 from transfers.movers.stream import StreamMover
-from transfers.plan import name_problem
 from transfers.protected_roots import check_read_only_roots
 from transfers.reconnect import is_lost
 from transfers.single_files import download_file, write_content

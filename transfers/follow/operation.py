@@ -18,6 +18,7 @@ from hibali.events import Failed, Grown, Listener, Moved, Noted, Planned, Round,
 from hibali.locations import check_writable
 from hibali.retry import Pace, pause
 from hibali.text import counted, printable
+from transfers.actions import Action, Conflict
 from transfers.endpoints import Endpoints
 from transfers.entry import Entry, Kind, Verification
 from transfers.follow.appending import AppendResult, send_tails
@@ -43,7 +44,6 @@ from transfers.operation import (
     record_result,
     start_operation,
 )
-from transfers.plan import Action, Conflict
 from transfers.planner import TransferPlan, check_plan, check_space, listed, missing_source
 from transfers.request import Request
 from transfers.rules import Rules, selector

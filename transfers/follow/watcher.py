@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hibali.errors import UsageError
+from transfers.actions import Action, Conflict, Decision, Verb, compare, decide
 from transfers.entry import Entry, Kind
-from transfers.plan import Action, Conflict, Decision, Verb, compare, decide
 from transfers.planner import listed
 from transfers.rules import Rules, Selector, selector
 from transfers.spool import Blocks, Spool, entry_from_list, entry_to_list

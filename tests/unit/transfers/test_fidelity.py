@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import RefusedError
+from transfers.actions import Action, Verb
 from transfers.endpoints import check_fidelity
 from transfers.entry import Entry, Kind, Verification
-from transfers.plan import Action, Verb
 from transfers.plan_file import rules_record
 from transfers.plan_reader import rules_of
 from transfers.planner import FirstNames, deepest_first

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError
+from transfers.actions import Action, Verb
 from transfers.agent.commands import Mount, Quota, find_mount, questions, read_project, read_quotas
 from transfers.entry import Entry, Kind, Verification
-from transfers.plan import Action, Verb
 from transfers.planner import TransferPlan, check_space
 from transfers.stores.base import Facts, Space, within_quotas
 

@@ -1,7 +1,7 @@
 """Test that a plan stored on disk is read back unchanged."""
 
+from transfers.actions import Action, Verb
 from transfers.entry import Entry, Kind
-from transfers.plan import Action, Verb
 from transfers.spool import Spool
 
 ACTIONS = [

@@ -1,4 +1,4 @@
-"""Plan the actions of a transfer from two sorted listings, without I/O."""
+"""Decide the action for each name from two sorted listings, without I/O."""
 
 from __future__ import annotations
 
