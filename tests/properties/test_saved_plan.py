@@ -20,8 +20,7 @@ from tests.properties.trees import FOLDER, Model, ModelSide, Node, buckets, carr
 from tests.schemas import check_lines
 from transfers.actions import Action
 from transfers.entry import Kind
-from transfers.plan_file import Header, PlanEndpoint, plan_lines
-from transfers.plan_reader import SavedPlan, read_plan
+from transfers.plan_file import Header, PlanEndpoint, SavedPlan, plan_lines, read_plan
 from transfers.planner import TransferPlan, plan_transfer
 from transfers.recheck import recheck
 from transfers.rules import DeleteLimit, Rules

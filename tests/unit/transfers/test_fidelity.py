@@ -8,8 +8,7 @@ from hibali.errors import RefusedError
 from transfers.actions import Action, Verb
 from transfers.endpoints import check_fidelity
 from transfers.entry import Entry, Kind, Verification
-from transfers.plan_file import rules_record
-from transfers.plan_reader import rules_of
+from transfers.plan_file import read_rules, rules_record
 from transfers.planner import FirstNames, deepest_first
 from transfers.rules import Rules
 from transfers.stores.base import Facts
@@ -41,9 +40,9 @@ def test_a_folder_comes_after_its_contents() -> None:
 
 def test_a_plan_of_an_earlier_version_keeps_only_the_execute_bit() -> None:
     record = rules_record(Rules(modes="keep"))
-    assert rules_of(record).modes == "keep"
+    assert read_rules(record).modes == "keep"
     del record["modes"]
-    assert rules_of(record).modes == "execute"
+    assert read_rules(record).modes == "execute"
 
 
 def test_a_further_hard_link_refers_to_the_first_selected_name() -> None:
