@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import itertools
 import os
-import re
-import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
@@ -387,65 +384,3 @@ def _payload(unit: Unit, contents: list[bytes]) -> Payload:
     digests: list[str | None] = [hashlib.sha256(content).hexdigest() for content in contents]
     sizes = [len(content) for content in contents]
     return Payload(unit, b"".join(contents), sizes, digests, [Verification.DIGEST] * len(contents))
-
-
-_SHARE = re.compile(r"([0-9]{1,18})(%?)")
-
-_Value = TypeVar("_Value")
-_Value_co = TypeVar("_Value_co", covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A number of files, or a percentage, at least one file."""
-
-    number: int
-    percent: bool = False
-
-    def of(self, count: int) -> int:
-        """Return the share of `count`; a percentage is rounded up."""
-        return min(count, -(-count * self.number // 100) if self.percent else self.number)
-
-    def __str__(self) -> str:
-        return f"{self.number}%" if self.percent else str(self.number)
-
-
-def read_share(text: str) -> Share:
-    """Parse `N` or `N%`; raises `UsageError`."""
-    found = _SHARE.fullmatch(text)
-    if found is None or not int(found.group(1)) or (found.group(2) and int(found.group(1)) > 100):
-        raise UsageError(
-            "bad-sample",
-            "a sample is a number of files from 1, or a percentage from 1% to 100%",
-            subject=text,
-        )
-    return Share(int(found.group(1)), percent=bool(found.group(2)))
-
-
-def new_seed() -> int:
-    """Return a random seed that is short enough to type."""
-    return secrets.randbelow(1_000_000_000)
-
-
-class Values(Protocol[_Value_co]):
-    """A collection with a size that can be read more than once."""
-
-    def __len__(self) -> int:
-        """Return their number."""
-
-    def __iter__(self) -> Iterator[_Value_co]:
-        """Yield the same values each time."""
-
-
-def choose(values: Values[_Value], name: Callable[[_Value], bytes], share: Share, seed: int) -> list[_Value]:
-    """Return the sample in the given order.
-
-    Each name is drawn by its own hash with the seed, so other names have no influence on it.
-    """
-    key = str(seed).encode("ascii")
-    lots = (
-        (hashlib.blake2b(name(value), key=key, digest_size=16).digest(), position)
-        for position, value in enumerate(values)
-    )
-    chosen = {position for _, position in heapq.nsmallest(share.of(len(values)), lots)}
-    return [value for position, value in enumerate(values) if position in chosen]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from hibali.errors import Exit, NotFoundError
+from hibali.errors import Exit, NotFoundError, UsageError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, Unverified, ignore
 from hibali.locations import Location
 from transfers.entry import Entry, Kind, Verification
@@ -20,11 +22,12 @@ from transfers.journal import Coverage, Receipt, Recorder, source_line, target_l
 from transfers.manifest import Manifest
 from transfers.recorded_digests import DigestCache, recorded_digests
 from transfers.rules import Rules, Selector, selector, with_parents
-from transfers.single_files import Share, choose, new_seed
 from transfers.spool import EntrySpool, Spooled, entry_from_list, entry_to_list
 from transfers.stores.base import Problem
 
 _IN_MEMORY = 8 * 1024 * 1024
+
+_Value = TypeVar("_Value")
 
 Fail = Callable[[Failed], None]
 Unknown = Callable[[bytes], None]
@@ -177,6 +180,57 @@ def _merge(*sides: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[bytes, list[li
 
 def _numbered(number: int, side: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[bytes, int, Any]]:
     return ((path, number, value) for path, value in side)
+
+
+_SHARE = re.compile(r"([0-9]{1,18})(%?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A number of files, or a percentage, at least one file."""
+
+    number: int
+    percent: bool = False
+
+    def of(self, count: int) -> int:
+        """Return the share of `count`; a percentage is rounded up."""
+        return min(count, -(-count * self.number // 100) if self.percent else self.number)
+
+    def __str__(self) -> str:
+        return f"{self.number}%" if self.percent else str(self.number)
+
+
+def read_share(text: str) -> Share:
+    """Parse `N` or `N%`; raises `UsageError`."""
+    found = _SHARE.fullmatch(text)
+    if found is None or not int(found.group(1)) or (found.group(2) and int(found.group(1)) > 100):
+        raise UsageError(
+            "bad-sample",
+            "a sample is a number of files from 1, or a percentage from 1% to 100%",
+            subject=text,
+        )
+    return Share(int(found.group(1)), percent=bool(found.group(2)))
+
+
+def new_seed() -> int:
+    """Return a random seed that is short enough to type."""
+    return secrets.randbelow(1_000_000_000)
+
+
+def choose(
+    values: Spooled[_Value] | Sequence[_Value], name: Callable[[_Value], bytes], share: Share, seed: int
+) -> list[_Value]:
+    """Return the sample in the given order.
+
+    Each name is drawn by its own hash with the seed, so other names have no influence on it.
+    """
+    key = str(seed).encode("ascii")
+    lots = (
+        (hashlib.blake2b(name(value), key=key, digest_size=16).digest(), position)
+        for position, value in enumerate(values)
+    )
+    chosen = {position for _, position in heapq.nsmallest(share.of(len(values)), lots)}
+    return [value for position, value in enumerate(values) if position in chosen]
 
 
 @dataclass(frozen=True, slots=True)

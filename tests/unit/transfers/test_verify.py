@@ -3,7 +3,7 @@
 import pytest
 
 from hibali.errors import UsageError
-from transfers.single_files import choose, read_share
+from transfers.verify import choose, read_share
 
 NAMES = [b"%06d" % number for number in range(2000)]
 
