@@ -32,8 +32,7 @@ from transfers.packs.format import (
     padding,
     write_index,
 )
-from transfers.packs.place import PackedRoot
-from transfers.packs.view import PackedStore, is_packed, packed_root_error
+from transfers.packs.view import PackedRoot, PackedStore, is_packed, packed_root_error
 from transfers.pipeline.batches import group_units
 from transfers.stores.base import (
     SEGMENT_BYTES,
