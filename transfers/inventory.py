@@ -17,7 +17,7 @@ from transfers.datasets.view import dataset_view
 from transfers.entry import Entry, Kind, Verification
 from transfers.packs.view import PackAwareOpener
 from transfers.recorded_digests import DigestCache
-from transfers.rules import Rules, Selector, selector, track_missing
+from transfers.rules import Rules, Selector, select_all, selector, track_missing
 from transfers.spool import EntrySpool
 from transfers.stores.base import ListingIncompleteError, Problem, Side, Store
 from transfers.stores.open_store import open_store
@@ -119,13 +119,8 @@ def open_tree(
     stack.callback(folder.close)
     tree = Tree(location, store.root_path, SingleTarget(folder, location.name), [store, folder], single=True)
     stack.callback(tree.close)
-    tree.list(_select_all)
+    tree.list(select_all)
     return tree
-
-
-def _select_all(entry: Entry) -> bool:
-    del entry
-    return True
 
 
 class Hashed(NamedTuple):

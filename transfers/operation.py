@@ -519,7 +519,7 @@ def record_result(recorder: Recorder, result: Committed) -> None:
     """Record the result of one item."""
     entry, problem = result.item.entry, result.problem
     if problem is not None:
-        recorder.record(Failed(entry.path, problem.code, problem.message))
+        recorder.fail(entry.path, problem)
     elif entry.same_as:
         recorder.record(Linked(entry.path, entry.same_as))
     else:
@@ -550,7 +550,7 @@ def _delete(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
         if problem is None:
             recorder.record(Deleted(entry.path, entry.kind))
         else:
-            recorder.record(Failed(entry.path, problem.code, problem.message))
+            recorder.fail(entry.path, problem)
 
 
 def _adjust(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> None:
@@ -569,7 +569,7 @@ def _adjust(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
         if problem is None:
             recorder.record(Adjusted(entry.path, entry.kind))
         elif problem.code != "vanished" or not known:
-            recorder.record(Failed(entry.path, problem.code, problem.message))
+            recorder.fail(entry.path, problem)
 
 
 # ---- the end: every operation that began has a receipt

@@ -6,13 +6,13 @@ import heapq
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from hibali.errors import RefusedError
 from hibali.text import printable
 from transfers.actions import Action, Verb, compare, keep_or_adjust, name_problem, needs_recall
-from transfers.entry import Entry, Kind
+from transfers.entry import Entry, Kind, deepest_first
 from transfers.plan_file import Header
 from transfers.planner import TransferPlan, compare_digests, listed
 from transfers.rules import Rules
@@ -332,16 +332,10 @@ class _Recheck:
                 found.count(Action(action.verb, action.entry, action.because))
             else:
                 found.count(Action(Verb.KEEP, action.entry, "done already", action.target))
-        leaving: list[Action] = []
-        for action, state in zip(planned.deletions, self._deleted, strict=True):
-            while leaving and not action.entry.order.startswith(leaving[-1].entry.order):
-                found.count(leaving.pop())
-            if state == _TO_DO and action.entry.kind is Kind.FOLDER:
-                leaving.append(action)
-            elif state == _TO_DO:
-                found.count(action)
-        while leaving:
-            found.count(leaving.pop())
+        deleted = zip(planned.deletions, self._deleted, strict=True)
+        remaining = (action for action, state in deleted if state == _TO_DO)
+        for action in deepest_first(remaining, attrgetter("entry")):
+            found.count(action)
         self._handed_over = True
         return found
 

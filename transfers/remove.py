@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from hibali.config.model import Site
 from hibali.errors import NotFoundError, RefusedError, UsageError
-from hibali.events import Deleted, Ended, Failed, Listener, Listing, Planned, ignore
+from hibali.events import Deleted, Ended, Listener, Listing, Planned, ignore
 from hibali.locations import Location, check_writable
 from hibali.text import counted, printable
 from transfers.agent import protocol
-from transfers.entry import Entry, Kind
+from transfers.entry import Entry, Kind, deepest_first
 from transfers.journal import Receipt, Recorder, target_line
 from transfers.protected_roots import check_named, check_read_only_roots, check_unprotected
 from transfers.rules import DeleteLimit
@@ -171,7 +171,7 @@ class _Removal:
         if not plan.folder:
             plan.add(found)
             return plan
-        for entry in _deepest_first(self._stores[-1].list()):
+        for entry in deepest_first(self._stores[-1].list(), lambda entry: entry):
             if entry.kind is Kind.FOLDER and entry.device != found.device:
                 raise self._mounted_error(entry.path)
             plan.add(entry)
@@ -212,13 +212,12 @@ class _Removal:
         self.recorder.append(target_line(self._request.location, store.root_path), durable=True)
         if plan.folder:
             for path, problem in store.remove_own_files():
-                self.recorder.record(Failed(path, problem.code, problem.message))
+                self.recorder.fail(path, problem)
         for entry, failure in store.remove(plan.entries):
-            self.recorder.record(
-                Deleted(entry.path, entry.kind)
-                if failure is None
-                else Failed(entry.path, failure.code, failure.message)
-            )
+            if failure is None:
+                self.recorder.record(Deleted(entry.path, entry.kind))
+            else:
+                self.recorder.fail(entry.path, failure)
         if plan.folder and not self.recorder.receipt.files_failed:
             self._remove_root(store)
         lock.release()
@@ -230,7 +229,7 @@ class _Removal:
             self.recorder.record(Deleted(b"", Kind.FOLDER))
             self.recorder.append({"kind": "empty"})
         else:
-            self.recorder.record(Failed(b"", failure.code, failure.message))
+            self.recorder.fail(b"", failure)
 
     def end(self, problem: BaseException | None) -> Receipt:
         """Write the receipt."""
@@ -239,16 +238,3 @@ class _Removal:
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
         return self.recorder.end(problem)
-
-
-def _deepest_first(listed: Iterable[Entry]) -> Iterator[Entry]:
-    """Reorder a listing so that each folder follows its content; only one path's folders are held."""
-    held: list[Entry] = []
-    for entry in listed:
-        while held and not entry.order.startswith(held[-1].order):
-            yield held.pop()
-        if entry.kind is Kind.FOLDER:
-            held.append(entry)
-        else:
-            yield entry
-    yield from reversed(held)

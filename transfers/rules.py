@@ -167,7 +167,7 @@ def shows_in_pages(rules: Rules) -> bool:
     Listings have size, time, execute bit and link.
     """
     more = rules.checksum or rules.xattrs or rules.hard_links or rules.modes == "keep"
-    return not more and rules.files_from is None and selector(rules) is _select_all
+    return not more and rules.files_from is None and selector(rules) is select_all
 
 
 def _pattern_selector(rules: Rules) -> Selector:
@@ -176,7 +176,7 @@ def _pattern_selector(rules: Rules) -> Selector:
     The patterns are those of gitignore; a folder's pattern matches everything below it.
     """
     if not rules.include and not rules.exclude:
-        return _select_all
+        return select_all
     from pathspec import GitIgnoreSpec
 
     try:
@@ -198,5 +198,6 @@ def _pattern_selector(rules: Rules) -> Selector:
     return matches
 
 
-def _select_all(entry: Entry) -> bool:
+def select_all(entry: Entry) -> bool:
+    """Select every entry but the root."""
     return bool(entry.path)

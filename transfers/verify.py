@@ -299,8 +299,7 @@ class Verifier:
         return tree
 
     def _fail(self, path: bytes, problem: Problem | None) -> None:
-        reason = problem or Problem("unreadable", "it could not be read")
-        self._recorder.record(Failed(path, reason.code, reason.message))
+        self._recorder.fail(path, problem or Problem("unreadable", "it could not be read"))
 
     def _match(self, stack: ExitStack) -> Matched:
         """List one or both trees and match them."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import RefusedError
-from transfers.actions import Action, Verb
 from transfers.endpoints import check_fidelity
-from transfers.entry import Entry, Kind, Verification
+from transfers.entry import Entry, Kind, Verification, deepest_first
 from transfers.plan_file import read_rules, rules_record
-from transfers.planner import FirstNames, deepest_first
+from transfers.planner import FirstNames
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 
@@ -34,8 +33,8 @@ def test_a_folder_comes_after_its_contents() -> None:
         b"e": Kind.FOLDER,
     }
     entries = sorted((Entry(path, kind) for path, kind in kinds.items()), key=lambda entry: entry.order)
-    found = deepest_first(Action(Verb.ADJUST, entry, "permissions differ", entry) for entry in entries)
-    assert [action.entry.path for action in found] == [b"a/b/c", b"a/b", b"a/d", b"a", b"e"]
+    found = deepest_first(entries, lambda entry: entry)
+    assert [entry.path for entry in found] == [b"a/b/c", b"a/b", b"a/d", b"a", b"e"]
 
 
 def test_a_plan_of_an_earlier_version_keeps_only_the_execute_bit() -> None:
