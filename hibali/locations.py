@@ -234,7 +234,7 @@ def check_writable(target: Location) -> None:
             "read-only-root",
             "this lies below a root that the configuration calls read-only",
             subject=target.text,
-            hint=f"Write elsewhere, or take the root out of sites.{target.site.name}.read_only.",
+            hint=f"Name another target, or remove the root from sites.{target.site.name}.read_only.",
         )
 
 

@@ -216,7 +216,7 @@ def apply_command(
     can write to is refused, unless FROM and TO, the source and the target of the plan, are given, too.
     """
     from hibali.locations import read_location, read_target
-    from transfers.plan_reader import check_trust, read_plan
+    from transfers.plan_file import check_trust, read_plan
     from transfers.request import Request
 
     if len(ends) not in {0, 2}:

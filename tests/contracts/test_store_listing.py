@@ -14,9 +14,9 @@ from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from tests.contracts.subjects import ROOT, Subject, locked, store_servers, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of, put, read_back, remove
 from tests.support.trees import HOSTILE_NAMES, Folder, Link
+from transfers.actions import name_problem
 from transfers.agent.identity import AROUND, INSIDE, SAME, relation
 from transfers.entry import Entry, Kind
-from transfers.plan import name_problem
 from transfers.stores.base import Facts, Item, Store
 
 

@@ -55,7 +55,7 @@ class AgentAppender(Appender):
                 return frame
             digests = [frame.header[key] for key in ("before", "piece", "after")]
             if len(frame.body) != stop - start or not all(_DIGEST.fullmatch(one) for one in digests):
-                raise self._connection.broken("sent a tail that does not add up")
+                raise self._connection.broken("sent an inconsistent tail")
         return frame
 
     def add(self, tail: Tail, start: int, frame: protocol.Frame) -> None:

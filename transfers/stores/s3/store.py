@@ -15,11 +15,11 @@ from hibali.http import Response
 from hibali.locations import Location
 from hibali.retry import pause
 from hibali.text import printable
+from transfers.actions import name_problem
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.overlap import identity_of_bucket
-from transfers.plan import name_problem
 from transfers.stores.base import (
     PACK_BYTES,
     Committed,

@@ -10,12 +10,12 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
 from hibali.http import CONNECTIONS
 from hibali.text import printable
+from transfers.actions import name_problem
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind, Verification
 from transfers.overlap import identity_of_url
-from transfers.plan import name_problem
 from transfers.stores.base import (
     Committed,
     Facts,

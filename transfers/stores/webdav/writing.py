@@ -37,7 +37,7 @@ from transfers.stores.webdav.probe import MODIFIED, TIME_HEADER, ServerSupport
 
 CORRUPT = Problem("corrupt", "what is read back differs from what was sent", retryable=True)
 _CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
-_FOLDER = Problem("folder-in-the-way", "a folder of that name stands at the target")
+_FOLDER = Problem("folder-in-the-way", "a folder with this name exists at the target")
 _ATTEMPTS = 3
 
 
