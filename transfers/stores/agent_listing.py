@@ -87,7 +87,7 @@ class AgentListing(PagedListing):
                 found.append(Page(int(names), int(files), int(size), str(digest), body[at : at + length]))
                 at += int(length)
             if at != len(body):
-                raise ValueError("bytes that are on no page")
+                raise ValueError("bytes outside of all pages")
         return found
 
     def _unpacked(self, page: Page) -> Iterator[Entry]:
@@ -112,7 +112,9 @@ class AgentListing(PagedListing):
     def _close(self) -> None:
         subject, closing = self._connection.subject, self._closing
         if closing.get("count") != self._count:
-            raise violation(subject, f"{self._count} names came, {closing.get('count')} were announced", b"")
+            raise violation(
+                subject, f"{self._count} names arrived, but {closing.get('count')} were announced", b""
+            )
         with self._connection.understanding():
             self._on_orphans([protocol.bytes_of(text) for text in closing["orphans"]])
             problems = [(protocol.bytes_of(text), problem_from(found)) for text, found in closing["problems"]]
@@ -177,7 +179,7 @@ def violation(subject: str, reason: str, path: bytes) -> IncompleteError:
         "listing-violation",
         f"the listing cannot be trusted: {reason}",
         subject=named,
-        hint="Nothing was deleted. Report it to the site if it happens again.",
+        hint="Nothing was deleted. If it happens again, report it to the site.",
     )
 
 

@@ -89,7 +89,7 @@ class Holding:
         answer = connection.request("end_formers", formers=self._stale_agents)
         with connection.understanding():
             if RUNNING in answer.header["found"]:
-                message = "the agent of a lost line cannot be ended"
+                message = "hibali's agent of a lost connection is still running"
                 raise TryLaterError("former-agent", message, subject=connection.subject)
         # Agents on another host or of an earlier boot stop at their next lock check.
         self._stale_agents = []
@@ -245,7 +245,7 @@ class PosixStore(Store):
         with self._connection.understanding():
             found = [protocol.bytes_of(path) for path in answer.header["paths"]]
         if len(found) != len(asked) or not all(path[:1] in {b"", b"/"} for path in found):
-            raise self._connection.broken("resolved other paths than those that were asked about")
+            raise self._connection.broken("resolved other paths than the requested ones")
         return found
 
     def identities(self) -> Sequence[Identity]:
@@ -311,9 +311,7 @@ class PosixStore(Store):
                 raise
             if self.stat() is not None:
                 return False
-            raise NotFoundError(
-                "vanished", "there is nothing of that name", subject=problem.subject
-            ) from None
+            raise NotFoundError("vanished", "it does not exist", subject=problem.subject) from None
         return True
 
     def make_root(self) -> None:
@@ -415,7 +413,7 @@ class PosixStore(Store):
         with self._connection.understanding():
             if answer.header["digest"] != hashlib.sha256(content).hexdigest():
                 raise IncompleteError(
-                    "corrupt", "the content was damaged on the way", subject=printable(entry.path)
+                    "corrupt", "the content was damaged in transit", subject=printable(entry.path)
                 )
         check_size(entry, content)
         return content
@@ -511,7 +509,7 @@ class PosixStore(Store):
                 found = frame.header.get("problem")
                 yield one, frame.header.get("digest"), problem_from(found) if found else None
             if self._connection.receive().kind != protocol.END:
-                raise self._connection.broken("gave more digests than asked")
+                raise self._connection.broken("sent more digests than requested")
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""

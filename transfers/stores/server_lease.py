@@ -67,15 +67,15 @@ def locked(holder: dict[str, Any], subject: str) -> TryLaterError:
     pid, host = (printable(str(holder.get(word) or "")[:200]) for word in ("pid", "host"))
     return TryLaterError(
         "locked",
-        f"the target is held by {operation} from {client}" + (f" (process {pid} on {host})" if pid else ""),
+        f"the target is locked by {operation} from {client}" + (f" (process {pid} on {host})" if pid else ""),
         subject=subject,
-        hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
+        hint=f"Wait until it ends; the lock of a process that died expires after {seconds_of(holder):.0f} s.",
         transient=False,
     )
 
 
 def lost_lease(
-    subject: str, message: str = "the lock on the target was lost; nothing more is written"
+    subject: str, message: str = "the lock on the target was lost, so hibali stopped writing"
 ) -> TryLaterError:
     """Return the error for a lock that may no longer be ours."""
     return TryLaterError(
@@ -135,7 +135,7 @@ class Lease(Lock):
 
     @abstractmethod
     def _replace(self, found: Held) -> bool:
-        """Take over a stale lock; return False if it changed meanwhile, or if `_create` is needed."""
+        """Take over a stale lock; return False if it changed at the same time, or if `_create` is needed."""
 
     @abstractmethod
     def _renew(self) -> bool:

@@ -36,7 +36,7 @@ class SingleSource(Source):
         """Return the file's entry under its shown name; raise `NotFoundError`."""
         found = self.store.stat(self.name)
         if found is None:
-            raise NotFoundError("vanished", "the file is no longer there")
+            raise NotFoundError("vanished", "the file no longer exists")
         return found._replace(path=self.shown)
 
     def list(self) -> Iterator[Entry]:
@@ -148,4 +148,4 @@ class ChosenStore(StoreView):
 
     def _refuse(self, operation: str) -> NoReturn:
         del operation
-        raise RefusedError("only-read", "files that were chosen from a place are only read", subject="source")
+        raise RefusedError("only-read", "selected files of a store can only be read", subject="source")

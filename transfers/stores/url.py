@@ -124,7 +124,9 @@ class Web:
         if length is not None and len(content) != length and len(content) == page.size:
             if page.size > _MOST_WHOLE:
                 raise IncompleteError(
-                    "no-ranges", "the server sends large files only whole", subject=self.subject
+                    "no-ranges",
+                    "the server does not support range requests, which large files need",
+                    subject=self.subject,
                 )
             content = content[offset : offset + length]
         return Got(content, page.tag, page.size)
@@ -210,12 +212,12 @@ class Web:
         if status in {401, 403, 407}:
             return AccessError(
                 "denied",
-                f"the server does not allow this (status {status})",
+                f"the server denied access (status {status})",
                 subject=self.subject,
                 hint="Set the site's credentials_command.",
             )
         if isinstance(cause, FileNotFoundError) or status in {404, 410}:
-            return NotFoundError("vanished", "there is nothing of that name", subject=self.subject)
+            return NotFoundError("vanished", "it does not exist", subject=self.subject)
         if isinstance(cause, ssl.SSLCertVerificationError):
             return bad_certificate(self.subject)
         if status is None:
@@ -277,7 +279,7 @@ def _response_class(subject: str) -> Any:
             if self.headers.get("Content-Encoding", "identity").lower() not in {"identity", ""}:
                 raise IncompleteError(
                     "encoded-answer",
-                    "the server sends its pages compressed, though it was asked not to",
+                    "the server compresses its pages although hibali requested uncompressed ones",
                     subject=subject,
                 )
             return await super().text(encoding, errors)
@@ -350,7 +352,7 @@ class UrlStore(RequestStore):
         """See Store. Pages may omit files, so the listing is never complete (`Facts.complete`)."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self._web.subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._web.subject)
         if root.kind is Kind.FILE:
             return
         problems: _Problems = []
@@ -399,7 +401,7 @@ class UrlStore(RequestStore):
         except HibaliError as error:
             return problem_of(error, denied=True)
         if page is not None and page.size < 0 and not page.folder:
-            return Problem("no-size", "the server does not tell how large it is")
+            return Problem("no-size", "the server does not report its size")
         return page
 
     def _size_now(self, entry: Entry) -> int | None:
@@ -416,7 +418,7 @@ def _entry(path: bytes, page: Page) -> Entry:
     if page.folder:
         return Entry(path, Kind.FOLDER)
     if page.size < 0:
-        raise IncompleteError("no-size", "the server does not tell how large it is", subject=printable(path))
+        raise IncompleteError("no-size", "the server does not report its size", subject=printable(path))
     return Entry(path, Kind.FILE, page.size, page.mtime_ns, etag=page.tag or None)
 
 
@@ -441,7 +443,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
         if store.stat() is None:
             raise NotFoundError(
                 "no-such-folder",
-                "there is nothing at this URL",
+                "nothing exists at this URL",
                 subject=site.name,
                 hint="Correct config.toml.",
             )

@@ -72,7 +72,7 @@ def another(**more: Any) -> dict[str, Any]:
 def test_a_living_holder_is_named() -> None:
     server = Server()
     server.write(another())
-    with pytest.raises(TryLaterError, match="held by sync from ann@host pid 7") as refused:
+    with pytest.raises(TryLaterError, match="locked by sync from ann@host pid 7") as refused:
         MemoryLease(server)
     assert refused.value.code == "locked"
     assert server.record["token"] == "another"

@@ -58,7 +58,7 @@ def log_in(site: Site, ask_code: AskCode) -> Login:
         found.change = "logged in"
     collection = site.globus.collection if site.globus is not None and site.globus.https else None
     if collection is not None and found.change == "same" and not _has_token(site, collection):
-        _run_flow(site, nothing, "Allow hibali to read what lies in this collection over HTTPS", ask_code)
+        _run_flow(site, nothing, "Allow hibali to read the files of this collection over HTTPS", ask_code)
         found.change = "logged in"
     return found
 
@@ -106,7 +106,7 @@ def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationP
         except globus_sdk.AuthAPIError:
             if client_of(site).confidential or last:
                 raise
-            return GlobusAuthorizationParameters(), "The login has ended. Log in to Globus again"
+            return GlobusAuthorizationParameters(), "The login has expired. Log in to Globus again"
         except globus_sdk.GlobusAPIError as problem:
             requirements = to_gare(problem)
             if requirements is None or client_of(site).confidential or last:
@@ -116,9 +116,9 @@ def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationP
             if consent:
                 _remember_data_access(site)
             return wanted, (
-                "Allow hibali to reach the data of this collection"
+                "Allow hibali to access the data of this collection"
                 if consent
-                else "This collection asks for another login"
+                else "This collection requires another login"
             )
     return None
 
@@ -134,13 +134,13 @@ def _run_flow(site: Site, wanted: GlobusAuthorizationParameters, why: str, ask_c
         url = native.oauth2_get_authorize_url(**_session_parameters(wanted))
         code = ask_code(url, why).strip()
         if not code:
-            raise _no_code(site, "no code was typed")
+            raise _no_code(site, "no code was entered")
         with translated_errors(site):
             try:
                 response = native.oauth2_exchange_code_for_tokens(code)
             except globus_sdk.AuthAPIError as problem:
                 if problem.http_status in {400, 401}:
-                    raise _no_code(site, "Globus does not take this code") from None
+                    raise _no_code(site, "Globus rejected this code") from None
                 raise
         tokens = open_tokens(client.client_id)
         try:
@@ -190,5 +190,5 @@ def _no_code(site: Site, message: str) -> AccessError:
         "login-failed",
         message,
         subject=site.name,
-        hint=f"A code is good once, and not for long: hibali sites login {site.name}",
+        hint=f"A code can be used only once and expires soon. To get a new one: hibali sites login {site.name}",
     )

@@ -123,7 +123,7 @@ class Bulk:
         found = _RANGE.fullmatch(response.headers.get("content-range", ""))
         if found is None or int(found.group(1)) != offset:
             raise IncompleteError(
-                NOT_PARTIAL, "the server did not answer with the range asked", subject=self._requests.subject
+                NOT_PARTIAL, "the server did not send the requested range", subject=self._requests.subject
             )
         return Got(response.body, response.etag, int(found.group(2)))
 

@@ -21,9 +21,12 @@ from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, find_begun
 
 _BATCH = 256
 MOST_BYTES = 5 * 1024**3  # of one copy request (Amazon S3 API reference, CopyObject)
-_TOO_LARGE = Problem("too-large", "the server copies no more than 5 GiB in one piece, so it stays as it is")
-_IN_THE_WAY = Problem("in-the-way", "another file of this name is kept there already")
-_CHANGED = Problem("target-changed", "it changed after it was listed and was left alone")
+_TOO_LARGE = Problem(
+    "too-large",
+    "the server cannot copy more than 5 GiB in one request, so the existing object was not replaced",
+)
+_IN_THE_WAY = Problem("in-the-way", "another file with that name already exists among the backups")
+_CHANGED = Problem("target-changed", "it changed after it was listed, so it was left unchanged")
 
 
 def copy_source(bucket: str, key: bytes, etag: str | None) -> dict[str, str]:
@@ -97,8 +100,8 @@ _CONTENT_HEADERS = (
     "content-language",
     "content-type",
 )
-_NO_ETAG = Problem(NOT_COPIED, "the source has no ETag, so nothing tells whether it changed")
-_CORRUPT = Problem(NOT_COPIED, "the copy's checksum is not the one on record for the source")
+_NO_ETAG = Problem(NOT_COPIED, "the source has no ETag, so a change cannot be detected")
+_CORRUPT = Problem(NOT_COPIED, "the copy's checksum differs from the source's recorded checksum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,7 @@ class Copying:
         if etag != entry.etag:
             head = self.place.requests.request("HEAD", key)
             if head.headers.get("content-length") != str(entry.size):
-                return Problem(NOT_COPIED, "the copy is not as large as the source")
+                return Problem(NOT_COPIED, "the copy and the source have different sizes")
             etag = head.etag
         summed = checksum if "-" not in checksum else ""  # a checksum of checksums is not the whole's
         if entry.digest and summed and summed != checksum_of(entry.digest):

@@ -60,12 +60,12 @@ def pages(
             rows, rest = cut_rows(coming.result().body, b"Contents", _COLUMNS)
             root = parse(rest, requests.subject)
             if name_of(root) != "ListBucketResult":
-                raise violation(requests.subject, "the answer is no listing")
+                raise violation(requests.subject, "the response is not a listing")
             told = fields(root)
             more = told.get("IsTruncated") == "true"
             token = told.get("NextContinuationToken", "")
             if more and (not token or token in seen):
-                raise violation(requests.subject, "it does not go on where it says that more is to come")
+                raise violation(requests.subject, "it announces a next page without a usable token")
             seen.add(token)
             if more and at_most == _PAGE:
                 coming = ahead.submit(
@@ -76,7 +76,7 @@ def pages(
             found += _entries(root, prefix, requests.subject, encoded=encoded)
             count = told.get("KeyCount", "")
             if count.isdigit() and int(count) != len(found):
-                raise violation(requests.subject, f"{len(found)} names came, {count} were announced")
+                raise violation(requests.subject, f"{len(found)} names arrived, but {count} were announced")
             yield found
             if not more:
                 return
@@ -95,7 +95,7 @@ def _from_rows(
         key, size, etag, modified = row
         key = raw_key(key, encoded=encoded)
         if not key.startswith(prefix) or not size.isdigit():
-            raise violation(subject, "it names what was not asked for")
+            raise violation(subject, "it contains an unrequested name")
         found.append(Listed(key[start:], int(size), etag.decode("latin-1"), modified.decode("latin-1")))
     return found
 
@@ -108,13 +108,13 @@ def _entries(root: Element, prefix: bytes, subject: str, *, encoded: bool) -> It
             key = key_bytes(told.get("Key", ""), encoded=encoded)
             size = told.get("Size", "")
             if not key.startswith(prefix) or not size.isdigit():
-                raise violation(subject, "it names what was not asked for")
+                raise violation(subject, "it contains an unrequested name")
             etag = told.get("ETag", "").strip('"')
             yield Listed(key[len(prefix) :], int(size), etag, told.get("LastModified", ""))
         elif name == "CommonPrefixes":
             key = key_bytes(text(element, "Prefix"), encoded=encoded)
             if not key.startswith(prefix) or not key.endswith(b"/"):
-                raise violation(subject, "it names what was not asked for")
+                raise violation(subject, "it contains an unrequested name")
             yield Listed(key[len(prefix) :], -1, "", "")
 
 
@@ -135,7 +135,7 @@ def in_order(found: Iterable[Listed], subject: str) -> Iterator[Listed]:
         for listed in heapq.merge(*(_read(run) for run in runs), last) if runs else last:
             path = listed.path
             if before is not None and path <= before:
-                raise violation(subject, f"{printable(path)} came twice")
+                raise violation(subject, f"{printable(path)} is listed twice")
             before = path
             yield listed
     finally:
@@ -181,7 +181,7 @@ def violation(subject: str, reason: str) -> IncompleteError:
         "listing-violation",
         f"the listing cannot be trusted: {reason}",
         subject=subject,
-        hint="Nothing was deleted. Report it to the server's people if it happens again.",
+        hint="Nothing was deleted. If it happens again, report it to the server's administrator.",
     )
 
 

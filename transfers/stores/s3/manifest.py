@@ -400,7 +400,7 @@ def _write_parts(
 def _complete(requests: Requests, upload: Upload, key: bytes, etag: str | None) -> None:
     """Check the ETag, then complete; some servers support no conditions, here (Ceph) or at all."""
     if not _is_current(requests, key, etag):
-        raise IncompleteError("source-changed", "another one stands there", subject=requests.subject)
+        raise IncompleteError("source-changed", "the existing manifest changed", subject=requests.subject)
     try:
         upload.complete(_condition(etag))
     except IncompleteError as problem:

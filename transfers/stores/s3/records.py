@@ -157,7 +157,9 @@ class Records:
                     return
                 if write_manifest(self._requests, self._uploads, key, merged(old, changes()), etag):
                     return
-        raise IncompleteError("busy", "others kept changing it", subject=self._requests.subject)
+        raise IncompleteError(
+            "busy", "other clients changed it at the same time", subject=self._requests.subject
+        )
 
     def _key(self, path: bytes) -> bytes:
         return b"/".join(part for part in (self._root, path) if part)

@@ -74,7 +74,11 @@ class ObjectRemover:
         same = (
             head.etag == entry.etag if entry.etag else head.headers.get("content-length") == str(entry.size)
         )
-        return True if same else Problem("target-changed", "it is no longer what was listed, so it stays")
+        return (
+            True
+            if same
+            else Problem("target-changed", "it changed after it was listed, so it was not removed")
+        )
 
     def remove_keys(self, keys: list[bytes]) -> _Problems:
         """Remove full keys; return a problem for each key that could not be removed."""
@@ -135,13 +139,13 @@ def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem
     for some in _in_batches(_left(requests, prefix)):
         foreign = [key for key, own in some if not own]
         if foreign:
-            return Problem("folder-not-empty", "something came meanwhile, and was left alone")
+            return Problem("folder-not-empty", "new objects were added meanwhile, and were not removed")
     for some in _in_batches(_left(requests, prefix)):
         keys = [key for key, own in some if own]
         for key in [key for key in keys if is_lock(key)]:
             found = lock.find_lock(requests, key)
             if found is not None and not found.free:
-                return Problem("locked", "another operation is at work there")
+                return Problem("locked", "another operation holds the lock")
         problems = [problem for problem in removing.remove_keys(keys).values() if problem is not None]
         if problems:
             return problems[0]
@@ -212,13 +216,13 @@ def _reason_to_keep(
     recorded: BegunUpload | None, age: float | None, older_than: float, *, everybody: bool
 ) -> str:
     if recorded is not None and not recorded.left and not recorded.elsewhere:
-        return "under way"
+        return "in progress"
     if recorded is None and not everybody:
-        return "begun by others"
+        return "started by another user or machine"
     if age is None or age < older_than:
-        return "too young"
+        return "too recent"
     if recorded is not None and recorded.elsewhere and age < _ELSEWHERE_SECONDS:
-        return "begun on another host, too young"
+        return "started on another host, and too recent"
     return ""
 
 

@@ -160,16 +160,16 @@ def error_of(status: int, code: str, subject: str) -> HibaliError:
     if code == "NoSuchBucket":
         return NotFoundError(
             "no-such-bucket",
-            "there is no such bucket",
+            "the bucket does not exist",
             subject=subject,
-            hint="Make it with the server's own tools.",
+            hint="Create it with the server's own tools.",
         )
     if code == "RequestTimeTooSkewed":
         return AccessError(
             "clock-skew",
-            "the server says that this machine's clock is wrong",
+            "the server rejected the request because this machine's clock is wrong",
             subject=subject,
-            hint="Set the clock.",
+            hint="Set this machine's clock.",
         )
     if code in _FULL or status == 507:
         return IncompleteError(
@@ -177,29 +177,31 @@ def error_of(status: int, code: str, subject: str) -> HibaliError:
         )
     if code in _CORRUPT:
         return IncompleteError(
-            "corrupt", f"the server received other bytes ({status_text})", subject=subject, transient=True
+            "corrupt", f"the server received damaged data ({status_text})", subject=subject, transient=True
         )
     if code == "InternalError" or status == 500:
-        return TryLaterError(FAILED, f"the server failed at this ({status_text})", subject=subject)
+        return TryLaterError(
+            FAILED, f"the server failed to process the request ({status_text})", subject=subject
+        )
     if code in _BUSY or status in {408, 429} or status >= 500:
         if status == 501:
             return IncompleteError(
-                "not-supported", f"the server cannot do this ({status_text})", subject=subject
+                "not-supported", f"the server does not support this request ({status_text})", subject=subject
             )
-        return TryLaterError("busy", f"the server cannot answer now ({status_text})", subject=subject)
+        return TryLaterError("busy", f"the server is busy or failing ({status_text})", subject=subject)
     if code in _EXPIRED | _WRONG_KEYS or status in {401, 403}:
         return _denied(code, status_text, subject)
     if code in _ELSEWHERE or 300 <= status < 400:
         return UsageError(
             "wrong-endpoint",
-            f"the server says that the bucket is elsewhere ({status_text}); redirects are not followed",
+            f"the bucket has another endpoint or region ({status_text}); redirects are not followed",
             subject=subject,
             hint="Correct endpoint and region of the site in config.toml.",
         )
     if status == 404:
-        return NotFoundError("vanished", "there is no such object", subject=subject)
+        return NotFoundError("vanished", "the object does not exist", subject=subject)
     if status == 412:
-        return IncompleteError("source-changed", "it changed meanwhile", subject=subject)
+        return IncompleteError("source-changed", "it changed at the same time", subject=subject)
     return IncompleteError(
         "refused-by-server", f"the server refused the request ({status_text})", subject=subject
     )
@@ -211,18 +213,18 @@ def _denied(code: str, status_text: str, subject: str) -> AccessError:
             "expired",
             f"the credentials have expired ({status_text})",
             subject=subject,
-            hint="Get new ones, then try again.",
+            hint="Get new credentials, then run the same command again.",
         )
     if code in _WRONG_KEYS:
         return AccessError(
             "bad-credentials",
-            f"the server does not accept these keys ({status_text})",
+            f"the server rejected the access keys ({status_text})",
             subject=subject,
             hint="Check the site's profile, credentials_command, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
         )
     return AccessError(
         "denied",
-        f"the server does not allow this ({status_text})",
+        f"the server denied access ({status_text})",
         subject=subject,
         hint="Ask the bucket's owner for access.",
     )
@@ -256,7 +258,7 @@ def from_obstore(problem: Exception, subject: str) -> HibaliError:
     if "certificate" in text:
         return bad_certificate(subject)
     if _RANGE_ERROR.search(text):
-        return IncompleteError(NOT_PARTIAL, "the server did not answer with the range asked", subject=subject)
+        return IncompleteError(NOT_PARTIAL, "the server did not send the requested range", subject=subject)
     return unreachable(subject)
 
 

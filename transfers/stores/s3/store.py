@@ -91,7 +91,7 @@ class S3SmallFiles(SmallFiles):
         changed = response.status >= 300 or (entry.etag and response.etag != entry.etag)
         if entry.size and (changed or len(response.body) != entry.size):
             raise IncompleteError(
-                "changed", "it changed since it was listed", subject=self._subject(entry.path), transient=True
+                "changed", "it changed after it was listed", subject=self._subject(entry.path), transient=True
             )
         return response.body if entry.size else b""
 
@@ -139,7 +139,7 @@ class S3SmallFiles(SmallFiles):
         """Return stored content that differs from `content`; a repeated PUT may find its own, so None."""
         found = self._get(self._prefix + path, PACK_BYTES)
         if found.status == 404:  # another client's PUT was rejected too, or has not finished
-            raise TryLaterError("locked", "somebody else is writing this", subject=self._subject(path))
+            raise TryLaterError("locked", "another client is writing this file", subject=self._subject(path))
         existing = found.body if found.status < 300 else b""
         return None if existing == content else existing
 
@@ -308,7 +308,7 @@ class S3Store(RequestStore):
     def _check_root(self) -> None:
         """Raise `NotFoundError` after an empty listing, except for a file, a bucket or a created root."""
         if self.root_path and not self._made and self._stat_file(b"", self.root_path) is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self._requests.subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._requests.subject)
 
     def _size_now(self, entry: Entry) -> int | None:
         found = self._stat_file(entry.path, self._key(entry.path))
@@ -460,7 +460,7 @@ class S3Store(RequestStore):
             self._holder = NoLease()
             self._on_event(
                 Noted(
-                    f"{self._requests.subject}: this server cannot hold a lock; write to it from one place at a time."
+                    f"{self._requests.subject}: this server does not support locks; do not write to it from several places at the same time."
                 )
             )
         return self._holder

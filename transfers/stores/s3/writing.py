@@ -31,7 +31,9 @@ from transfers.stores.s3.probe import ServerSupport
 from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Requests, problem_of
 from transfers.stores.server_lease import Lease, NoLease
 
-_CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
+_CHANGED = Problem(
+    "target-changed", "it changed at the target after the plan was made, so it was not replaced"
+)
 
 
 class ExpectedObjects:
@@ -74,8 +76,8 @@ def is_exact(item: Item) -> bool:
     return item.exact and not item.clear and item.entry.kind is Kind.FILE
 
 
-CORRUPT = Problem("corrupt", "what arrived here is not what was read (sha256)", retryable=True)
-OUT_OF_ORDER = Problem("out-of-order", "its segments did not come one after the other")
+CORRUPT = Problem("corrupt", "the received data differs from the source (sha256)", retryable=True)
+OUT_OF_ORDER = Problem("out-of-order", "its segments arrived out of order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +267,7 @@ def known_from(entry: Entry, digest: str | None) -> Known:
 
 _MOST_JOBS = 32
 _WHOLE_BYTES = 32 * 1024 * 1024  # up to this size, one request is faster than a multipart upload
-_CANNOT_HOLD = Problem("cannot-hold", "an object store holds files only")
+_CANNOT_HOLD = Problem("cannot-hold", "an object store cannot store symlinks and special files")
 
 
 class _Whole:

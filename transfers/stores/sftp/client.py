@@ -214,9 +214,9 @@ class Client:
         except StatusError as problem:
             raise self.error(problem, path) from None
         except ValueError:
-            raise self.channel.broken("gave no path for a path") from None
+            raise self.channel.broken("sent no path") from None
         if not found.name.startswith(b"/") or b"\0" in found.name:
-            raise self.channel.broken("gave no absolute path")
+            raise self.channel.broken("sent a path that is not absolute")
         return found.name
 
     def small_files(self, paths: Sequence[bytes], longest: int) -> list[bytes]:
@@ -305,9 +305,9 @@ class Client:
 _PROBLEMS = {
     channel.NO_SUCH_FILE: ("vanished", message_of("vanished")),
     channel.PERMISSION_DENIED: ("denied", message_of("denied")),
-    channel.UNSUPPORTED: ("not-supported", "the SFTP server cannot do this"),
-    channel.BAD_MESSAGE: ("not-accepted", "the SFTP server does not take this name"),
-    channel.END_OF_FILE: ("source-changed", "it ended early"),
+    channel.UNSUPPORTED: ("not-supported", "the SFTP server does not support this"),
+    channel.BAD_MESSAGE: ("not-accepted", "the SFTP server rejected this name"),
+    channel.END_OF_FILE: ("source-changed", "the file ended early"),
 }
 
 
@@ -318,9 +318,9 @@ def expand(client: Client, path: bytes) -> bytes:
     if path.startswith(b"$"):
         raise NotFoundError(
             "no-variables",
-            "an SFTP server cannot say what a variable means",
+            "an SFTP server cannot expand variables",
             subject=f"{client.subject}:{path.decode('utf-8', 'replace')}",
-            hint="Write the site's root in full.",
+            hint="Write the site's root as an absolute path.",
         )
     home = client.real_path(b".").rstrip(b"/")
     rest = path.removeprefix(b"~").lstrip(b"/")

@@ -179,7 +179,7 @@ class SftpLock(Lease):
         if folder.user != self._own.user:
             self._own.find_user()
         if (folder.user is not None and folder.user != self._own.user) or (folder.mode or 0) & 0o022:
-            raise self._refused("not-private", "is another account's, or others can write it")
+            raise self._refused("not-private", "belongs to another account, or others can write to it")
         began = time.monotonic()
         self._now = self._own.write(self._part, self._content).seconds or 0
         try:
@@ -204,7 +204,7 @@ class SftpLock(Lease):
             self._unmade = refused
             raise (problem if refused.code == channel.FAILURE else refused) from None
         if kind_of(found) is not Kind.FOLDER:
-            raise self._refused("reserved-name", "is no folder, and hibali needs the name")
+            raise self._refused("reserved-name", "is not a folder, but hibali needs this name")
         return found
 
     def _refused(self, code: str, what: str) -> RefusedError:

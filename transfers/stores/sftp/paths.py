@@ -27,7 +27,7 @@ def refusal(path: bytes) -> Problem | None:
     """Return why a relative path is refused, or None."""
     reason = unsafe_component(path)
     if reason:
-        return Problem("unsafe-name", f"the name climbs or is empty: {reason}")
+        return Problem("unsafe-name", f"the name is not a safe relative path: {reason}")
     if len(path) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in path.split(b"/")):
         return Problem("name-too-long", "File name too long")
     return None
@@ -152,7 +152,7 @@ class Guard:
                 "leaves-root",
                 f"symlinks in this path lead out of the configured root, to {printable(found.path)}",
                 subject=f"{self._client.subject}:{printable(path)}",
-                hint="To delete there, name that path instead, or configure it as a root of the site.",
+                hint="To delete files there, use that path instead, or configure it as a root of the site.",
             )
         return found
 
@@ -167,9 +167,9 @@ class Guard:
         if now != before:
             raise IncompleteError(
                 "root-changed",
-                f"this path led to {printable(before)} and leads to {printable(now)} now",
+                f"this path led to {printable(before)} before and leads to {printable(now)} now",
                 subject=f"{self._client.subject}:{printable(path)}",
-                hint="Look at who can write in the folders above it.",
+                hint="Check which accounts can write to the folders above it.",
             )
 
     def _prepare(self) -> None:
@@ -255,7 +255,7 @@ class _Walk:
             "foreign-symlink",
             f"{printable(full)} is a symlink to {printable(target)} that belongs to {whose}",
             subject=self._subject(full),
-            hint="If you trust where it leads, name that path instead.",
+            hint="If you trust its target, use that path instead.",
         )
         if self._guarded:
             raise refusal

@@ -130,15 +130,15 @@ class Listing:
                 if problem.code != channel.NO_SUCH_FILE:
                     problems.append((path, problem_of(problem)))
             except ValueError:
-                problems.append((path, Problem("failed", "the SFTP server told no target of a link")))
+                problems.append((path, Problem("failed", "the SFTP server sent no target of a symlink")))
         return found, problems
 
     def _violation(self, folder: bytes, name: bytes) -> IncompleteError:
         return IncompleteError(
             "listing-violation",
-            f"the listing cannot be trusted: it has the name {printable(name)} twice, or one that is no name",
+            f"the listing cannot be trusted: the name {printable(name)} is invalid or listed twice",
             subject=f"{self._client.subject}:{printable(folder)}",
-            hint="Nothing was deleted. Report it to the site if it happens again.",
+            hint="Nothing was deleted. If it happens again, report it to the site.",
         )
 
 

@@ -219,7 +219,7 @@ class SftpHost:
         if found is None:
             raise NotFoundError(
                 "vanished",
-                "there is nothing of that name",
+                "it does not exist",
                 subject=f"{self._client.subject}:{printable(source)}",
             )
         try:
@@ -341,7 +341,7 @@ class SftpHost:
         files = Files(self._client, SafePaths(self._client, b"/"))
         ((digest, problem),) = files.hash_all([self._client.real_path(path).lstrip(b"/")])
         if digest is None:
-            told = problem.message if problem else "the site gave no digest"
+            told = problem.message if problem else "the site sent no digest"
             raise NotFoundError("no-digest", told, subject=f"{self._client.subject}:{printable(path)}")
         return digest
 
@@ -356,9 +356,9 @@ def _plain(word: bytes | str, subject: str) -> str:
     if not _PLAIN_ARGUMENT.fullmatch(text):
         raise UsageError(
             "unsafe-word",
-            "without an agent a command's words can hold only letters, digits and _./:=@%+,-",
+            "without an agent, the arguments of a command may contain only letters, digits and _./:=@%+,-",
             subject=f"{subject}:{printable(text)}",
-            hint="Choose a work folder of the site whose path has no other characters.",
+            hint="Choose a work folder for the site whose path has no other characters.",
         )
     return text
 

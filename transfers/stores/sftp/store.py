@@ -61,7 +61,7 @@ def adjust_all(
         except StatusError as problem:
             is_missing = problem.code == channel.NO_SUCH_FILE
             problems[position] = (
-                Problem("vanished", "there is nothing there") if is_missing else problem_of(problem)
+                Problem("vanished", "it does not exist") if is_missing else problem_of(problem)
             )
         except ValueError as problem:
             problems[position] = Problem("target-changed", str(problem))
@@ -80,7 +80,7 @@ def _mode_to_set(one: Adjustment, found: Attributes) -> int | None:
     """Return the mode to set, or None. Raise ValueError if the entry changed since the listing."""
     folder = one.entry.kind is Kind.FOLDER
     if kind_of(found) is not one.entry.kind or not (folder or is_unchanged(one.entry, found)):
-        raise ValueError("it changed after it was listed and was left alone")
+        raise ValueError("it changed after it was listed, so it was left unchanged")
     mode = found.mode or 0
     if one.permissions is None or mode & 0o777 == one.permissions:
         return None
@@ -108,7 +108,7 @@ class SftpTreeRemover:
             if found is None or kind_of(found) is not Kind.FOLDER:
                 raise RefusedError(
                     "symlink-in-the-way",
-                    "it is a symlink, or was replaced just now",
+                    "it is a symlink or was just replaced",
                     subject=self._client.subject,
                 )
         try:
@@ -169,7 +169,9 @@ class SftpTreeRemover:
             if problem.code == channel.NO_SUCH_FILE:
                 return None
             if problem.code == channel.FAILURE:  # servers give no other status for it
-                return Problem("folder-not-empty", "it is not empty: something came meanwhile, or was left")
+                return Problem(
+                    "folder-not-empty", "it is not empty: files were added meanwhile, or could not be removed"
+                )
             return problem_of(problem)
         return None
 
@@ -345,7 +347,7 @@ class SftpStore(Store):
         self._reach()
         found = self.stat()
         if found is None:
-            raise NotFoundError("vanished", "there is nothing of that name", subject=self._client.subject)
+            raise NotFoundError("vanished", "it does not exist", subject=self._client.subject)
         if self._own.user is None:
             self._own.user = self._client.home_user()
         return found.kind is Kind.FOLDER
@@ -525,7 +527,9 @@ class SftpStore(Store):
             if kind_of(found) is not entry.kind or (
                 entry.kind is Kind.FILE and not is_unchanged(entry, found)
             ):
-                problems[-1] = Problem("target-changed", "it changed after it was listed and was left alone")
+                problems[-1] = Problem(
+                    "target-changed", "it changed after it was listed, so it was left unchanged"
+                )
             else:
                 doomed.append((position, entry))
         for position, refused in self._remove_all(doomed):

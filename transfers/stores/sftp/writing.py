@@ -137,7 +137,7 @@ class Partials:
             try:
                 pending.wait()
                 if [found.name for found in client.names_of(pending_stat)] != [one.item.entry.link]:
-                    one.problem = Problem("corrupt", "the link that was made points elsewhere")
+                    one.problem = Problem("corrupt", "the created symlink has another target")
             except StatusError as problem:
                 one.problem, one.name = self.why(problem, one), b""
         client.settle(timed)  # a symlink without its time is still correct
@@ -209,7 +209,7 @@ def is_whole(one: Partial, content: memoryview, size: int, digest: str | None) -
         one.digest = found
         return True
     one.problem = Problem(
-        "corrupt", f"what arrived differs from what was read: sha256 {found}", retryable=True
+        "corrupt", f"the received data differs from the source: sha256 {found}", retryable=True
     )
     return False
 
@@ -427,7 +427,9 @@ class SftpReceiver:
                 one.problem = problem
             elif digest != one.digest:
                 one.problem = Problem(
-                    "corrupt", f"what is read back differs: sha256 {digest}", retryable=True
+                    "corrupt",
+                    f"the written file differs when it is read back: sha256 {digest}",
+                    retryable=True,
                 )
 
     def _commit(self, partials: list[Partial]) -> None:
@@ -460,7 +462,7 @@ class SftpReceiver:
                 seen.size,
                 seen.mtime_ns,
             ):
-                message = "it is no longer what the plan saw at the target, and was left alone"
+                message = "it changed at the target after the plan was made, so it was not replaced"
                 one.problem = Problem("target-changed", message)
 
     def _move_folder_aside(self, one: Partial) -> None:
@@ -544,7 +546,7 @@ class SftpReceiver:
             self._partials.finish([one])
             if one.problem is None and (one.offset != one.item.entry.size or found != one.digest):
                 one.problem = Problem(
-                    "corrupt", f"what arrived differs from what was read: sha256 {found}", retryable=True
+                    "corrupt", f"the received data differs from the source: sha256 {found}", retryable=True
                 )
             if one.problem is None:
                 self._read_back([one])

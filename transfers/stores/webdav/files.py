@@ -192,7 +192,7 @@ class Files:
         try:
             response = self._find(folder, "1", receive, begin)
             if response.status in _ABSENT:
-                raise NotFoundError("vanished", "there is nothing of that name", subject=self.subject)
+                raise NotFoundError("vanished", "it does not exist", subject=self.subject)
             if response.status >= 300:
                 raise error_of(response.status, self.subject)
             if (counted["itself"], counted["wrong"]) != (1, 0):
@@ -217,7 +217,7 @@ class Files:
             if response.status != 207:
                 raise IncompleteError(
                     "not-webdav",
-                    "what answers there speaks no WebDAV",
+                    "the server at this URL does not support WebDAV",
                     subject=self.subject,
                     hint="Correct the site's url in config.toml.",
                 )
@@ -244,9 +244,9 @@ class Files:
     def _violation(self, folder: bytes) -> IncompleteError:
         return IncompleteError(
             "listing-violation",
-            "the listing cannot be trusted: it names what was not asked for, or leaves out what was",
+            "the listing cannot be trusted: it contains unrequested names, or lacks the requested one",
             subject=f"{self.subject}:{printable(folder)}",
-            hint="Nothing was deleted. Report it to the server's people if it happens again.",
+            hint="Nothing was deleted. If it happens again, report it to the server's administrator.",
         )
 
     def free_bytes(self, path: bytes) -> int | None:
@@ -301,7 +301,9 @@ class Files:
                 told = response.headers.get("content-length", "")
                 if not told.isdigit() or int(told) > _MOST_WHOLE:
                     raise IncompleteError(
-                        "no-ranges", "the server sends large files only whole", subject=self.subject
+                        "no-ranges",
+                        "the server does not support range requests, which large files need",
+                        subject=self.subject,
                     )
 
         headers = {} if length is None else {"Range": f"bytes={offset}-{offset + length - 1}"}
@@ -331,7 +333,7 @@ class Files:
         found = _RANGE.fullmatch(response.headers.get("content-range", ""))
         if found is None or int(found[1]) != offset:
             raise IncompleteError(
-                "not-the-range-asked", "the server did not answer with the range asked", subject=self.subject
+                "not-the-range-asked", "the server did not send the requested range", subject=self.subject
             )
         return Got(content, tag, int(found[2]))
 

@@ -96,7 +96,7 @@ class MultiStatus:
     def _bad(self) -> TryLaterError:
         return TryLaterError(
             "bad-answer",
-            "the server's answer is not the XML it should be",
+            "the server's response is not valid WebDAV XML",
             subject=self._subject,
             transient=False,
         )

@@ -191,7 +191,9 @@ class _Probe:
         found = self._found(name)
         if found is None:
             raise IncompleteError(
-                "refused-by-server", "what was put is not there", subject=self._files.subject
+                "refused-by-server",
+                "a file that was just written does not exist",
+                subject=self._files.subject,
             )
         return found
 

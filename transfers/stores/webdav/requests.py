@@ -36,7 +36,7 @@ def login_of(site: Site, *, secure: bool) -> Login | None:
     if not secure and host not in {"localhost", "127.0.0.1", "::1"}:
         raise UsageError(
             "insecure-endpoint",
-            "a login travels over https only",
+            "hibali sends a login only over https",
             subject=site.name,
             hint="Correct the site's url.",
         )
@@ -46,7 +46,7 @@ def login_of(site: Site, *, secure: bool) -> Login | None:
         key="credentials_command",
         what="login",
         subject=site.name,
-        hint='Run it by hand: it has to print {"username": ..., "password": ...} or {"token": ...} as JSON.',
+        hint='Run the command yourself: it must print {"username": ..., "password": ...} or {"token": ...} as JSON.',
     )
 
 
@@ -55,13 +55,13 @@ def read_login(text: bytes) -> Login:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError("what it printed is not JSON") from None
+        raise ValueError("its output is not JSON") from None
     if isinstance(record, dict) and all(isinstance(value, str) and value for value in record.values()):
         if record.keys() == {"token"}:
             return Login(token=record["token"])
         if record.keys() == {"username", "password"}:
             return Login(record["username"], record["password"])
-    raise ValueError("what it printed has neither a username and a password nor a token")
+    raise ValueError("its output has neither a username and a password nor a token")
 
 
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -73,28 +73,30 @@ def error_of(status: int, subject: str) -> HibaliError:
     if status in {401, 403, 407}:
         return AccessError(
             "denied",
-            f"the server does not allow this ({status_text})",
+            f"the server denied access ({status_text})",
             subject=subject,
-            hint="Check the site's credentials_command, and what its login may do there.",
+            hint="Check the site's credentials_command and the permissions of its login.",
         )
     if status in {404, 410}:
-        return NotFoundError("vanished", "there is nothing of that name", subject=subject)
+        return NotFoundError("vanished", "it does not exist", subject=subject)
     if status == 507:
-        return IncompleteError("no-space", f"the server has no more room ({status_text})", subject=subject)
+        return IncompleteError("no-space", f"the server has no free space ({status_text})", subject=subject)
     if status == 413:
         return IncompleteError(
-            "too-large", f"the server takes no file of this size ({status_text})", subject=subject
+            "too-large", f"the server does not accept files of this size ({status_text})", subject=subject
         )
     if status == 423:
         return IncompleteError(
             "locked-by-another", f"another client has locked it ({status_text})", subject=subject
         )
     if status == 412:
-        return IncompleteError("target-changed", "it changed after it was looked at", subject=subject)
+        return IncompleteError("target-changed", "it changed after it was checked", subject=subject)
     if status in {405, 501}:
-        return IncompleteError("not-supported", f"the server cannot do this ({status_text})", subject=subject)
+        return IncompleteError(
+            "not-supported", f"the server does not support this request ({status_text})", subject=subject
+        )
     if status in BUSY:
-        return TryLaterError("busy", f"the server cannot answer now ({status_text})", subject=subject)
+        return TryLaterError("busy", f"the server is busy or failing ({status_text})", subject=subject)
     if 300 <= status < 400:
         return elsewhere(subject)
     return IncompleteError(
@@ -106,7 +108,7 @@ def elsewhere(subject: str) -> UsageError:
     """Return the error for a redirect to a host that is not configured (S15)."""
     return UsageError(
         "wrong-endpoint",
-        "the server leads to another place, which is not followed",
+        "the server redirects to another host or path; the redirect is not followed",
         subject=subject,
         hint="Correct the site's url in config.toml.",
     )

@@ -134,8 +134,8 @@ class Listing:
 def _why(found: Found) -> Problem:
     """Return the problem of a name whose properties the server did not send."""
     if found.tag in {"401", "403"}:
-        return Problem("denied", "the server does not allow this")
-    return Problem("no-size", "the server does not tell how large it is")
+        return Problem("denied", "the server denied access")
+    return Problem("no-size", "the server does not report its size")
 
 
 _Writings = list[Writing]
@@ -235,7 +235,7 @@ class DavStore(RequestStore):
         """See Store. A complete XML document replaces a final count."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self._client.subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._client.subject)
         if root.kind is Kind.FILE:
             return
         listing = Listing(self._files, self._pool, self.root_path, self._own, shallow=shallow)
@@ -293,9 +293,9 @@ class DavStore(RequestStore):
         if not support.writable:
             raise RefusedError(
                 "read-only-site",
-                "this server does not let us write there, or not safely",
+                "this server does not allow writing, or not safely",
                 subject=self._client.subject,
-                hint=f"`hibali sites check {self._site}` shows what it does.",
+                hint=f"`hibali sites check {self._site}` shows its capabilities.",
             )
         return support
 
@@ -357,9 +357,13 @@ class DavStore(RequestStore):
             self._holder = DavLock(self._files, self.root_path, operation, self._lease)
         else:
             self._holder = NoLease()
-            self._note("this server cannot hold a lock; write to it from one place at a time.")
+            self._note(
+                "this server does not support locks; do not write to it from several places at the same time."
+            )
         if not support.mtimes:
-            self._note("this server keeps no times, so files are sent again each time; --checksum compares.")
+            self._note(
+                "this server does not store modification times, so every push sends all files again; to compare by content instead, use --checksum."
+            )
         return self._holder
 
     def _note(self, text: str) -> None:

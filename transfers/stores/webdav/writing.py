@@ -35,9 +35,11 @@ from transfers.stores.webdav.lock import (
 from transfers.stores.webdav.multistatus import KNOWN
 from transfers.stores.webdav.probe import MODIFIED, TIME_HEADER, ServerSupport
 
-CORRUPT = Problem("corrupt", "what is read back differs from what was sent", retryable=True)
-_CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
-_FOLDER = Problem("folder-in-the-way", "a folder of that name stands at the target")
+CORRUPT = Problem("corrupt", "the written file differs when it is read back", retryable=True)
+_CHANGED = Problem(
+    "target-changed", "it changed at the target after the plan was made, so it was not replaced"
+)
+_FOLDER = Problem("folder-in-the-way", "a folder with that name already exists at the target")
 _ATTEMPTS = 3
 
 
@@ -104,7 +106,7 @@ class WebdavTarget:
         tag = self._look_back(entry, name, digest)
         is_set = bool(tag) and self.support.properties
         if is_set and not self.files.set_property(name, KNOWN, known_value(entry, digest, tag)):
-            raise Refused(Problem("no-property", "the server did not keep its time and digest"))
+            raise Refused(Problem("no-property", "the server did not store its time and digest"))
         self.holder.check()
         self._move(item, name, digest)
         return Found(folder=False, size=entry.size, mtime_ns=entry.mtime_ns, tag=tag, digest=digest)
@@ -158,7 +160,10 @@ class WebdavTarget:
         if status == 404 and self.files.digest(to, size)[0] != digest:
             # A repeated MOVE whose first answer was lost finds no source.
             raise IncompleteError(
-                "corrupt", "it vanished before it had its name", subject=self.files.subject, transient=True
+                "corrupt",
+                "it disappeared before it was renamed to its final name",
+                subject=self.files.subject,
+                transient=True,
             )
         return status != 412
 
@@ -188,8 +193,8 @@ class WebdavTarget:
 _MOST_JOBS = 8  # connections that write
 _PIECES = 2  # chunks of one large file that wait to be sent
 _WAIT_SECONDS = 0.2
-_CANNOT_HOLD = Problem("cannot-hold", "a WebDAV server holds files and folders only")
-_DIFFERS = Problem("corrupt", "what arrived differs from what was read", retryable=True)
+_CANNOT_HOLD = Problem("cannot-hold", "a WebDAV server cannot store symlinks and special files")
+_DIFFERS = Problem("corrupt", "the received data differs from the source", retryable=True)
 _EARLIER = Problem("earlier-segment", "an earlier segment of this file failed", retryable=True)
 
 
@@ -431,8 +436,8 @@ class Writing:
 
 _BATCH = 256
 _FOLDER_SECONDS = 60
-_CHANGED_SINCE = Problem("target-changed", "it changed after it was listed and was left alone")
-_NOT_EMPTY = Problem("folder-not-empty", "it holds something that was not listed, so it stays")
+_CHANGED_SINCE = Problem("target-changed", "it changed after it was listed, so it was left unchanged")
+_NOT_EMPTY = Problem("folder-not-empty", "it contains entries that were not listed, so it was not removed")
 
 
 class FileRemover:
