@@ -36,7 +36,7 @@ class AgentListing(PagedListing):
         self._on_orphans = on_orphans
         self._pages: deque[Page] = deque()
         self._entries: Iterator[Entry] = iter(())
-        self._left = 0  # remaining entries of the current page
+        self._remaining = 0  # remaining entries of the current page
         self._before = b""
         self._count = 0
         self._over = False
@@ -46,20 +46,20 @@ class AgentListing(PagedListing):
         return self
 
     def __next__(self) -> Entry:
-        while not self._left:
+        while not self._remaining:
             page = self.page
             if page is None:
                 self._close()
                 raise StopIteration
             self._pages.popleft()
-            self._entries, self._left = self._unpacked(page), page.names
-        self._left -= 1
+            self._entries, self._remaining = self._unpacked(page), page.names
+        self._remaining -= 1
         return next(self._entries)
 
     @property
     def page(self) -> Page | None:
         """The page that starts with the next entry; None inside a page and at the end."""
-        if self._left:
+        if self._remaining:
             return None
         while not self._pages and not self._over:
             frame = next(self._replies, None)

@@ -49,7 +49,7 @@ class MemoryLease(Lease):
         return self.server.record is self._record
 
     def _renew(self) -> bool:
-        if not self._is_ours():
+        if not self._is_held():
             return False
         self.server.write(self._record)
         return True

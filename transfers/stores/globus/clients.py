@@ -69,8 +69,8 @@ class _Adapter(HTTPAdapter):
         self._origin = (parts.scheme, parts.netloc)
         super().__init__()
 
-    def init_poolmanager(self, *words: Any, **more: Any) -> None:
-        super().init_poolmanager(*words, **more)
+    def init_poolmanager(self, *arguments: Any, **more: Any) -> None:
+        super().init_poolmanager(*arguments, **more)
         _watch(self.poolmanager)
 
     def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
@@ -80,7 +80,7 @@ class _Adapter(HTTPAdapter):
             _watch(manager)
         return manager
 
-    def send(self, request: requests.PreparedRequest, *words: Any, **more: Any) -> requests.Response:
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **more: Any) -> requests.Response:
         parts = urlsplit(str(request.url))
         if (parts.scheme, parts.netloc) != self._origin:
             raise UsageError(
@@ -91,7 +91,7 @@ class _Adapter(HTTPAdapter):
             )
         more["stream"] = True
         with Deadline(_RESPONSE_SECONDS, _SUBJECT):
-            response = super().send(request, *words, **more)
+            response = super().send(request, *arguments, **more)
             pieces: list[bytes] = []
             size = 0
             for piece in response.iter_content(_PIECE):
@@ -333,7 +333,7 @@ class GlobusAccess:
         it.
         """
 
-        def keep(response: globus_sdk.OAuthTokenResponse) -> None:
+        def store_response(response: globus_sdk.OAuthTokenResponse) -> None:
             authorizer.refresh_token = authorizer.refresh_token or before
             self._tokens.store_token_response(response)
             for server in response.by_resource_server:
@@ -342,7 +342,7 @@ class GlobusAccess:
                     stored.refresh_token = authorizer.refresh_token
                     self._tokens.store_token_data_by_resource_server({server: stored})
 
-        return keep
+        return store_response
 
     def _request_consent(self, context: RetryContext) -> RetryCheckResult:
         """Request a token with the missing scope: this is how a confidential client consents."""

@@ -72,17 +72,17 @@ def login_needed(site: Site) -> AccessError:
 
 def _of_auth(problem: AuthAPIError, site: Site, client: GlobusClient, subject: str) -> HibaliError:
     """Translate an error of Globus Auth; errors of the token endpoint follow RFC 6749, section 5.2."""
-    word = _oauth_code(problem)
+    oauth_code = _oauth_code(problem)
     if _passes(problem):
         return _later(problem, subject)
     if client.confidential:
         return AccessError(
             "client-refused",
-            f"Globus rejected the client's id or secret ({word or problem.http_status})",
+            f"Globus rejected the client's id or secret ({oauth_code or problem.http_status})",
             subject=subject,
             hint=f"Make a new secret at https://app.globus.org/settings/developers, store it in place of the old one, then: hibali sites login {site.name}",
         )
-    if word in _LOGIN_ENDED or problem.http_status == 401:
+    if oauth_code in _LOGIN_ENDED or problem.http_status == 401:
         return AccessError(
             "login-expired",
             "the login to Globus expired or was revoked",
@@ -91,7 +91,7 @@ def _of_auth(problem: AuthAPIError, site: Site, client: GlobusClient, subject: s
         )
     return AccessError(
         "login-refused",
-        f"Globus rejected the login ({word or problem.http_status})",
+        f"Globus rejected the login ({oauth_code or problem.http_status})",
         subject=subject,
         hint="Check that client_id in config.toml belongs to a native app; see docs/globus.md.",
     )
@@ -172,8 +172,8 @@ def _sentence(problem: GlobusAPIError) -> str:
 
 def _oauth_code(problem: AuthAPIError) -> str:
     found = problem.raw_json or {}
-    word = found.get("error")
-    return word if isinstance(word, str) and word.replace("_", "").isalpha() else ""
+    oauth_code = found.get("error")
+    return oauth_code if isinstance(oauth_code, str) and oauth_code.replace("_", "").isalpha() else ""
 
 
 _DETAILS = 300  # maximum characters of an endpoint's message

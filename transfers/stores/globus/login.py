@@ -50,11 +50,11 @@ def log_in(site: Site, ask_code: AskCode) -> Login:
     if found.change == "same" and not _has_token(site, TRANSFER):
         _run_flow(site, nothing, "Log in to Globus", ask_code)
         found.change = "logged in"
-    for left in reversed(range(_ATTEMPTS)):
-        asked = _look(site, found, last=left == 0)
-        if asked is None:
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        requirements_and_reason = _check_access(site, found, last=attempts_left == 0)
+        if requirements_and_reason is None:
             break
-        _run_flow(site, *asked, ask_code)
+        _run_flow(site, *requirements_and_reason, ask_code)
         found.change = "logged in"
     collection = site.globus.collection if site.globus is not None and site.globus.https else None
     if collection is not None and found.change == "same" and not _has_token(site, collection):
@@ -98,7 +98,9 @@ def _has_token(site: Site, server: str) -> bool:
         tokens.close()
 
 
-def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationParameters, str] | None:
+def _check_access(
+    site: Site, found: Login, *, last: bool
+) -> tuple[GlobusAuthorizationParameters, str] | None:
     """Return None if the collection responds, or else the login's parameters and reason; raise if `last`."""
     with open_access([site]) as access, translated_errors(site):
         try:
@@ -181,8 +183,8 @@ def _session_parameters(wanted: GlobusAuthorizationParameters) -> dict[str, Any]
         "session_required_single_domain",
         "prompt",  # "none" is for non-interactive pages
     )
-    given = {name: getattr(wanted, name) for name in names}
-    return {name: value for name, value in given.items() if value is not None and value != "none"}
+    parameters = {name: getattr(wanted, name) for name in names}
+    return {name: value for name, value in parameters.items() if value is not None and value != "none"}
 
 
 def _no_code(site: Site, message: str) -> AccessError:

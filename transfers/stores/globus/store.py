@@ -162,12 +162,12 @@ class CollectionRemover:
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store: remove files first, then the folders that are empty by then."""
         coming = iter(entries)
-        while some := list(islice(coming, TASK_NAMES)):
-            files = [entry for entry in some if entry.kind is not Kind.FOLDER]
-            folders = [entry for entry in some if entry.kind is Kind.FOLDER]
+        while batch := list(islice(coming, TASK_NAMES)):
+            files = [entry for entry in batch if entry.kind is not Kind.FOLDER]
+            folders = [entry for entry in batch if entry.kind is Kind.FOLDER]
             results = {entry.path: problem for entry, problem in self._files(files)}
             results |= {entry.path: problem for entry, problem in self._folders(folders)}
-            for entry in some:
+            for entry in batch:
                 yield entry, results[entry.path]
 
     def _files(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
@@ -182,26 +182,26 @@ class CollectionRemover:
             else:
                 yield entry, _CHANGED
         problem = self._delete(ready, recursive=False)
-        left = self._existing(ready) if problem is not None else {}
+        remaining = self._existing(ready) if problem is not None else {}
         for entry in ready:
-            yield entry, problem if entry.path in left else None
+            yield entry, problem if entry.path in remaining else None
 
     def _folders(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """Remove folders after listing each, deepest first: Globus deletes a folder with its contents."""
         ready: list[Entry] = []
-        going: set[bytes] = set()
+        removed: set[bytes] = set()
         for entry in entries:
             try:
                 inside = set(self._listed(entry.path))
             except NotFoundError:
                 yield entry, None
                 continue
-            if inside <= going:
-                going.add(entry.path)
+            if inside <= removed:
+                removed.add(entry.path)
                 ready.append(entry)
             else:
                 yield entry, _NOT_EMPTY
-        tops = [entry for entry in ready if entry.path.rpartition(b"/")[0] not in going]
+        tops = [entry for entry in ready if entry.path.rpartition(b"/")[0] not in removed]
         problem = self._delete(tops, recursive=True)
         for entry in ready:
             yield entry, problem
@@ -335,18 +335,18 @@ class GlobusStore(RequestStore):
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store: read over HTTPS; folders and links need no request."""
-        asked: list[Unit] = []
+        pending: list[Unit] = []
 
         def tagged() -> Iterator[Unit]:
             for unit in units:
-                asked.append(unit)
+                pending.append(unit)
                 items = [
                     replace(item, entry=item.entry._replace(etag=_tag(item.entry))) for item in unit.items
                 ]
                 yield replace(unit, items=tuple(items))
 
         for payload in super().read(tagged()):
-            payload.unit = asked.pop(0)
+            payload.unit = pending.pop(0)
             yield payload
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:

@@ -94,8 +94,8 @@ def _folder(ends: CollectionPair) -> Path:
 
 
 def _record(file: Sent) -> dict[str, Any]:
-    told = {**path_fields(file.path), **path_fields(file.written, "written"), "source": file.source}
-    return {"kind": "file", **told, "size": file.size, "mtime_ns": file.mtime_ns, "sha256": file.digest}
+    fields = {**path_fields(file.path), **path_fields(file.written, "written"), "source": file.source}
+    return {"kind": "file", **fields, "size": file.size, "mtime_ns": file.mtime_ns, "sha256": file.digest}
 
 
 def _read(path: Path) -> BegunTask | None:
@@ -220,9 +220,9 @@ class Following:
             self._note(str(event.get("code") or ""), str(event.get("details") or ""))
 
     def _note(self, code: str, details: str) -> None:
-        told = self._reported[code] = self._reported.get(code, 0) + 1
-        if told <= _MOST_REPORTS:
-            more = "; further reports of this kind are not shown" if told == _MOST_REPORTS else ""
+        count = self._reported[code] = self._reported.get(code, 0) + 1
+        if count <= _MOST_REPORTS:
+            more = "; further reports of this kind are not shown" if count == _MOST_REPORTS else ""
             message = with_details(fault_of(code).message, details)
             self._on_event(Noted(f"Globus task {self._task}: {message}{more}"))
 

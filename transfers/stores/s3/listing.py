@@ -57,13 +57,13 @@ def pages(
     with ThreadPoolExecutor(1, thread_name_prefix="page") as ahead:
         coming = ahead.submit(requests.request, "GET", query=dict(query), most=_MOST_PAGE)
         while True:
-            rows, rest = cut_rows(coming.result().body, b"Contents", _COLUMNS)
-            root = parse(rest, requests.subject)
+            rows, document = cut_rows(coming.result().body, b"Contents", _COLUMNS)
+            root = parse(document, requests.subject)
             if name_of(root) != "ListBucketResult":
                 raise violation(requests.subject, "the response is not a listing")
-            told = fields(root)
-            more = told.get("IsTruncated") == "true"
-            token = told.get("NextContinuationToken", "")
+            result = fields(root)
+            more = result.get("IsTruncated") == "true"
+            token = result.get("NextContinuationToken", "")
             if more and (not token or token in seen):
                 raise violation(requests.subject, "it announces a next page without a usable token")
             seen.add(token)
@@ -71,10 +71,10 @@ def pages(
                 coming = ahead.submit(
                     requests.request, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
                 )
-            encoded = told.get("EncodingType") == "url"
+            encoded = result.get("EncodingType") == "url"
             found = _from_rows(rows, prefix, requests.subject, encoded=encoded)
             found += _entries(root, prefix, requests.subject, encoded=encoded)
-            count = told.get("KeyCount", "")
+            count = result.get("KeyCount", "")
             if count.isdigit() and int(count) != len(found):
                 raise violation(requests.subject, f"{len(found)} names arrived, but {count} were announced")
             yield found
@@ -104,13 +104,13 @@ def _entries(root: Element, prefix: bytes, subject: str, *, encoded: bool) -> It
     for element in root:
         name = name_of(element)
         if name == "Contents":
-            told = fields(element)
-            key = key_bytes(told.get("Key", ""), encoded=encoded)
-            size = told.get("Size", "")
+            result = fields(element)
+            key = key_bytes(result.get("Key", ""), encoded=encoded)
+            size = result.get("Size", "")
             if not key.startswith(prefix) or not size.isdigit():
                 raise violation(subject, "it contains an unrequested name")
-            etag = told.get("ETag", "").strip('"')
-            yield Listed(key[len(prefix) :], int(size), etag, told.get("LastModified", ""))
+            etag = result.get("ETag", "").strip('"')
+            yield Listed(key[len(prefix) :], int(size), etag, result.get("LastModified", ""))
         elif name == "CommonPrefixes":
             key = key_bytes(text(element, "Prefix"), encoded=encoded)
             if not key.startswith(prefix) or not key.endswith(b"/"):

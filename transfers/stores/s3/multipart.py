@@ -352,10 +352,10 @@ class Upload:
 def copied(response: Response, subject: str) -> dict[str, str]:
     """Parse the answer to CopyObject or UploadPartCopy; status 200 may carry an error."""
     root = parse(response.body, subject)
-    told = fields(root)
-    if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in told:
+    result = fields(root)
+    if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in result:
         raise error_of(500, code_in(response.body), subject)
-    return told
+    return result
 
 
 def stored_parts(requests: Requests, key: bytes, identifier: str) -> dict[int, tuple[int, str]] | None:

@@ -54,16 +54,18 @@ class ObjectRemover:
         while batch := list(islice(coming, _BATCH)):
             check()
             files = [entry for entry in batch if entry.kind is not Kind.FOLDER]
-            looked = dict(zip((e.path for e in files), self._pool.map(self._look, files), strict=True))
-            existing = [path for path, found in looked.items() if found is True]
+            existence = dict(
+                zip((e.path for e in files), self._pool.map(self._check_existence, files), strict=True)
+            )
+            existing = [path for path, found in existence.items() if found is True]
             results = self.remove_keys([self._key_of(path) for path in existing])
             for entry in batch:
-                found = looked.get(entry.path)
+                found = existence.get(entry.path)
                 if found is True:
                     found = results.get(self._key_of(entry.path))
                 yield entry, found if isinstance(found, Problem) else None
 
-    def _look(self, entry: Entry) -> bool | Problem:
+    def _check_existence(self, entry: Entry) -> bool | Problem:
         """Return whether the object exists; a problem if it changed since the listing."""
         try:
             head = self._requests.request("HEAD", self._key_of(entry.path), accept=(404,))
@@ -86,8 +88,8 @@ class ObjectRemover:
         results: _Problems = {}
         for start in range(0, len(plain), _BATCH):
             results.update(self._remove_batch(plain[start : start + _BATCH]))
-        rest = [key for key in keys if key not in results]
-        results.update(zip(rest, self._pool.map(self._remove_one, rest), strict=True))
+        one_by_one = [key for key in keys if key not in results]
+        results.update(zip(one_by_one, self._pool.map(self._remove_one, one_by_one), strict=True))
         return results
 
     def _remove_batch(self, keys: list[bytes]) -> _Problems:
@@ -136,12 +138,12 @@ def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> Non
 
 def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem | None:
     """Remove the remaining own files below a prefix, unless other objects exist there."""
-    for some in _in_batches(_left(requests, prefix)):
-        foreign = [key for key, own in some if not own]
+    for batch in _in_batches(_list_remaining(requests, prefix)):
+        foreign = [key for key, own in batch if not own]
         if foreign:
             return Problem("folder-not-empty", "new objects were added meanwhile, and were not removed")
-    for some in _in_batches(_left(requests, prefix)):
-        keys = [key for key, own in some if own]
+    for batch in _in_batches(_list_remaining(requests, prefix)):
+        keys = [key for key, own in batch if own]
         for key in [key for key in keys if is_lock(key)]:
             found = lock.find_lock(requests, key)
             if found is not None and not found.free:
@@ -152,7 +154,7 @@ def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem
     return None
 
 
-def _left(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
+def _list_remaining(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
     """Yield the remaining full keys, and whether each is hibali's own or a folder marker."""
     for page in pages(requests, prefix):
         for listed in page:
@@ -160,17 +162,17 @@ def _left(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _in_batches(coming: Iterator[tuple[bytes, bool]]) -> Iterator[list[tuple[bytes, bool]]]:
-    while some := list(islice(coming, _CLEAR_BATCH)):
-        yield some
+    while batch := list(islice(coming, _CLEAR_BATCH)):
+        yield batch
 
 
-def around(root: bytes, removed: ManifestLines, forget: Callable[[bytes, ManifestLines], None]) -> None:
+def forget_above(root: bytes, removed: ManifestLines, forget: Callable[[bytes, ManifestLines], None]) -> None:
     """Call `forget` for each prefix above the root, with the removed paths relative to it."""
     for folder in enclosing(root) if root else ():
         before = root[len(folder) :].lstrip(b"/")
-        with closing(ManifestLines()) as there:
-            there.extend((before + b"/" + path, b"") for path, _ in removed)
-            forget(folder, there)
+        with closing(ManifestLines()) as lines:
+            lines.extend((before + b"/" + path, b"") for path, _ in removed)
+            forget(folder, lines)
 
 
 _ELSEWHERE_SECONDS = 86400.0  # an upload of another host may be active for this long

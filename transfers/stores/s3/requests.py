@@ -67,10 +67,10 @@ def cut_rows(body: bytes, element: bytes, wanted: Sequence[bytes]) -> tuple[list
 def _layout(element: bytes, names: tuple[bytes, ...], wanted: frozenset[bytes]) -> re.Pattern[bytes]:
     """Return a pattern for an element with these children in this order; drops an ETag's quotes."""
     quote = rb"""(?:&quot;|&#34;|")"""
-    taken = dict.fromkeys(wanted, rb"([^<&]*)")
-    if b"ETag" in taken:
-        taken[b"ETag"] = quote + rb'([^<&"]*)' + quote
-    texts = (rb"<%s>%s</%s>" % (name, taken.get(name, rb"[^<]*"), name) for name in names)
+    patterns = dict.fromkeys(wanted, rb"([^<&]*)")
+    if b"ETag" in patterns:
+        patterns[b"ETag"] = quote + rb'([^<&"]*)' + quote
+    texts = (rb"<%s>%s</%s>" % (name, patterns.get(name, rb"[^<]*"), name) for name in names)
     return re.compile(rb"<%s>%s</%s>" % (element, b"".join(texts), element))
 
 
@@ -96,16 +96,16 @@ def text(element: Element, name: str) -> str:
     return ""
 
 
-def key_bytes(word: str, *, encoded: bool) -> bytes:
+def key_bytes(key: str, *, encoded: bool) -> bytes:
     """Return a key as bytes; `encoded` if the server said EncodingType url ("+" is then a space)."""
-    return unquote_to_bytes(word.replace("+", " ")) if encoded else word.encode("utf-8", "surrogateescape")
+    return unquote_to_bytes(key.replace("+", " ")) if encoded else key.encode("utf-8", "surrogateescape")
 
 
-def raw_key(word: bytes, *, encoded: bool) -> bytes:
+def raw_key(key: bytes, *, encoded: bool) -> bytes:
     """Return a key as bytes from a document's UTF-8 text; see `key_bytes`."""
-    if not encoded or (b"%" not in word and b"+" not in word):
-        return word
-    return unquote_to_bytes(word.replace(b"+", b" "))
+    if not encoded or (b"%" not in key and b"+" not in key):
+        return key
+    return unquote_to_bytes(key.replace(b"+", b" "))
 
 
 def is_plain(key: bytes) -> bool:
@@ -326,8 +326,8 @@ class Requests:
 
     def patient(self, seconds: int) -> Requests:
         """Return requests that wait this many seconds for answers; closed separately."""
-        words = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
-        return Requests(*words, patience=seconds)
+        arguments = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
+        return Requests(*arguments, patience=seconds)
 
     def request(
         self,
@@ -349,12 +349,12 @@ class Requests:
         digest = sha256 or (hashlib.sha256(body).hexdigest() if body else EMPTY_SHA256)
         address = self.endpoint.address(self.bucket, key)
         if query:
-            words = (
+            arguments = (
                 f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in query.items()
             )
-            address = f"{address}?{'&'.join(words)}"
+            address = f"{address}?{'&'.join(arguments)}"
 
-        def once() -> Response:
+        def attempt_once() -> Response:
             response = self._send(method, address, dict(headers or {}), body, digest, most)
             if response.status < 300 or response.status in accept:
                 return response
@@ -363,7 +363,7 @@ class Requests:
                 code = "NoSuchBucket"
             raise error_of(response.status, code, self.subject)
 
-        return self.tried(once)
+        return self.tried(attempt_once)
 
     def tried(self, attempt: Callable[[], Result]) -> Result:
         """Call `attempt` with retries, but only once while the server is unreachable for any thread."""
@@ -410,9 +410,9 @@ class Requests:
                 raise bad_certificate(self.subject) from None
             except (BotoCoreError, HTTPError, OSError):
                 raise unreachable(self.subject) from None
-        told = lowered.get("content-length", "")
+        announced = lowered.get("content-length", "")
         complete = found.status_code < 300 or len(content) < MAX_ERROR_BYTES
-        if method != "HEAD" and complete and told.isdigit() and int(told) != len(content):
+        if method != "HEAD" and complete and announced.isdigit() and int(announced) != len(content):
             raise unreachable(self.subject)  # botocore accepts a truncated answer
         return Response(found.status_code, lowered, content)
 
@@ -426,9 +426,9 @@ class Requests:
             else:
                 raw.read(1, decode_content=False)  # to the end, to reuse the connection
             return status_text
-        told = headers.get("content-length", "")
+        announced = headers.get("content-length", "")
         try:
-            if method != "HEAD" and told.isdigit() and int(told) > most:
+            if method != "HEAD" and announced.isdigit() and int(announced) > most:
                 raise too_long(self.subject, most)
             return read_at_most(lambda size: raw.read(size, decode_content=False), most, self.subject)
         except HibaliError:

@@ -188,7 +188,7 @@ class S3Store(RequestStore):
         self._records = Records(requests, self._pool, self._cache, self._uploads, root)
         self._removing = ObjectRemover(requests, self._pool, self._key)
         self._support = recall(site, requests.bucket, requests.endpoint.url)
-        self._proof_read = Verification.RECORDED
+        self._read_verification = Verification.RECORDED
         self._holder: S3Lock | NoLease = NoLease()
         self._writings: _Writings = []
         self._made = False
@@ -199,7 +199,7 @@ class S3Store(RequestStore):
     @property
     def facts(self) -> Facts:
         """The probed facts, with the proofs that this store's listings and resumed uploads allow."""
-        facts = facts_of(self._support, self.root_path, self._proof_read)
+        facts = facts_of(self._support, self.root_path, self._read_verification)
         if any(writing.continued for writing in self._writings):
             return replace(facts, write_verification=weakest(facts.write_verification, Verification.RECORDED))
         return facts
@@ -266,7 +266,9 @@ class S3Store(RequestStore):
     def _weaken(self, entry: Entry) -> None:
         if entry.digest is None:
             plain = entry.etag is not None and "-" not in entry.etag
-            self._proof_read = weakest(self._proof_read, Verification.CLAIMED if plain else Verification.SIZE)
+            self._read_verification = weakest(
+                self._read_verification, Verification.CLAIMED if plain else Verification.SIZE
+            )
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. Raise `RefusedError("unsafe-name")` for a key that cannot be a safe path."""
@@ -316,8 +318,8 @@ class S3Store(RequestStore):
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; updates the manifest at the end, also after an error."""
-        place = self._place()
-        writing = Writing(place)
+        write_target = self._write_target()
+        writing = Writing(write_target)
         self._writings.append(writing)
         try:
             yield from writing.run(ExpectedObjects(self._requests, self._pool, self._key).check(payloads))
@@ -333,12 +335,12 @@ class S3Store(RequestStore):
         store = origin.store
         assert isinstance(store, S3Store)
         source = From(store._requests, lambda item: store._key(origin.entry(item).path))  # noqa: SLF001  # its own kind
-        place = patient(self._place())
-        copying = Copying(place, source, ExpectedObjects(self._requests, self._pool, self._key))
+        write_target = patient(self._write_target())
+        copying = Copying(write_target, source, ExpectedObjects(self._requests, self._pool, self._key))
         try:
             yield from copying.run(items)
         finally:
-            place.requests.close()
+            write_target.requests.close()
             self._save(copying.committed)
 
     def substore(self, folder: bytes) -> tuple[S3Store, bytes]:
@@ -359,7 +361,7 @@ class S3Store(RequestStore):
         committed.close()
         removed.close()
 
-    def _place(self) -> WriteTarget:
+    def _write_target(self) -> WriteTarget:
         """Probe the server and return the write target."""
         support = self.probe()
         self._cleared = []
@@ -410,7 +412,7 @@ class S3Store(RequestStore):
         finally:
             if not self._is_substore:
                 self._records.save(ManifestLines(), removed, self._on_event)
-                removing.around(self.root_path, removed, self._forget)
+                removing.forget_above(self.root_path, removed, self._forget)
             removed.close()
 
     def _forget(self, folder: bytes, removed: ManifestLines) -> None:
@@ -437,10 +439,12 @@ class S3Store(RequestStore):
         """See Store."""
         return S3SmallFiles(self._requests, self._pool, self._prefix(), self._probe_to_write, self.close)
 
-    def back_up(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+    def back_up(
+        self, write_target: Location, entries: Iterable[Entry]
+    ) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the copies keep digests, times and modes as metadata."""
         self._holder.check(now=True)
-        copier = BackupCopier(self._requests, self._pool, self._key, place.raw)
+        copier = BackupCopier(self._requests, self._pool, self._key, write_target.raw)
         return copier.back_up(entries, self._holder.check)
 
     def make_root(self) -> None:

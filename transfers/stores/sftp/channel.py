@@ -307,10 +307,10 @@ class Channel:
             problem = self._why()
         with self._changed:
             self._failure = self._failure or problem
-            left = list(self._pending.values())
+            unanswered = list(self._pending.values())
             self._pending.clear()
             self._changed.notify_all()
-        for pending in left:
+        for pending in unanswered:
             pending.cancel()
 
     def end_error(self) -> HibaliError:
@@ -332,11 +332,11 @@ class Channel:
             "connection-lost", f"the SFTP server ended: {text or f'status {code}'}", subject=self.subject
         )
 
-    def broken(self, what: str) -> IncompleteError:
+    def broken(self, violation: str) -> IncompleteError:
         """Return the error for a server that violates the protocol."""
         return IncompleteError(
             "protocol",
-            f"the SFTP server violated the protocol: {what}",
+            f"the SFTP server violated the protocol: {violation}",
             subject=self.subject,
             hint="Its reply was ignored. Check that the site's sshd starts an SFTP server.",
         )

@@ -113,12 +113,12 @@ class Client:
 
     def request_write(self, handle: bytes, offset: int, content: memoryview) -> list[Pending]:
         """Send write requests for all of `content` from `offset`, in chunks that the server accepts."""
-        asked = []
+        requests = []
         for at in range(0, len(content), self.write_bytes):
             piece = content[at : at + self.write_bytes]
             head = channel.text(handle) + channel.large(offset + at) + channel.number(len(piece))
-            asked.append(self.channel.request(channel.WRITE, head, piece))
-        return asked
+            requests.append(self.channel.request(channel.WRITE, head, piece))
+        return requests
 
     def request_set(self, handle: bytes, *, mode: int | None = None, mtime_ns: int | None = None) -> Pending:
         """Request to set mode and time of an open file."""
@@ -221,8 +221,8 @@ class Client:
 
     def small_files(self, paths: Sequence[bytes], longest: int) -> list[bytes]:
         """Return the contents of files, cut after `longest` bytes; b"" for an unreadable file."""
-        asked = [self.request_open(path, channel.FOR_READING) for path in paths]
-        return [self._small_file(pending, longest) for pending in asked]
+        requests = [self.request_open(path, channel.FOR_READING) for path in paths]
+        return [self._small_file(pending, longest) for pending in requests]
 
     def _small_file(self, opened: Pending, longest: int) -> bytes:
         content = bytearray()
@@ -270,10 +270,10 @@ class Client:
         except channel.MalformedPacketError as problem:
             raise self.channel.broken(str(problem)) from None
 
-    def settle(self, asked: Iterable[Pending | None]) -> StatusError | None:
+    def settle(self, requests: Iterable[Pending | None]) -> StatusError | None:
         """Wait for all requests; return the first error status, or None."""
         first: StatusError | None = None
-        for pending in asked:
+        for pending in requests:
             try:
                 if pending is not None:
                     pending.wait()
@@ -283,10 +283,10 @@ class Client:
 
     def error(self, problem: StatusError, path: bytes) -> HibaliError:
         """Convert an error status for one path to a hibali error."""
-        told = problem_of(problem)
+        found = problem_of(problem)
         kinds = {"vanished": NotFoundError, "denied": AccessError}
         subject = f"{self.subject}:{printable(path)}"
-        return kinds.get(told.code, IncompleteError)(told.code, told.message, subject=subject)
+        return kinds.get(found.code, IncompleteError)(found.code, found.message, subject=subject)
 
     def problem(self, problem: StatusError, folder: bytes, size: int = 0) -> Problem:
         """Convert a failed write in `folder`; SFTP 3 has no status for a full disk, so check free space."""
@@ -323,8 +323,8 @@ def expand(client: Client, path: bytes) -> bytes:
             hint="Write the site's root as an absolute path.",
         )
     home = client.real_path(b".").rstrip(b"/")
-    rest = path.removeprefix(b"~").lstrip(b"/")
-    return home + b"/" + rest if rest else home or b"/"
+    relative = path.removeprefix(b"~").lstrip(b"/")
+    return home + b"/" + relative if relative else home or b"/"
 
 
 def problem_of(problem: StatusError) -> Problem:
@@ -369,16 +369,16 @@ def listed_names(client: Client, path: bytes, ahead: int = 8) -> Sequence[Listed
     """Return all names in a folder, with `ahead` requests in flight. Raise `StatusError`."""
     handle = client.handle_of(client.request_open_folder(path))
     found: list[Listed] = []
-    asked = [client.request_names(handle)]
+    requests = [client.request_names(handle)]
     try:
-        while asked:
-            some = client.names_of(asked.pop(0))
+        while requests:
+            some = client.names_of(requests.pop(0))
             found += some
             if some:
-                asked += [client.request_names(handle) for _ in range(ahead - len(asked))]
+                requests += [client.request_names(handle) for _ in range(ahead - len(requests))]
             else:
                 break
-        for pending in asked:
+        for pending in requests:
             found += client.names_of(pending)
     finally:
         client.request_close(handle)

@@ -147,15 +147,15 @@ class Files:
             if self._is_below_file(path):
                 return None
             raise error_of(400, self.subject)
-        mine = [one for one in told if self.client.name_in(one.href, path) == b""]
-        if len(mine) != 1:
+        own_responses = [one for one in told if self.client.name_in(one.href, path) == b""]
+        if len(own_responses) != 1:
             raise self._violation(path)
-        if mine[0].status:
-            code = int(mine[0].status) if mine[0].status.isdigit() else 500
+        if own_responses[0].status:
+            code = int(own_responses[0].status) if own_responses[0].status.isdigit() else 500
             if code in _ABSENT:
                 return None
             raise error_of(code, self.subject)
-        return found_of(mine[0])
+        return found_of(own_responses[0])
 
     def _is_below_file(self, path: bytes) -> bool:
         above = path.rpartition(b"/")[0]
@@ -251,21 +251,21 @@ class Files:
 
     def free_bytes(self, path: bytes) -> int | None:
         """Return the free bytes if the server reports them (RFC 4331)."""
-        word = self._properties(path, FIND_FREE_BYTES).get("DAV: quota-available-bytes", "")
-        return int(word) if word.isdigit() and len(word) < 20 else None
+        value = self._properties(path, FIND_FREE_BYTES).get("DAV: quota-available-bytes", "")
+        return int(value) if value.isdigit() and len(value) < 20 else None
 
     def lock_at(self, path: bytes) -> tuple[str, str]:
         """Return owner and token of the lock on a path, empty if there is none."""
         found = self._properties(path, FIND_LOCK)
         return found.get(LOCK_OWNER, ""), found.get(LOCK_TOKEN, "")
 
-    def _properties(self, path: bytes, asked: bytes) -> dict[str, str]:
+    def _properties(self, path: bytes, body: bytes) -> dict[str, str]:
         told: list[ResponseEntry] = []
         response = self.client.request(
             "PROPFIND",
             path,
             headers={"Depth": "0", "Content-Type": "application/xml"},
-            body=asked,
+            body=body,
             accept=range(400, 500),
         )
         if response.status != 207:

@@ -169,5 +169,5 @@ class MultiStatus:
 
 def _code(line: str) -> str:
     """Return the number in a status line."""
-    words = line.split()
-    return words[1] if len(words) > 1 else ""
+    parts = line.split()
+    return parts[1] if len(parts) > 1 else ""

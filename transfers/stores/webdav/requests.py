@@ -186,7 +186,7 @@ class WebdavClient:
             len(body) + content, _RESPONSE_SECONDS if receive is None else _LISTING_SECONDS
         )
 
-        def once() -> Response:
+        def attempt_once() -> Response:
             target = self.target(path, folder=folder)
             for _ in range(_MOST_REDIRECTS + 1):
                 response = self._client.request(
@@ -204,7 +204,7 @@ class WebdavClient:
                 target = self._follow(target, response)
             raise elsewhere(self.subject)
 
-        return with_retries(once, subject=self.subject, attempts=attempts, on_event=self._on_event)
+        return with_retries(attempt_once, subject=self.subject, attempts=attempts, on_event=self._on_event)
 
     def put(self, path: bytes, pieces: Iterator[Bytes], size: int, headers: Mapping[str, str]) -> Response:
         """Send PUT with chunks of `size` bytes in total, without retry, because sent chunks are not kept.
@@ -224,16 +224,16 @@ class WebdavClient:
         if response.status < 300 or response.status in accept:
             return response
         if response.status in BUSY:
-            asked = response.headers.get("retry-after", "")
-            pause(min(float(asked), _LONGEST_PAUSE) if asked.isdigit() else 0.0)
+            retry_after = response.headers.get("retry-after", "")
+            pause(min(float(retry_after), _LONGEST_PAUSE) if retry_after.isdigit() else 0.0)
         raise error_of(response.status, self.subject)
 
     def _follow(self, target: str, response: Response) -> str:
         """Return the target of a redirect on this host. Raise `UsageError` for another host."""
-        there = urlsplit(urljoin(self.origin + target, response.headers.get("location", "")))
-        if f"{there.scheme}://{there.netloc}" != self.origin or there.query or not there.path:
+        location = urlsplit(urljoin(self.origin + target, response.headers.get("location", "")))
+        if f"{location.scheme}://{location.netloc}" != self.origin or location.query or not location.path:
             raise elsewhere(self.subject)
-        return quote_from_bytes(unquote_to_bytes(there.path), safe=_SAFE)
+        return quote_from_bytes(unquote_to_bytes(location.path), safe=_SAFE)
 
 
 def _authorization(login: Login) -> str:

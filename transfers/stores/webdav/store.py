@@ -39,7 +39,7 @@ _NAMES_AHEAD = 64
 
 
 class Listing:
-    """One walk of a tree; `problems`, `orphans` and `places` are complete after the iteration."""
+    """One walk of a tree; `problems`, `orphans` and `own_folders` are complete after the iteration."""
 
     def __init__(self, files: Files, pool: Executor, root: bytes, own: Own, *, shallow: bool = False) -> None:
         """Set the fields; `root` is a folder, and entries are relative to it."""
@@ -52,7 +52,7 @@ class Listing:
         self._ahead: dict[bytes, Future[Children]] = {}
         self.problems: list[tuple[bytes, Problem]] = []
         self.orphans: list[bytes] = []
-        self.places: list[bytes] = []  # folders with a `.hibali`
+        self.own_folders: list[bytes] = []  # folders with a `.hibali`
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield entries sorted by the bytes of the path; a folder's path sorts with a final slash."""
@@ -70,19 +70,19 @@ class Listing:
 
     def _children(self, folder: bytes) -> Iterator[tuple[Entry, bool]]:
         """Yield a folder's entries without own names, and whether each is a folder."""
-        asked = self._ahead.pop(folder, None)
+        future = self._ahead.pop(folder, None)
         try:
-            children = asked.result() if asked is not None else self._look(folder)
+            children = future.result() if future is not None else self._list_children(folder)
             if children.own:
                 self._seeds += self._own.seeds(folder)
-                self.places.append(folder)
+                self.own_folders.append(folder)
         except HibaliError as problem:
             if not folder:
                 raise
             if problem.code != "vanished":  # removed meanwhile, so it has no entries
                 self.problems.append((folder, problem_of(problem, denied=True)))
             return
-        for name, found in self._look_ahead(folder, children.names):
+        for name, found in self._list_subfolders_ahead(folder, children.names):
             path = below(folder, name)
             self._refuse_unsafe(name, path)
             if self._is_own(folder, path):
@@ -92,10 +92,10 @@ class Listing:
             else:
                 yield found.entry(path), found.folder
 
-    def _look(self, folder: bytes) -> Children:
+    def _list_children(self, folder: bytes) -> Children:
         return self._files.children(below(self._root, folder))
 
-    def _look_ahead(
+    def _list_subfolders_ahead(
         self, folder: bytes, names: Iterator[tuple[bytes, Found]]
     ) -> Iterator[tuple[bytes, Found]]:
         """Yield the names without slashes, and request the next folders ahead."""
@@ -105,7 +105,7 @@ class Listing:
             coming.append((name, found))
             if found.folder and not self._shallow and name != OWN and len(self._ahead) < _FOLDERS_AHEAD:
                 path = below(folder, name)
-                self._ahead[path] = self._pool.submit(self._look, path)
+                self._ahead[path] = self._pool.submit(self._list_children, path)
             if len(coming) > _NAMES_AHEAD:
                 yield coming.popleft()
         yield from coming
@@ -166,17 +166,17 @@ class DavStore(RequestStore):
         self._lease = lease
         self._own = Own(self._files, root)
         self._support = recall(site, client.origin, client.base)
-        self._proof_read = Verification.RECORDED
+        self._read_verification = Verification.RECORDED
         self._holder: Lease | NoLease = NoLease()
         self._writings: _Writings = []
         self._orphans: _Paths = []
-        self._places: _Paths = []  # folders below that have a `.hibali`
+        self._own_folders: _Paths = []  # folders below that have a `.hibali`
         self._tidy = False  # all orphans are known and no other partial file exists
 
     @property
     def facts(self) -> Facts:
         """The probed facts, with the proof that this store's listings allow."""
-        return facts_of(self._support, self._proof_read, read_back=self._read_back)
+        return facts_of(self._support, self._read_verification, read_back=self._read_back)
 
     @property
     def wire_bytes(self) -> int:
@@ -229,7 +229,7 @@ class DavStore(RequestStore):
 
     def _weaken(self, entry: Entry) -> None:
         if entry.kind is Kind.FILE and entry.digest is None:
-            self._proof_read = Verification.SIZE
+            self._read_verification = Verification.SIZE
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. A complete XML document replaces a final count."""
@@ -243,7 +243,7 @@ class DavStore(RequestStore):
             self._weaken(entry)
             yield entry
         self._orphans = listing.orphans
-        self._places = [place for place in listing.places if place]
+        self._own_folders = [write_target for write_target in listing.own_folders if write_target]
         self._tidy = not shallow and not listing.problems
         if listing.problems:
             raise ListingIncompleteError(self._client.subject, listing.problems)
@@ -254,24 +254,24 @@ class DavStore(RequestStore):
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; requires the lock if the server supports locks."""
-        place = self._place()
-        writing = Writing(place, self._pool)
+        write_target = self._write_target()
+        writing = Writing(write_target, self._pool)
         self._writings.append(writing)
         whole = False
         try:
             yield from writing.run(payloads)
             self._holder.check(now=True)
-            place.purge()
+            write_target.purge()
             self._purge()
             whole = True
         finally:
-            if whole and self._tidy and not place.left:
+            if whole and self._tidy and not write_target.left:
                 self._own.end_journal()
                 if not self._holder.held:
                     self._own.remove_folder()
             self._tidy = False
 
-    def _place(self) -> WebdavTarget:
+    def _write_target(self) -> WebdavTarget:
         """Probe the server, check the lock, and return the write target."""
         support = self._writable()
         self._check_held(support)
@@ -321,22 +321,22 @@ class DavStore(RequestStore):
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; WebDAV does not report symlinks."""
         del itself
-        self._vacating().check()
+        self._tree_remover().check()
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
         self._purge()
-        return self._vacating().sweep(self._lease, self._holder.check, locks=self.facts.locks)
+        return self._tree_remover().sweep(self._lease, self._holder.check, locks=self.facts.locks)
 
     def remove_root(self) -> Problem | None:
         """See Store."""
         self._holder.check(now=True)
-        return self._vacating().remove_root(
+        return self._tree_remover().remove_root(
             self._holder, lambda: self._removing().remove_folder(self.root_path)
         )
 
-    def _vacating(self) -> TreeRemover:
-        return TreeRemover(self._files, self.root_path, self._places)
+    def _tree_remover(self) -> TreeRemover:
+        return TreeRemover(self._files, self.root_path, self._own_folders)
 
     def make_root(self) -> None:
         """See Store; probes the server."""
