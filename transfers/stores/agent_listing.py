@@ -36,7 +36,7 @@ class AgentListing(PagedListing):
         self._on_orphans = on_orphans
         self._pages: deque[Page] = deque()
         self._entries: Iterator[Entry] = iter(())
-        self._left = 0  # remaining entries of the current page
+        self._remaining = 0  # remaining entries of the current page
         self._before = b""
         self._count = 0
         self._over = False
@@ -46,20 +46,20 @@ class AgentListing(PagedListing):
         return self
 
     def __next__(self) -> Entry:
-        while not self._left:
+        while not self._remaining:
             page = self.page
             if page is None:
                 self._close()
                 raise StopIteration
             self._pages.popleft()
-            self._entries, self._left = self._unpacked(page), page.names
-        self._left -= 1
+            self._entries, self._remaining = self._unpacked(page), page.names
+        self._remaining -= 1
         return next(self._entries)
 
     @property
     def page(self) -> Page | None:
         """The page that starts with the next entry; None inside a page and at the end."""
-        if self._left:
+        if self._remaining:
             return None
         while not self._pages and not self._over:
             frame = next(self._replies, None)
@@ -87,7 +87,7 @@ class AgentListing(PagedListing):
                 found.append(Page(int(names), int(files), int(size), str(digest), body[at : at + length]))
                 at += int(length)
             if at != len(body):
-                raise ValueError("bytes that are on no page")
+                raise ValueError("bytes outside of all pages")
         return found
 
     def _unpacked(self, page: Page) -> Iterator[Entry]:
@@ -112,7 +112,9 @@ class AgentListing(PagedListing):
     def _close(self) -> None:
         subject, closing = self._connection.subject, self._closing
         if closing.get("count") != self._count:
-            raise violation(subject, f"{self._count} names came, {closing.get('count')} were announced", b"")
+            raise violation(
+                subject, f"{self._count} names arrived, but {closing.get('count')} were announced", b""
+            )
         with self._connection.understanding():
             self._on_orphans([protocol.bytes_of(text) for text in closing["orphans"]])
             problems = [(protocol.bytes_of(text), problem_from(found)) for text, found in closing["problems"]]
@@ -177,7 +179,7 @@ def violation(subject: str, reason: str, path: bytes) -> IncompleteError:
         "listing-violation",
         f"the listing cannot be trusted: {reason}",
         subject=named,
-        hint="Nothing was deleted. Report it to the site if it happens again.",
+        hint="Nothing was deleted. If it happens again, report it to the site.",
     )
 
 

@@ -68,8 +68,8 @@ class Holding:
     def lock_request(self, operation: str, **more: Any) -> tuple[str, dict[str, Any]]:
         """Return the request that takes the lock, and record the lock as held."""
         self._operation = operation
-        told = {"operation": operation, "client": this_client(), "lease": self.lease, "call": self._call}
-        return "lock", {**told, **more}
+        header = {"operation": operation, "client": this_client(), "lease": self.lease, "call": self._call}
+        return "lock", {**header, **more}
 
     def record_release(self) -> None:
         """Record that the lock was released."""
@@ -86,10 +86,10 @@ class Holding:
         writes are allowed, because the target is listed again.
         """
         assert self._operation is not None
-        answer = connection.request("end_formers", formers=self._stale_agents)
+        reply = connection.request("end_formers", formers=self._stale_agents)
         with connection.understanding():
-            if RUNNING in answer.header["found"]:
-                message = "the agent of a lost line cannot be ended"
+            if RUNNING in reply.header["found"]:
+                message = "hibali's agent of a lost connection is still running"
                 raise TryLaterError("former-agent", message, subject=connection.subject)
         # Agents on another host or of an earlier boot stop at their next lock check.
         self._stale_agents = []
@@ -211,7 +211,7 @@ class PosixStore(Store):
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store; the root itself may be a symlink."""
         if not path:
-            return self._look()[0]
+            return self._look_cached()[0]
         try:
             self._open()
         except NotFoundError:
@@ -220,8 +220,8 @@ class PosixStore(Store):
             if problem.code != _NOT_A_FOLDER:
                 raise
             return None
-        asked = {"path": protocol.text_of(path), "attributes": self._attributes}
-        return one_entry(self._connection.request("lstat", **asked), self._connection)
+        values = {"path": protocol.text_of(path), "attributes": self._attributes}
+        return one_entry(self._connection.request("lstat", **values), self._connection)
 
     def root_identity(self) -> RootIdentity | None:
         """See Store."""
@@ -229,9 +229,9 @@ class PosixStore(Store):
             self._open()
         except NotFoundError:
             return None
-        answer = self._connection.request("identity")
+        reply = self._connection.request("identity")
         with self._connection.understanding():
-            device, inode = int(answer.header["device"]), int(answer.header["inode"])
+            device, inode = int(reply.header["device"]), int(reply.header["inode"])
         return RootIdentity(str(self._connection.greeting.get("boot")), device, inode)
 
     def check_trusted(self) -> None:
@@ -240,12 +240,12 @@ class PosixStore(Store):
 
     def resolved(self, paths: Sequence[bytes] = ()) -> Sequence[bytes]:
         """See Store."""
-        asked = [protocol.text_of(path) for path in (self.root_path, *paths)]
-        answer = self._connection.request("resolve", paths=asked)
+        values = [protocol.text_of(path) for path in (self.root_path, *paths)]
+        reply = self._connection.request("resolve", paths=values)
         with self._connection.understanding():
-            found = [protocol.bytes_of(path) for path in answer.header["paths"]]
-        if len(found) != len(asked) or not all(path[:1] in {b"", b"/"} for path in found):
-            raise self._connection.broken("resolved other paths than those that were asked about")
+            found = [protocol.bytes_of(path) for path in reply.header["paths"]]
+        if len(found) != len(values) or not all(path[:1] in {b"", b"/"} for path in found):
+            raise self._connection.broken("resolved other paths than the requested ones")
         return found
 
     def identities(self) -> Sequence[Identity]:
@@ -254,15 +254,15 @@ class PosixStore(Store):
 
     def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
         """See Store."""
-        asked = [protocol.text_of(path) for path in paths]
-        answer = self._connection.request("identify", paths=asked)
+        values = [protocol.text_of(path) for path in paths]
+        reply = self._connection.request("identify", paths=values)
         with self._connection.understanding():
-            found = answer.header["identities"]
-            if len(found) != len(asked):
+            found = reply.header["identities"]
+            if len(found) != len(values):
                 raise ValueError
             return [None if one is None else check_identity(one) for one in found]
 
-    def _look(self) -> tuple[Entry | None, Space]:
+    def _look_cached(self) -> tuple[Entry | None, Space]:
         """Return the root's entry and the free space from one request, cached because of round-trip times."""
         now = time.monotonic()
         if self._seen is None or now - self._seen[0] > _SEEN_SECONDS:
@@ -272,9 +272,9 @@ class PosixStore(Store):
     def _request_look(self) -> protocol.Frame:
         return self._connection.request("look", path=protocol.text_of(self.root_path))
 
-    def _read_look(self, answer: protocol.Frame) -> tuple[float, Entry | None, Space]:
+    def _read_look(self, reply: protocol.Frame) -> tuple[float, Entry | None, Space]:
         with self._connection.understanding():
-            space_fields = answer.header["room"]
+            space_fields = reply.header["room"]
             self._quotas = bool(space_fields["quotas"])
             name_bytes = min(
                 self._facts.name_bytes, int(space_fields["name_bytes"]) or self._facts.name_bytes
@@ -282,15 +282,15 @@ class PosixStore(Store):
             self._facts = replace(
                 self._facts, name_bytes=name_bytes, folds_case=bool(space_fields["folds_case"])
             )
-            packed = answer.header["packed"]
+            packed = reply.header["packed"]
             self.packed_at = None if packed is None else protocol.bytes_of(packed)
-            self._identity = check_identity(answer.header["identity"])
-            self._file_above = bool(answer.header["file_above"])
-            return time.monotonic(), one_entry(answer, self._connection), space_in(space_fields)
+            self._identity = check_identity(reply.header["identity"])
+            self._file_above = bool(reply.header["file_above"])
+            return time.monotonic(), one_entry(reply, self._connection), space_in(space_fields)
 
     def file_above(self) -> bool:
         """See Store."""
-        self._look()
+        self._look_cached()
         return self._file_above
 
     def _open(self, *, make: bool = False) -> None:
@@ -311,9 +311,7 @@ class PosixStore(Store):
                 raise
             if self.stat() is not None:
                 return False
-            raise NotFoundError(
-                "vanished", "there is nothing of that name", subject=problem.subject
-            ) from None
+            raise NotFoundError("vanished", "it does not exist", subject=problem.subject) from None
         return True
 
     def make_root(self) -> None:
@@ -329,9 +327,9 @@ class PosixStore(Store):
 
     def include_attributes(self) -> bool:
         """See Store."""
-        answer = self._connection.request("attributes", path=protocol.text_of(self.root_path))
+        reply = self._connection.request("attributes", path=protocol.text_of(self.root_path))
         with self._connection.understanding():
-            self._attributes = bool(answer.header["kept"])
+            self._attributes = bool(reply.header["kept"])
         return self._attributes
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
@@ -398,9 +396,9 @@ class PosixStore(Store):
         }
         self._connection.replies()
         self._connection.send(protocol.REQUEST, header, content)
-        answer = self._connection.receive()
+        reply = self._connection.receive()
         with self._connection.understanding():
-            return bool(answer.header["stored"])
+            return bool(reply.header["stored"])
 
     def find_whole(self, path: bytes) -> Entry | None:
         """See Store."""
@@ -410,12 +408,12 @@ class PosixStore(Store):
         """See Store."""
         self._open()
         path = protocol.text_of(entry.path)
-        answer = self._connection.request("fetch_whole", path=path, maximum=PACK_BYTES)
-        content = bytes(answer.body)
+        reply = self._connection.request("fetch_whole", path=path, maximum=PACK_BYTES)
+        content = bytes(reply.body)
         with self._connection.understanding():
-            if answer.header["digest"] != hashlib.sha256(content).hexdigest():
+            if reply.header["digest"] != hashlib.sha256(content).hexdigest():
                 raise IncompleteError(
-                    "corrupt", "the content was damaged on the way", subject=printable(entry.path)
+                    "corrupt", "the content was damaged in transit", subject=printable(entry.path)
                 )
         check_size(entry, content)
         return content
@@ -423,9 +421,9 @@ class PosixStore(Store):
     def remove_whole(self, entry: Entry) -> Problem | None:
         """See Store."""
         self._open()
-        answer = self._connection.request("remove_whole", **listed(entry))
+        reply = self._connection.request("remove_whole", **listed(entry))
         with self._connection.understanding():
-            found = answer.header["problem"]
+            found = reply.header["problem"]
         return None if found is None else problem_from(found)
 
     def write_direct(
@@ -479,13 +477,13 @@ class PosixStore(Store):
 
     def _purge(self) -> None:
         """Remove partial files of an interrupted operation."""
-        for some in _batches(self._orphans):
-            self._connection.request("purge", paths=[protocol.text_of(path) for path in some])
+        for batch in _batches(self._orphans):
+            self._connection.request("purge", paths=[protocol.text_of(path) for path in batch])
         self._orphans = []
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store; the agent hashes, and several batches are requested ahead."""
-        return self._digested(entries, lambda some: {"paths": [protocol.text_of(e.path) for e in some]})
+        return self._digested(entries, lambda batch: {"paths": [protocol.text_of(e.path) for e in batch]})
 
     def digest_ranges(
         self, ranges: Iterable[Stretch]
@@ -493,17 +491,17 @@ class PosixStore(Store):
         """See Store."""
         return self._digested(
             ranges,
-            lambda some: {
-                "paths": [protocol.text_of(entry.path) for entry, _, _ in some],
-                "ranges": [[offset, length] for _, offset, length in some],
+            lambda batch: {
+                "paths": [protocol.text_of(entry.path) for entry, _, _ in batch],
+                "ranges": [[offset, length] for _, offset, length in batch],
             },
         )
 
     def _digested(
-        self, asked: Iterable[_Value], told: Callable[[tuple[_Value, ...]], dict[str, Any]]
+        self, values: Iterable[_Value], encode: Callable[[tuple[_Value, ...]], dict[str, Any]]
     ) -> Iterator[tuple[_Value, str | None, Problem | None]]:
         self._open()
-        for batch in self._ahead("digest", _batches(asked), told):
+        for batch in self._ahead("digest", _batches(values), encode):
             for one in batch:
                 frame = self._connection.receive()
                 if frame.kind != protocol.REPLY:
@@ -511,11 +509,11 @@ class PosixStore(Store):
                 found = frame.header.get("problem")
                 yield one, frame.header.get("digest"), problem_from(found) if found else None
             if self._connection.receive().kind != protocol.END:
-                raise self._connection.broken("gave more digests than asked")
+                raise self._connection.broken("sent more digests than requested")
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
-        return self._answered("remove", entries, listed)
+        return self._batch_problems("remove", entries, listed)
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store."""
@@ -523,23 +521,23 @@ class PosixStore(Store):
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
-        answer = self._connection.request("sweep")
+        reply = self._connection.request("sweep")
         self._orphans = []
         with self._connection.understanding():
             return [
-                (protocol.bytes_of(text), problem_from(found)) for text, found in answer.header["problems"]
+                (protocol.bytes_of(text), problem_from(found)) for text, found in reply.header["problems"]
             ]
 
     def remove_root(self) -> Problem | None:
         """See Store."""
-        answer = self._connection.request("vacate", where=protocol.text_of(self.root_path))
+        reply = self._connection.request("vacate", where=protocol.text_of(self.root_path))
         with self._connection.understanding():
-            found = answer.header["problem"]
+            found = reply.header["problem"]
         return None if found is None else problem_from(found)
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
         """See Store; the target must be locked."""
-        return self._answered(
+        return self._batch_problems(
             "adjust",
             adjustments,
             lambda one: {
@@ -554,19 +552,19 @@ class PosixStore(Store):
         """See Store; the target must be locked."""
         into = protocol.text_of(self._connection.expand(place.raw))
         more = {"into": into, "root": protocol.text_of(self.root_path)}
-        return self._answered("keep", entries, listed, more)
+        return self._batch_problems("keep", entries, listed, more)
 
     def prepare_external(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
         """See Store."""
         self._purge()
-        for item, answer, problem in self._told("invite", items, item_header):
+        for item, reply, problem in self._batch_results("invite", items, item_header):
             with self._connection.understanding():
-                partial = protocol.bytes_of(answer)
+                partial = protocol.bytes_of(reply)
             yield item, partial, problem
 
     def commit_external(self, written: Iterable[Written]) -> Generator[Committed, None, None]:
         """See Store."""
-        for one, _, problem in self._told(
+        for one, _, problem in self._batch_results(
             "adopt",
             written,
             lambda one: {
@@ -585,58 +583,58 @@ class PosixStore(Store):
         self._appender = AgentAppender(self._connection)
         return self._appender
 
-    def _answered(
+    def _batch_problems(
         self,
-        word: str,
-        asked: Iterable[_Value],
-        told: Callable[[_Value], dict[str, Any]],
+        request: str,
+        values: Iterable[_Value],
+        encode: Callable[[_Value], dict[str, Any]],
         more: Mapping[str, Any] = MappingProxyType({}),
         weight: Callable[[_Value], int] = lambda _: 0,
     ) -> Iterator[tuple[_Value, Problem | None]]:
         """Send batched requests; yield each value with its problem, or None."""
-        for one, _, problem in self._told(word, asked, told, more, weight):
+        for one, _, problem in self._batch_results(request, values, encode, more, weight):
             yield one, problem
 
-    def _told(
+    def _batch_results(
         self,
-        word: str,
-        asked: Iterable[_Value],
-        told: Callable[[_Value], dict[str, Any]],
+        request: str,
+        values: Iterable[_Value],
+        encode: Callable[[_Value], dict[str, Any]],
         more: Mapping[str, Any] = MappingProxyType({}),
         weight: Callable[[_Value], int] = lambda _: 0,
     ) -> Iterator[tuple[_Value, str, Problem | None]]:
-        """Do the same as `_answered`, and yield the partial name from the reply, if it has one."""
+        """Do the same as `_batch_problems`, and yield the partial name from the reply, if it has one."""
         self._open()
         for batch in self._ahead(
-            word, _batches(asked, weight), lambda some: {**more, "items": [told(one) for one in some]}
+            request, _batches(values, weight), lambda batch: {**more, "items": [encode(one) for one in batch]}
         ):
-            answer = self._connection.receive()
+            reply = self._connection.receive()
             with self._connection.understanding():
-                found = [answer.header["problems"].get(str(position)) for position in range(len(batch))]
-                places = answer.header.get("partials", [""] * len(batch))
-            for one, place, problem in zip(batch, places, found, strict=True):
-                yield one, place, None if problem is None else problem_from(problem)
+                found = [reply.header["problems"].get(str(position)) for position in range(len(batch))]
+                partials = reply.header.get("partials", [""] * len(batch))
+            for one, partial, problem in zip(batch, partials, found, strict=True):
+                yield one, partial, None if problem is None else problem_from(problem)
 
     def _ahead(
-        self, word: str, coming: Iterator[tuple[_Value, ...]], details: Any
+        self, request: str, batches: Iterator[tuple[_Value, ...]], details: Any
     ) -> Iterator[tuple[_Value, ...]]:
         """Send a few batches ahead, to hide round-trip times; yield the batch whose reply is next."""
-        asked: deque[tuple[_Value, ...]] = deque()
+        sent: deque[tuple[_Value, ...]] = deque()
         while True:
-            for batch in islice(coming, _BATCHES_AHEAD - len(asked)):
-                self._connection.send(protocol.REQUEST, {"do": word, **details(batch)})
-                asked.append(batch)
-            if not asked:
+            for batch in islice(batches, _BATCHES_AHEAD - len(sent)):
+                self._connection.send(protocol.REQUEST, {"do": request, **details(batch)})
+                sent.append(batch)
+            if not sent:
                 return
-            yield asked.popleft()
+            yield sent.popleft()
 
     def lock(self, operation: str, *, make: bool = False) -> PosixLock:
         """See Store."""
-        asked = [self._holding.lock_request(operation)]
+        requests = [self._holding.lock_request(operation)]
         root = protocol.text_of(self.root_path)
         if not self._opened:
-            asked.insert(0, ("open", self._opening(make=make)))
-        replies = self._connection.request_all([*asked, ("look", {"path": root})])
+            requests.insert(0, ("open", self._opening(make=make)))
+        replies = self._connection.request_all([*requests, ("look", {"path": root})])
         self._seen, self._token = self._read_look(replies[-1]), str(replies[-2].header.get("token", ""))
         self._opened = True
         self._channels.start_early(self._connection.round_trip)
@@ -665,12 +663,12 @@ class PosixStore(Store):
 
     def space(self) -> Space:
         """See Store."""
-        space = self._look()[1]
+        space = self._look_cached()[1]
         if not self._quotas:
             return space
-        answer = self._connection.request("quotas", path=protocol.text_of(self.root_path))
+        reply = self._connection.request("quotas", path=protocol.text_of(self.root_path))
         with self._connection.understanding():
-            return within_quotas(space, answer.header["rooms"])
+            return within_quotas(space, reply.header["rooms"])
 
     def close(self) -> None:
         """See Store."""
@@ -789,8 +787,8 @@ def listed(entry: Entry) -> dict[str, Any]:
     }
 
 
-def one_entry(answer: protocol.Frame, connection: Connection) -> Entry | None:
+def one_entry(reply: protocol.Frame, connection: Connection) -> Entry | None:
     """Parse a reply to `look` or `lstat`: an entry, or None."""
     with connection.understanding():
-        found = bool(answer.header["found"])
-    return next(entries_of(answer.body, connection.subject), None) if found else None
+        found = bool(reply.header["found"])
+    return next(entries_of(reply.body, connection.subject), None) if found else None

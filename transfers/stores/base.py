@@ -221,7 +221,7 @@ class ListingIncompleteError(IncompleteError):
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
         super().__init__(
             "listing-incomplete",
-            f"could not be listed whole: {printable(first) or '.'} ({problem.message}){more}",
+            f"could not be listed completely: {printable(first) or '.'} ({problem.message}){more}",
             subject=subject,
         )
         self.unlisted = problems
@@ -383,7 +383,7 @@ class Side(ABC):
 
     def pages(self) -> PagedListing | None:
         """List in pages, if `in_pages`; return None if the root is not a folder."""
-        raise RefusedError("not-supported", "this does not list in pages")
+        raise RefusedError("not-supported", "this store does not list in pages")
 
 
 class Source(Side):
@@ -434,7 +434,7 @@ class Store(Source):
         if not self.facts.writable:
             raise RefusedError(
                 "read-only-site",
-                "this site can only be read",
+                "this site is read-only",
                 subject=printable(self.root_path),
                 hint="Write to another site.",
             )
@@ -585,7 +585,7 @@ class Store(Source):
 
     def root_identity(self) -> RootIdentity | None:
         """Return the identity of the root, or None if it does not exist. Requires `facts.root_identity`."""
-        self._refuse("identify its root")
+        self._refuse("identify its root folder")
 
     # Server-side copies, and contents that third parties write
 
@@ -602,7 +602,7 @@ class Store(Source):
         problem code `NOT_COPIED` means that the server refused. Closing the generator ends the copies.
         """
         del origin, items
-        self._refuse("copy files by itself")
+        self._refuse("copy files on the server")
 
     def prepare_external(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
         """Prepare for files that a third party will write; yield the path below the root for each.
@@ -611,7 +611,7 @@ class Store(Source):
         file. The target must be locked. Requires `facts.external_writes`.
         """
         del items
-        self._refuse("take files that others write")
+        self._refuse("receive files that a third party writes")
 
     def commit_external(self, written: Iterable[Written]) -> Generator[Committed, None, None]:
         """Hash the files at the site; rename correct ones durably to their final names, remove the others.
@@ -620,7 +620,7 @@ class Store(Source):
         locked. Requires `facts.external_writes`.
         """
         del written
-        self._refuse("take files that others write")
+        self._refuse("receive files that a third party writes")
 
     # Parts of files, and small files with one request each
 
@@ -643,7 +643,7 @@ class Store(Source):
         git-annex: a lock and a journal would take several times as long as the content.
         """
         del path
-        self._refuse("look for single files")
+        self._refuse("find single files")
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
         """Store `content` at `entry.path`, durably and hashed at both ends; create missing folders.
@@ -669,7 +669,7 @@ class Store(Source):
 
         Closing it closes this store. Requires `facts.small_files`.
         """
-        self._refuse("handle small files by themselves")
+        self._refuse("handle small files")
 
     def substore(self, folder: bytes) -> tuple[Store, bytes]:
         """Return a store for `folder` (b"": the root) on this connection, and the folder's path in it.
@@ -679,7 +679,7 @@ class Store(Source):
         covers only the folder; else files are written without a lock. Requires `facts.substores`.
         """
         del folder
-        self._refuse("open its folders one by one")
+        self._refuse("open its folders as stores")
 
     # Removing a whole tree including its root, with its lock held
 
@@ -822,7 +822,7 @@ def unsafe_component(path: bytes) -> str | None:
     if not path:
         return "it is empty"
     if b"\0" in path:
-        return "it holds a NUL byte"
+        return "it contains a NUL byte"
     if path.startswith(b"/"):
         return "it is absolute"
     for part in path.split(b"/"):

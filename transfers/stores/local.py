@@ -83,11 +83,11 @@ class LocalStore(PosixStore):
     def _below(self, *, writes: bool = False, removes: bool = False) -> Iterator[Root]:
         """Yield the folder without cached contents; raise the same errors as an agent."""
         try:
-            place, root = self._reopen_folder()
-            if removes and not place.inside:
+            opened, root = self._reopen_folder()
+            if removes and not opened.inside:
                 raise leaves_root_error(self.root_path)
-            if place.foreign is not None and (writes or removes):
-                raise place.foreign
+            if opened.foreign is not None and (writes or removes):
+                raise opened.foreign
             yield root
         except (OSError, UnsafeNameError, RefusedError) as problem:
             self._close_folder()
@@ -98,14 +98,14 @@ class LocalStore(PosixStore):
     def _reopen_folder(self) -> tuple[OpenedFolder, Root]:
         """Return the folder at the path; open it again, component by component, only if it was replaced."""
         if self._cached_folder is not None:
-            place, root = self._cached_folder
-            there = os.stat(self.root_path)  # noqa: PTH116  # bytes, at every request
-            if os.path.samestat(there, os.fstat(place.descriptor)):
+            opened, root = self._cached_folder
+            current = os.stat(self.root_path)  # noqa: PTH116  # bytes, at every request
+            if os.path.samestat(current, os.fstat(opened.descriptor)):
                 root.forget_all()  # another process may have replaced a folder in it
                 return self._cached_folder
             self._close_folder()
-        place = self.roots.open(self.root_path)
-        self._cached_folder = place, Root(place.descriptor)
+        opened = self.roots.open(self.root_path)
+        self._cached_folder = opened, Root(opened.descriptor)
         return self._cached_folder
 
     def _close_folder(self) -> None:

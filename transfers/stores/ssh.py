@@ -41,7 +41,7 @@ def connect(
         raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
     if not _PYTHON.fullmatch(settings.python):
         raise UsageError(
-            "unsafe-python", "`python` may hold only letters, digits and _./+-", subject=site.name
+            "unsafe-python", "`python` may contain only letters, digits and _./+-", subject=site.name
         )
     host = settings.data_host if bulk else None
     attempts = 1 if reconnecting else 3
@@ -201,7 +201,7 @@ class _SiteLogins:
             if line.greeting.get("boot") != connection.greeting.get("boot"):
                 line.close()
                 raise TryLaterError(
-                    "another-host", "a further login came to another machine", subject=site.name
+                    "another-host", "a further login reached another machine", subject=site.name
                 )
             return line
 

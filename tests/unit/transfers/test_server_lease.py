@@ -49,7 +49,7 @@ class MemoryLease(Lease):
         return self.server.record is self._record
 
     def _renew(self) -> bool:
-        if not self._is_ours():
+        if not self._is_held():
             return False
         self.server.write(self._record)
         return True
@@ -72,7 +72,7 @@ def another(**more: Any) -> dict[str, Any]:
 def test_an_active_holder_is_reported() -> None:
     server = Server()
     server.write(another())
-    with pytest.raises(TryLaterError, match="held by sync from ann@host pid 7") as refused:
+    with pytest.raises(TryLaterError, match="locked by sync from ann@host pid 7") as refused:
         MemoryLease(server)
     assert refused.value.code == "locked"
     assert server.record["token"] == "another"

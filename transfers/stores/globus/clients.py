@@ -69,8 +69,8 @@ class _Adapter(HTTPAdapter):
         self._origin = (parts.scheme, parts.netloc)
         super().__init__()
 
-    def init_poolmanager(self, *words: Any, **more: Any) -> None:
-        super().init_poolmanager(*words, **more)
+    def init_poolmanager(self, *arguments: Any, **more: Any) -> None:
+        super().init_poolmanager(*arguments, **more)
         _watch(self.poolmanager)
 
     def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
@@ -80,18 +80,18 @@ class _Adapter(HTTPAdapter):
             _watch(manager)
         return manager
 
-    def send(self, request: requests.PreparedRequest, *words: Any, **more: Any) -> requests.Response:
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **more: Any) -> requests.Response:
         parts = urlsplit(str(request.url))
         if (parts.scheme, parts.netloc) != self._origin:
             raise UsageError(
                 "wrong-endpoint",
-                "the service leads to another host, which is not followed",
+                "the service redirects to another host; redirects are not followed",
                 subject=_SUBJECT,
-                hint="Unset the variables GLOBUS_SDK_SERVICE_URL_*, which say where Globus is.",
+                hint="Unset the variables GLOBUS_SDK_SERVICE_URL_* (the addresses of Globus).",
             )
         more["stream"] = True
         with Deadline(_RESPONSE_SECONDS, _SUBJECT):
-            response = super().send(request, *words, **more)
+            response = super().send(request, *arguments, **more)
             pieces: list[bytes] = []
             size = 0
             for piece in response.iter_content(_PIECE):
@@ -130,7 +130,7 @@ def secret_of(client: GlobusClient, subject: str) -> str:
         key="secret_command",
         what="secret",
         subject=subject,
-        hint="Run it by hand: it has to print the secret of the Globus client as its first line.",
+        hint="Run the command yourself: it must print the secret of the Globus client as its first line.",
     )
 
 
@@ -138,9 +138,9 @@ def read_secret(text: bytes) -> str:
     """Return the first line; raise ValueError without any of the text."""
     line = text.partition(b"\n")[0].strip()
     if not line:
-        raise ValueError("its first line is empty")
+        raise ValueError("the first line of its output is empty")
     if not line.isascii() or not line.decode("ascii").isprintable():
-        raise ValueError("its first line is not plain text")
+        raise ValueError("the first line of its output is not plain text")
     return line.decode("ascii")
 
 
@@ -155,7 +155,7 @@ def _from_keyring(service: str, client_id: str, subject: str) -> str:
             "no-secret",
             f"the keyring cannot be read ({type(problem).__name__})",
             subject=subject,
-            hint=f"Without a desktop, name a secret_variable or a secret_command. See what `{hint.replace(' set ', ' get ')}` says.",
+            hint=f"Without a desktop, set secret_variable or secret_command. To see the keyring's error: `{hint.replace(' set ', ' get ')}`",
         ) from None
     if not found:
         raise AccessError(
@@ -210,7 +210,7 @@ def _check(path: Path) -> None:
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
         raise RefusedError(
             "not-private",
-            "the tokens of Globus must be in a real file that is yours and that nobody else can read",
+            "the file of the Globus tokens must be a regular file that belongs to you and that only you can read",
             subject=str(path),
             hint=f"chmod 600 {path}",
         )
@@ -333,7 +333,7 @@ class GlobusAccess:
         it.
         """
 
-        def keep(response: globus_sdk.OAuthTokenResponse) -> None:
+        def store_response(response: globus_sdk.OAuthTokenResponse) -> None:
             authorizer.refresh_token = authorizer.refresh_token or before
             self._tokens.store_token_response(response)
             for server in response.by_resource_server:
@@ -342,7 +342,7 @@ class GlobusAccess:
                     stored.refresh_token = authorizer.refresh_token
                     self._tokens.store_token_data_by_resource_server({server: stored})
 
-        return keep
+        return store_response
 
     def _request_consent(self, context: RetryContext) -> RetryCheckResult:
         """Request a token with the missing scope: this is how a confidential client consents."""
@@ -373,9 +373,9 @@ def open_access(sites: Sequence[Site]) -> GlobusAccess:
     if len(clients) > 1:
         raise UsageError(
             "two-clients",
-            "these sites name two clients of Globus, and one of them has to reach both collections",
+            "the two sites have different Globus clients, but one client must be able to use both collections",
             subject=", ".join(site.name for site in sites),
-            hint="Give both sites the same client_id, or name one in [globus] for all.",
+            hint="Set the same client_id for both sites, or one in [globus] for all sites.",
         )
     return GlobusAccess(clients.pop(), sites[0])
 
@@ -394,7 +394,7 @@ def client_of(site: Site) -> GlobusClient:
             "no-globus-client",
             "config.toml names no client_id for Globus",
             subject=site.name,
-            hint='Register an application with Globus and write [globus] client_id = "UUID": docs/globus.md says how.',
+            hint='Register an application with Globus and write [globus] client_id = "UUID": see docs/globus.md.',
         )
     return site.globus.client
 
@@ -426,7 +426,7 @@ def check_url(url: str) -> None:
             "insecure-endpoint",
             f"the address of Globus {problem}",
             subject="GLOBUS_SDK_SERVICE_URL_*",
-            hint="Unset the variables of the SDK that say where Globus is.",
+            hint="Unset the SDK's variables for the addresses of Globus.",
         )
 
 

@@ -50,15 +50,15 @@ def log_in(site: Site, ask_code: AskCode) -> Login:
     if found.change == "same" and not _has_token(site, TRANSFER):
         _run_flow(site, nothing, "Log in to Globus", ask_code)
         found.change = "logged in"
-    for left in reversed(range(_ATTEMPTS)):
-        asked = _look(site, found, last=left == 0)
-        if asked is None:
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        requirements_and_reason = _check_access(site, found, last=attempts_left == 0)
+        if requirements_and_reason is None:
             break
-        _run_flow(site, *asked, ask_code)
+        _run_flow(site, *requirements_and_reason, ask_code)
         found.change = "logged in"
     collection = site.globus.collection if site.globus is not None and site.globus.https else None
     if collection is not None and found.change == "same" and not _has_token(site, collection):
-        _run_flow(site, nothing, "Allow hibali to read what lies in this collection over HTTPS", ask_code)
+        _run_flow(site, nothing, "Allow hibali to read the files of this collection over HTTPS", ask_code)
         found.change = "logged in"
     return found
 
@@ -98,7 +98,9 @@ def _has_token(site: Site, server: str) -> bool:
         tokens.close()
 
 
-def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationParameters, str] | None:
+def _check_access(
+    site: Site, found: Login, *, last: bool
+) -> tuple[GlobusAuthorizationParameters, str] | None:
     """Return None if the collection responds, or else the login's parameters and reason; raise if `last`."""
     with open_access([site]) as access, translated_errors(site):
         try:
@@ -106,7 +108,7 @@ def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationP
         except globus_sdk.AuthAPIError:
             if client_of(site).confidential or last:
                 raise
-            return GlobusAuthorizationParameters(), "The login has ended. Log in to Globus again"
+            return GlobusAuthorizationParameters(), "The login has expired. Log in to Globus again"
         except globus_sdk.GlobusAPIError as problem:
             requirements = to_gare(problem)
             if requirements is None or client_of(site).confidential or last:
@@ -116,9 +118,9 @@ def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationP
             if consent:
                 _remember_data_access(site)
             return wanted, (
-                "Allow hibali to reach the data of this collection"
+                "Allow hibali to access the data of this collection"
                 if consent
-                else "This collection asks for another login"
+                else "This collection requires another login"
             )
     return None
 
@@ -134,13 +136,13 @@ def _run_flow(site: Site, wanted: GlobusAuthorizationParameters, why: str, ask_c
         url = native.oauth2_get_authorize_url(**_session_parameters(wanted))
         code = ask_code(url, why).strip()
         if not code:
-            raise _no_code(site, "no code was typed")
+            raise _no_code(site, "no code was entered")
         with translated_errors(site):
             try:
                 response = native.oauth2_exchange_code_for_tokens(code)
             except globus_sdk.AuthAPIError as problem:
                 if problem.http_status in {400, 401}:
-                    raise _no_code(site, "Globus does not take this code") from None
+                    raise _no_code(site, "Globus rejected this code") from None
                 raise
         tokens = open_tokens(client.client_id)
         try:
@@ -181,8 +183,8 @@ def _session_parameters(wanted: GlobusAuthorizationParameters) -> dict[str, Any]
         "session_required_single_domain",
         "prompt",  # "none" is for non-interactive pages
     )
-    given = {name: getattr(wanted, name) for name in names}
-    return {name: value for name, value in given.items() if value is not None and value != "none"}
+    parameters = {name: getattr(wanted, name) for name in names}
+    return {name: value for name, value in parameters.items() if value is not None and value != "none"}
 
 
 def _no_code(site: Site, message: str) -> AccessError:
@@ -190,5 +192,5 @@ def _no_code(site: Site, message: str) -> AccessError:
         "login-failed",
         message,
         subject=site.name,
-        hint=f"A code is good once, and not for long: hibali sites login {site.name}",
+        hint=f"A code can be used only once and expires soon. To get a new one: hibali sites login {site.name}",
     )

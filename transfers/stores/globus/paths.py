@@ -34,11 +34,11 @@ def path_in_collection(site: Site, path: str) -> str | None:
         return f"/{path}" if site.kind == "globus" else None
     if not site.globus.paths:
         return path
-    for there, within in sorted(site.globus.paths.items(), key=lambda pair: -len(pair[0])):
-        base = there.rstrip("/")
+    for site_path, collection_path in sorted(site.globus.paths.items(), key=lambda pair: -len(pair[0])):
+        base = site_path.rstrip("/")
         if path == base or path.startswith(f"{base}/") or not base:
             rest = path[len(base) :].strip("/")
-            return f"{within.rstrip('/')}/{rest}" if rest else within
+            return f"{collection_path.rstrip('/')}/{rest}" if rest else collection_path
     return None
 
 

@@ -49,8 +49,8 @@ class Globus:
 
     def active(self, label: str) -> str | None:
         """Return the active task with this label, or None."""
-        asked = {"filter": "status:ACTIVE,INACTIVE/type:TRANSFER,DELETE", "limit": 100}
-        found = self._request(lambda: self._client.task_list(query_params=asked))
+        query = {"filter": "status:ACTIVE,INACTIVE/type:TRANSFER,DELETE", "limit": 100}
+        found = self._request(lambda: self._client.task_list(query_params=query))
         for task in found["DATA"]:
             if task.get("label") == label and task.get("status") in {"ACTIVE", "INACTIVE"}:
                 return str(task["task_id"])
@@ -64,17 +64,17 @@ class Globus:
     def pause_messages(self, task: str) -> str:
         """Return the messages of those who paused the task or its collections."""
         found = self._request(lambda: self._client.task_pause_info(task))
-        said = [rule.get("message") for rule in found.get("pause_rules") or []]
-        said += [found.get(key) for key in ("message", "source_pause_message", "destination_pause_message")]
-        return "; ".join(dict.fromkeys(str(messages) for messages in said if messages))
+        texts = [rule.get("message") for rule in found.get("pause_rules") or []]
+        texts += [found.get(key) for key in ("message", "source_pause_message", "destination_pause_message")]
+        return "; ".join(dict.fromkeys(str(text) for text in texts if text))
 
     def skipped(self, task: str) -> list[Document]:
         """Return the source files that the task skipped, and the reasons."""
-        return self._pages(lambda asked: self._client.task_skipped_errors(task, query_params=asked))
+        return self._pages(lambda query: self._client.task_skipped_errors(task, query_params=query))
 
     def moved(self, task: str) -> list[Document]:
         """Return the files that the task transferred."""
-        return self._pages(lambda asked: self._client.task_successful_transfers(task, query_params=asked))
+        return self._pages(lambda query: self._client.task_successful_transfers(task, query_params=query))
 
     def cancel(self, task: str) -> None:
         """Cancel the task, unless it ended."""
@@ -105,8 +105,8 @@ class Globus:
         found: list[Document] = []
         marker: Any = None
         while True:
-            asked = {} if marker is None else {"marker": marker}
-            page = self._request(lambda asked=asked: get_page(asked))  # type: ignore[misc]
+            query = {} if marker is None else {"marker": marker}
+            page = self._request(lambda query=query: get_page(query))  # type: ignore[misc]
             found += page["DATA"]
             marker = page.get("next_marker")
             if marker is None:
@@ -115,13 +115,13 @@ class Globus:
     def _request(self, call: Callable[[], Any], *, subject: str = "", attempts: int = 4) -> Document:
         from transfers.stores.globus.errors import translated_errors
 
-        def once() -> Document:
+        def attempt() -> Document:
             with translated_errors(
                 self.site, f"{self.site.name}:{subject}" if subject else "", others=self._others
             ):
                 return dict(call().data)
 
-        return with_retries(once, subject=self.site.name, attempts=attempts, on_event=self._on_event)
+        return with_retries(attempt, subject=self.site.name, attempts=attempts, on_event=self._on_event)
 
 
 def inspect_collection(site: Site, facts: dict[str, str | int | bool]) -> None:

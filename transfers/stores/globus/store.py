@@ -92,7 +92,7 @@ def _children(get_page: Page, folder: bytes) -> list[Entry]:
         if total > MOST_NAMES:
             raise IncompleteError(
                 _TOO_MANY,
-                f"Globus lists no folder with more than {MOST_NAMES} names",
+                f"Globus does not list folders with more than {MOST_NAMES} names",
                 subject=printable(folder),
             )
         if offset >= total or not page["DATA"]:
@@ -128,8 +128,10 @@ def _time_of(text: str) -> int:
 
 TASK_NAMES = 5_000
 _NO_PROGRESS_SECONDS = 600.0  # seconds; the next plan repeats deletions that failed
-_CHANGED = Problem("target-changed", "it changed after it was listed and was left alone")
-_NOT_EMPTY = Problem("folder-not-empty", "the folder holds what was not listed, and was left alone")
+_CHANGED = Problem("target-changed", "it changed after it was listed, so it was left unchanged")
+_NOT_EMPTY = Problem(
+    "folder-not-empty", "the folder contains entries that were not listed, so it was not removed"
+)
 
 Listed = Callable[[bytes], dict[bytes, Entry]]
 
@@ -160,12 +162,12 @@ class CollectionRemover:
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store: remove files first, then the folders that are empty by then."""
         coming = iter(entries)
-        while some := list(islice(coming, TASK_NAMES)):
-            files = [entry for entry in some if entry.kind is not Kind.FOLDER]
-            folders = [entry for entry in some if entry.kind is Kind.FOLDER]
+        while batch := list(islice(coming, TASK_NAMES)):
+            files = [entry for entry in batch if entry.kind is not Kind.FOLDER]
+            folders = [entry for entry in batch if entry.kind is Kind.FOLDER]
             results = {entry.path: problem for entry, problem in self._files(files)}
             results |= {entry.path: problem for entry, problem in self._folders(folders)}
-            for entry in some:
+            for entry in batch:
                 yield entry, results[entry.path]
 
     def _files(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
@@ -180,26 +182,26 @@ class CollectionRemover:
             else:
                 yield entry, _CHANGED
         problem = self._delete(ready, recursive=False)
-        left = self._existing(ready) if problem is not None else {}
+        remaining = self._existing(ready) if problem is not None else {}
         for entry in ready:
-            yield entry, problem if entry.path in left else None
+            yield entry, problem if entry.path in remaining else None
 
     def _folders(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """Remove folders after listing each, deepest first: Globus deletes a folder with its contents."""
         ready: list[Entry] = []
-        going: set[bytes] = set()
+        removed: set[bytes] = set()
         for entry in entries:
             try:
                 inside = set(self._listed(entry.path))
             except NotFoundError:
                 yield entry, None
                 continue
-            if inside <= going:
-                going.add(entry.path)
+            if inside <= removed:
+                removed.add(entry.path)
                 ready.append(entry)
             else:
                 yield entry, _NOT_EMPTY
-        tops = [entry for entry in ready if entry.path.rpartition(b"/")[0] not in going]
+        tops = [entry for entry in ready if entry.path.rpartition(b"/")[0] not in removed]
         problem = self._delete(tops, recursive=True)
         for entry in ready:
             yield entry, problem
@@ -262,7 +264,7 @@ _FACTS = Facts(
     least_segment_bytes=_PIECE,
 )
 _BY_TASKS = Problem(
-    "only-by-globus", "content gets into a collection by Globus alone, and the source has no collection"
+    "only-by-globus", "only Globus can write to this collection, and the source has no collection"
 )
 
 
@@ -324,7 +326,7 @@ class GlobusStore(RequestStore):
         """See Store."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self.site.name)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self.site.name)
         if root.kind is Kind.FOLDER:
             yield from list_below(self._page, self.site.name, shallow=shallow)
 
@@ -333,25 +335,25 @@ class GlobusStore(RequestStore):
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store: read over HTTPS; folders and links need no request."""
-        asked: list[Unit] = []
+        pending: list[Unit] = []
 
         def tagged() -> Iterator[Unit]:
             for unit in units:
-                asked.append(unit)
+                pending.append(unit)
                 items = [
                     replace(item, entry=item.entry._replace(etag=_tag(item.entry))) for item in unit.items
                 ]
                 yield replace(unit, items=tuple(items))
 
         for payload in super().read(tagged()):
-            payload.unit = asked.pop(0)
+            payload.unit = pending.pop(0)
             yield payload
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store: read every file over HTTPS, if the site's settings allow it."""
         if not self._facts.hashes:
             why = Problem(
-                "cannot-hash", "without `https` in the site's globus table nothing can be read there"
+                "cannot-hash", "files cannot be read without `https = true` in the site's globus table"
             )
             return ((entry, None, why) for entry in entries)
         return super().digest(entries)
@@ -376,7 +378,7 @@ class GlobusStore(RequestStore):
             return got
         found = self.stat(path)
         if found is None:
-            raise NotFoundError("vanished", "there is nothing of that name", subject=self.site.name)
+            raise NotFoundError("vanished", "it does not exist", subject=self.site.name)
         return Got(got.content, _tag(found), found.size)
 
     def _https(self) -> Web:
@@ -385,9 +387,9 @@ class GlobusStore(RequestStore):
             if not self._facts.hashes:
                 raise UsageError(
                     "globus-needs-both",
-                    "what lies in a collection gets out of it by Globus alone, and the other end has no collection",
+                    "only Globus can read from this collection, and the target has no collection",
                     subject=self.site.name,
-                    hint=f"Name a place with a globus table, or let it be read over HTTPS: https = true in [sites.{self.site.name}.globus]",
+                    hint=f"Choose a target with a globus table, or allow reading over HTTPS: set https = true in [sites.{self.site.name}.globus]",
                 )
             server = str(self._globus.endpoint(self._collection).get("https_server") or "")
             if not server:
@@ -395,7 +397,7 @@ class GlobusStore(RequestStore):
                     "no-https",
                     "this collection has no HTTPS access",
                     subject=self.site.name,
-                    hint=f"Take `https` out of [sites.{self.site.name}.globus].",
+                    hint=f"Remove `https` from [sites.{self.site.name}.globus].",
                 )
             parts = urlsplit(server)
             check_endpoint(f"{parts.scheme}://{parts.netloc}", self.site.name)

@@ -94,8 +94,8 @@ def _folder(ends: CollectionPair) -> Path:
 
 
 def _record(file: Sent) -> dict[str, Any]:
-    told = {**path_fields(file.path), **path_fields(file.written, "written"), "source": file.source}
-    return {"kind": "file", **told, "size": file.size, "mtime_ns": file.mtime_ns, "sha256": file.digest}
+    fields = {**path_fields(file.path), **path_fields(file.written, "written"), "source": file.source}
+    return {"kind": "file", **fields, "size": file.size, "mtime_ns": file.mtime_ns, "sha256": file.digest}
 
 
 def _read(path: Path) -> BegunTask | None:
@@ -220,9 +220,9 @@ class Following:
             self._note(str(event.get("code") or ""), str(event.get("details") or ""))
 
     def _note(self, code: str, details: str) -> None:
-        told = self._reported[code] = self._reported.get(code, 0) + 1
-        if told <= _MOST_REPORTS:
-            more = "; further ones are not told" if told == _MOST_REPORTS else ""
+        count = self._reported[code] = self._reported.get(code, 0) + 1
+        if count <= _MOST_REPORTS:
+            more = "; further reports of this kind are not shown" if count == _MOST_REPORTS else ""
             message = with_details(fault_of(code).message, details)
             self._on_event(Noted(f"Globus task {self._task}: {message}{more}"))
 
@@ -364,7 +364,7 @@ class Tasks:
         task.record_task_id(submitted)
         self._on_event(
             Noted(
-                f"Globus task {submitted} carries {counted(len(task.files), 'file')}: https://app.globus.org/activity/{submitted}",
+                f"Globus task {submitted} transfers {counted(len(task.files), 'file')}: https://app.globus.org/activity/{submitted}",
                 kept=True,
             )
         )
@@ -375,12 +375,12 @@ class Tasks:
         if other is None:
             raise TryLaterError(
                 _CONFLICT,
-                "Globus carries the very same files for somebody else just now",
+                "another task is transferring the same files between these collections",
                 subject=problem.subject,
-                hint="See https://app.globus.org/activity; later, run the same command again to resume.",
+                hint="See https://app.globus.org/activity. When that task has ended, run the same command again.",
                 transient=False,
             )
-        self._on_event(Noted(f"Globus is at the very same already; waiting for the end of task {other}"))
+        self._on_event(Noted(f"an identical Globus task is already active; waiting until task {other} ends"))
         self._follow(other)
 
     def _follow(self, task: str) -> End:
@@ -389,7 +389,7 @@ class Tasks:
         self.bytes += end.bytes
         if end.code:
             message = with_details(fault_of(end.code).message, end.details)
-            ended = "was cancelled, because it got nowhere" if end.cancelled else "failed"
+            ended = "was cancelled because it made no progress" if end.cancelled else "failed"
             self._on_event(Noted(f"Globus task {task} {ended}: {message}", kept=True))
         return end
 

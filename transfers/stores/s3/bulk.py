@@ -123,14 +123,14 @@ class Bulk:
         found = _RANGE.fullmatch(response.headers.get("content-range", ""))
         if found is None or int(found.group(1)) != offset:
             raise IncompleteError(
-                NOT_PARTIAL, "the server did not answer with the range asked", subject=self._requests.subject
+                NOT_PARTIAL, "the server did not send the requested range", subject=self._requests.subject
             )
         return Got(response.body, response.etag, int(found.group(2)))
 
     def _tried(self, attempt: Callable[[], _Result]) -> _Result:
         """Retry like single requests; a lost PUT can be repeated safely."""
 
-        def once() -> _Result:
+        def attempt_once() -> _Result:
             try:
                 return attempt()
             except HibaliError:
@@ -138,7 +138,7 @@ class Bulk:
             except Exception as problem:  # noqa: BLE001  # obstore raises its own, and several of Python's
                 raise from_obstore(problem, self._requests.subject) from None
 
-        return self._requests.tried(once)
+        return self._requests.tried(attempt_once)
 
     def _open(self, *, checksum: bool) -> Any:
         found = self._stores.get(checksum)

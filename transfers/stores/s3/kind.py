@@ -66,7 +66,7 @@ def clean(
     if bucket is None and everybody:
         raise UsageError(
             "no-bucket",
-            "the site names no bucket whose uploads are meant",
+            "the site has no bucket setting, so --all does not know which bucket to clean",
             subject=site.name,
             hint="Set the site's bucket, or leave out --all.",
         )

@@ -24,13 +24,13 @@ class S3Lock(Lease):
 
     def _create(self) -> bool:
         # After a lost answer, our own lock looks like another client's.
-        return self._put({"If-None-Match": "*"}) or self._is_ours()
+        return self._put({"If-None-Match": "*"}) or self._is_held()
 
     def _read(self) -> Held | None:
         response = self._requests.request("GET", self._key, accept=_HELD)
         return _held(response) if response.status < 300 else None
 
-    def _is_ours(self) -> bool:
+    def _is_held(self) -> bool:
         found = self._read()
         if found is None or found.holder.get("token") != self._token:
             return False
@@ -42,9 +42,9 @@ class S3Lock(Lease):
 
     def _renew(self) -> bool:
         # `check` may have read the lock just before the last PUT, or an answer was lost.
-        return self._put_again() or (self._is_ours() and self._put_again())
+        return self._put_if_unchanged() or (self._is_held() and self._put_if_unchanged())
 
-    def _put_again(self) -> bool:
+    def _put_if_unchanged(self) -> bool:
         return self._put({"If-Match": f'"{self._etag}"'})
 
     def _put(self, headers: dict[str, str]) -> bool:

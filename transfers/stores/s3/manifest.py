@@ -303,11 +303,13 @@ def _read_into(lines: ManifestLines, requests: Requests, key: bytes) -> str | No
         if response.status in _NONE:
             return None
         etag = response.etag
-        told = _RANGE.fullmatch(response.headers.get("content-range", ""))
-        if (told is None and offset) or (told is not None and int(told.group(1)) != offset):
+        content_range = _RANGE.fullmatch(response.headers.get("content-range", ""))
+        if (content_range is None and offset) or (
+            content_range is not None and int(content_range.group(1)) != offset
+        ):
             raise _ChangedError
         offset += len(response.body)
-        last = told is None or offset >= int(told.group(2)) or not response.body
+        last = content_range is None or offset >= int(content_range.group(2)) or not response.body
         held += response.body
         stop = len(held) if last else held.rfind(b"\n") + 1
         lines.extend(lines_in(held[:stop]))
@@ -375,10 +377,10 @@ def _chain(first: bytes, second: bytes, rest: Iterator[bytes]) -> Iterator[bytes
 def _write_parts(
     requests: Requests, uploads: Uploads, key: bytes, pieces: Iterator[bytes], etag: str | None
 ) -> bool:
-    for left in uploads.of_key(key):
-        if left.left:
-            abort(requests, key, left.identifier)
-            uploads.end(left)
+    for upload_left in uploads.of_key(key):
+        if upload_left.left:
+            abort(requests, key, upload_left.identifier)
+            uploads.end(upload_left)
     begun = BegunUpload(requests.bucket, key, begin(requests, key, {}), _SOURCE)
     uploads.begin(begun)
     try:
@@ -400,7 +402,7 @@ def _write_parts(
 def _complete(requests: Requests, upload: Upload, key: bytes, etag: str | None) -> None:
     """Check the ETag, then complete; some servers support no conditions, here (Ceph) or at all."""
     if not _is_current(requests, key, etag):
-        raise IncompleteError("source-changed", "another one stands there", subject=requests.subject)
+        raise IncompleteError("source-changed", "the existing manifest changed", subject=requests.subject)
     try:
         upload.complete(_condition(etag))
     except IncompleteError as problem:

@@ -245,7 +245,7 @@ def begin(
     response = requests.request("POST", key, query={"uploads": ""}, headers=headers)
     identifier = text(parse(response.body, requests.subject), "UploadId")
     if not identifier:
-        raise IncompleteError("refused-by-server", "the server gave no upload id", subject=requests.subject)
+        raise IncompleteError("refused-by-server", "the server sent no upload id", subject=requests.subject)
     return identifier
 
 
@@ -320,7 +320,7 @@ class Upload:
         if head.headers.get("content-length") != str(self._size):
             raise IncompleteError(
                 "corrupt",
-                "the object is not as large as its parts",
+                "the size of the object differs from the sum of its parts",
                 subject=self._requests.subject,
                 transient=True,
             )
@@ -352,10 +352,10 @@ class Upload:
 def copied(response: Response, subject: str) -> dict[str, str]:
     """Parse the answer to CopyObject or UploadPartCopy; status 200 may carry an error."""
     root = parse(response.body, subject)
-    told = fields(root)
-    if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in told:
+    result = fields(root)
+    if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in result:
         raise error_of(500, code_in(response.body), subject)
-    return told
+    return result
 
 
 def stored_parts(requests: Requests, key: bytes, identifier: str) -> dict[int, tuple[int, str]] | None:

@@ -27,7 +27,7 @@ _REFUSALS = frozenset({*range(400, 500), 501})
 _ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
 _TABLE = "buckets"
 _KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
-_LEFT_SECONDS = 3600  # a probe this old has ended
+_STALE_SECONDS = 3600  # a probe this old has ended
 SEGMENT_BYTES = 16 * 1024 * 1024  # each costs the server as much as a small object does
 
 
@@ -80,7 +80,7 @@ def facts_of(support: ServerSupport | None, root: bytes, read_verification: Veri
         utf8_names=True,
         segment_bytes=SEGMENT_BYTES,
         least_segment_bytes=SEGMENT_BYTES,
-        refuses=tuple(word.encode() for word in seen.refuses),
+        refuses=tuple(character.encode() for character in seen.refuses),
         known=support is not None,
         backs_up=True,
         small_files=True,
@@ -145,8 +145,8 @@ class _Probe:
         now = self._requests.request("HEAD", accept=_REFUSALS).seconds
         for listed in [listed for page in pages(self._requests, folder) for listed in page]:
             key = folder + listed.path
-            left = now is not None and now - time_of(listed.modified) / 1e9 > _LEFT_SECONDS
-            if key.startswith(self._base) or left:
+            is_stale = now is not None and now - time_of(listed.modified) / 1e9 > _STALE_SECONDS
+            if key.startswith(self._base) or is_stale:
                 self._requests.request("DELETE", key, accept=_REFUSALS | {500})
 
     def _refused(self, key: bytes, *, sha256: str | None = None, **headers: str) -> bool:

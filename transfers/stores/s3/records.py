@@ -50,30 +50,30 @@ class Records:
         self._root = root
         self._learned = ManifestLines()
         self._nested: frozenset[bytes] = frozenset()
-        self._coming: Future[list[_Above]] | None = None
+        self._loading: Future[list[_Above]] | None = None
 
     def begin(self) -> None:
         """Load the manifests at and above the root while the listing runs."""
-        self._forget_coming()
-        self._coming = self._pool.submit(self._above)
+        self._discard_loading()
+        self._loading = self._pool.submit(self._above)
 
     def entries(self, listed: Iterable[Listed], nested: Iterable[bytes]) -> Iterator[Entry]:
         """Yield the listed entries in order with their records; `nested` are folders with manifests."""
         self._learned.close()
         self._nested = frozenset(nested)
         coming = iter(listed)
-        above = self._above() if self._coming is None else self._coming.result()
-        self._coming = None
+        above = self._above() if self._loading is None else self._loading.result()
+        self._loading = None
         manifests = _Manifests(self._load, self._nested, above)
         with closing(manifests):
-            while some := list(islice(coming, _BATCH)):
-                known = [self._at_hand(one, manifests) for one in some]
-                unknown = [one for one, found in zip(some, known, strict=True) if found is None]
-                looked = iter(self._pool.map(self._look, unknown))
-                for one, found in zip(some, known, strict=True):
-                    yield entry_of(one, next(looked) if found is None else found)
+            while batch := list(islice(coming, _BATCH)):
+                known = [self._find_recorded(one, manifests) for one in batch]
+                unknown = [one for one, found in zip(batch, known, strict=True) if found is None]
+                requested = iter(self._pool.map(self._request_metadata, unknown))
+                for one, found in zip(batch, known, strict=True):
+                    yield entry_of(one, next(requested) if found is None else found)
 
-    def _at_hand(self, listed: Listed, manifests: _Manifests) -> Known | None:
+    def _find_recorded(self, listed: Listed, manifests: _Manifests) -> Known | None:
         """Return the record without a request, if there is one; folders have none."""
         if listed.size < 0:
             return Known("", 0)
@@ -89,13 +89,13 @@ class Records:
 
     def close(self) -> None:
         """Free what was loaded; safe to call twice."""
-        self._forget_coming()
+        self._discard_loading()
         self._learned.close()
 
-    def _forget_coming(self) -> None:
-        if self._coming is not None:
-            self._coming.add_done_callback(_close_loaded)
-        self._coming = None
+    def _discard_loading(self) -> None:
+        if self._loading is not None:
+            self._loading.add_done_callback(_close_loaded)
+        self._loading = None
 
     def _above(self) -> list[_Above]:
         """Return the manifests at and above the root, nearest first, with the root's path below each."""
@@ -110,7 +110,7 @@ class Records:
     def _load(self, folder: bytes) -> ManifestLines:
         return read_manifest(self._requests, self._manifest_key(folder))[0]
 
-    def _look(self, listed: Listed) -> Known:
+    def _request_metadata(self, listed: Listed) -> Known:
         """Request the user metadata of one object; cache it for this version of the object."""
         nothing = Known(listed.etag, listed.size)
         try:
@@ -157,7 +157,9 @@ class Records:
                     return
                 if write_manifest(self._requests, self._uploads, key, merged(old, changes()), etag):
                     return
-        raise IncompleteError("busy", "others kept changing it", subject=self._requests.subject)
+        raise IncompleteError(
+            "busy", "other clients changed it at the same time", subject=self._requests.subject
+        )
 
     def _key(self, path: bytes) -> bytes:
         return b"/".join(part for part in (self._root, path) if part)

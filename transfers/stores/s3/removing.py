@@ -54,16 +54,18 @@ class ObjectRemover:
         while batch := list(islice(coming, _BATCH)):
             check()
             files = [entry for entry in batch if entry.kind is not Kind.FOLDER]
-            looked = dict(zip((e.path for e in files), self._pool.map(self._look, files), strict=True))
-            existing = [path for path, found in looked.items() if found is True]
+            existence = dict(
+                zip((e.path for e in files), self._pool.map(self._check_existence, files), strict=True)
+            )
+            existing = [path for path, found in existence.items() if found is True]
             results = self.remove_keys([self._key_of(path) for path in existing])
             for entry in batch:
-                found = looked.get(entry.path)
+                found = existence.get(entry.path)
                 if found is True:
                     found = results.get(self._key_of(entry.path))
                 yield entry, found if isinstance(found, Problem) else None
 
-    def _look(self, entry: Entry) -> bool | Problem:
+    def _check_existence(self, entry: Entry) -> bool | Problem:
         """Return whether the object exists; a problem if it changed since the listing."""
         try:
             head = self._requests.request("HEAD", self._key_of(entry.path), accept=(404,))
@@ -74,7 +76,11 @@ class ObjectRemover:
         same = (
             head.etag == entry.etag if entry.etag else head.headers.get("content-length") == str(entry.size)
         )
-        return True if same else Problem("target-changed", "it is no longer what was listed, so it stays")
+        return (
+            True
+            if same
+            else Problem("target-changed", "it changed after it was listed, so it was not removed")
+        )
 
     def remove_keys(self, keys: list[bytes]) -> _Problems:
         """Remove full keys; return a problem for each key that could not be removed."""
@@ -82,8 +88,8 @@ class ObjectRemover:
         results: _Problems = {}
         for start in range(0, len(plain), _BATCH):
             results.update(self._remove_batch(plain[start : start + _BATCH]))
-        rest = [key for key in keys if key not in results]
-        results.update(zip(rest, self._pool.map(self._remove_one, rest), strict=True))
+        one_by_one = [key for key in keys if key not in results]
+        results.update(zip(one_by_one, self._pool.map(self._remove_one, one_by_one), strict=True))
         return results
 
     def _remove_batch(self, keys: list[bytes]) -> _Problems:
@@ -132,23 +138,23 @@ def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> Non
 
 def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem | None:
     """Remove the remaining own files below a prefix, unless other objects exist there."""
-    for some in _in_batches(_left(requests, prefix)):
-        foreign = [key for key, own in some if not own]
+    for batch in _in_batches(_list_remaining(requests, prefix)):
+        foreign = [key for key, own in batch if not own]
         if foreign:
-            return Problem("folder-not-empty", "something came meanwhile, and was left alone")
-    for some in _in_batches(_left(requests, prefix)):
-        keys = [key for key, own in some if own]
+            return Problem("folder-not-empty", "new objects were added meanwhile, and were not removed")
+    for batch in _in_batches(_list_remaining(requests, prefix)):
+        keys = [key for key, own in batch if own]
         for key in [key for key in keys if is_lock(key)]:
             found = lock.find_lock(requests, key)
             if found is not None and not found.free:
-                return Problem("locked", "another operation is at work there")
+                return Problem("locked", "another operation holds the lock")
         problems = [problem for problem in removing.remove_keys(keys).values() if problem is not None]
         if problems:
             return problems[0]
     return None
 
 
-def _left(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
+def _list_remaining(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
     """Yield the remaining full keys, and whether each is hibali's own or a folder marker."""
     for page in pages(requests, prefix):
         for listed in page:
@@ -156,17 +162,17 @@ def _left(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _in_batches(coming: Iterator[tuple[bytes, bool]]) -> Iterator[list[tuple[bytes, bool]]]:
-    while some := list(islice(coming, _CLEAR_BATCH)):
-        yield some
+    while batch := list(islice(coming, _CLEAR_BATCH)):
+        yield batch
 
 
-def around(root: bytes, removed: ManifestLines, forget: Callable[[bytes, ManifestLines], None]) -> None:
+def forget_above(root: bytes, removed: ManifestLines, forget: Callable[[bytes, ManifestLines], None]) -> None:
     """Call `forget` for each prefix above the root, with the removed paths relative to it."""
     for folder in enclosing(root) if root else ():
         before = root[len(folder) :].lstrip(b"/")
-        with closing(ManifestLines()) as there:
-            there.extend((before + b"/" + path, b"") for path, _ in removed)
-            forget(folder, there)
+        with closing(ManifestLines()) as lines:
+            lines.extend((before + b"/" + path, b"") for path, _ in removed)
+            forget(folder, lines)
 
 
 _ELSEWHERE_SECONDS = 86400.0  # an upload of another host may be active for this long
@@ -212,13 +218,13 @@ def _reason_to_keep(
     recorded: BegunUpload | None, age: float | None, older_than: float, *, everybody: bool
 ) -> str:
     if recorded is not None and not recorded.left and not recorded.elsewhere:
-        return "under way"
+        return "in progress"
     if recorded is None and not everybody:
-        return "begun by others"
+        return "started by another user or machine"
     if age is None or age < older_than:
-        return "too young"
+        return "too recent"
     if recorded is not None and recorded.elsewhere and age < _ELSEWHERE_SECONDS:
-        return "begun on another host, too young"
+        return "started on another host, and too recent"
     return ""
 
 

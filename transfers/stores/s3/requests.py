@@ -67,10 +67,10 @@ def cut_rows(body: bytes, element: bytes, wanted: Sequence[bytes]) -> tuple[list
 def _layout(element: bytes, names: tuple[bytes, ...], wanted: frozenset[bytes]) -> re.Pattern[bytes]:
     """Return a pattern for an element with these children in this order; drops an ETag's quotes."""
     quote = rb"""(?:&quot;|&#34;|")"""
-    taken = dict.fromkeys(wanted, rb"([^<&]*)")
-    if b"ETag" in taken:
-        taken[b"ETag"] = quote + rb'([^<&"]*)' + quote
-    texts = (rb"<%s>%s</%s>" % (name, taken.get(name, rb"[^<]*"), name) for name in names)
+    patterns = dict.fromkeys(wanted, rb"([^<&]*)")
+    if b"ETag" in patterns:
+        patterns[b"ETag"] = quote + rb'([^<&"]*)' + quote
+    texts = (rb"<%s>%s</%s>" % (name, patterns.get(name, rb"[^<]*"), name) for name in names)
     return re.compile(rb"<%s>%s</%s>" % (element, b"".join(texts), element))
 
 
@@ -96,16 +96,16 @@ def text(element: Element, name: str) -> str:
     return ""
 
 
-def key_bytes(word: str, *, encoded: bool) -> bytes:
+def key_bytes(key: str, *, encoded: bool) -> bytes:
     """Return a key as bytes; `encoded` if the server said EncodingType url ("+" is then a space)."""
-    return unquote_to_bytes(word.replace("+", " ")) if encoded else word.encode("utf-8", "surrogateescape")
+    return unquote_to_bytes(key.replace("+", " ")) if encoded else key.encode("utf-8", "surrogateescape")
 
 
-def raw_key(word: bytes, *, encoded: bool) -> bytes:
+def raw_key(key: bytes, *, encoded: bool) -> bytes:
     """Return a key as bytes from a document's UTF-8 text; see `key_bytes`."""
-    if not encoded or (b"%" not in word and b"+" not in word):
-        return word
-    return unquote_to_bytes(word.replace(b"+", b" "))
+    if not encoded or (b"%" not in key and b"+" not in key):
+        return key
+    return unquote_to_bytes(key.replace(b"+", b" "))
 
 
 def is_plain(key: bytes) -> bool:
@@ -160,16 +160,16 @@ def error_of(status: int, code: str, subject: str) -> HibaliError:
     if code == "NoSuchBucket":
         return NotFoundError(
             "no-such-bucket",
-            "there is no such bucket",
+            "the bucket does not exist",
             subject=subject,
-            hint="Make it with the server's own tools.",
+            hint="Create it with the server's own tools.",
         )
     if code == "RequestTimeTooSkewed":
         return AccessError(
             "clock-skew",
-            "the server says that this machine's clock is wrong",
+            "the server rejected the request because this machine's clock is wrong",
             subject=subject,
-            hint="Set the clock.",
+            hint="Set this machine's clock.",
         )
     if code in _FULL or status == 507:
         return IncompleteError(
@@ -177,29 +177,31 @@ def error_of(status: int, code: str, subject: str) -> HibaliError:
         )
     if code in _CORRUPT:
         return IncompleteError(
-            "corrupt", f"the server received other bytes ({status_text})", subject=subject, transient=True
+            "corrupt", f"the server received damaged data ({status_text})", subject=subject, transient=True
         )
     if code == "InternalError" or status == 500:
-        return TryLaterError(FAILED, f"the server failed at this ({status_text})", subject=subject)
+        return TryLaterError(
+            FAILED, f"the server failed to process the request ({status_text})", subject=subject
+        )
     if code in _BUSY or status in {408, 429} or status >= 500:
         if status == 501:
             return IncompleteError(
-                "not-supported", f"the server cannot do this ({status_text})", subject=subject
+                "not-supported", f"the server does not support this request ({status_text})", subject=subject
             )
-        return TryLaterError("busy", f"the server cannot answer now ({status_text})", subject=subject)
+        return TryLaterError("busy", f"the server is busy or failing ({status_text})", subject=subject)
     if code in _EXPIRED | _WRONG_KEYS or status in {401, 403}:
         return _denied(code, status_text, subject)
     if code in _ELSEWHERE or 300 <= status < 400:
         return UsageError(
             "wrong-endpoint",
-            f"the server says that the bucket is elsewhere ({status_text}); redirects are not followed",
+            f"the bucket has another endpoint or region ({status_text}); redirects are not followed",
             subject=subject,
             hint="Correct endpoint and region of the site in config.toml.",
         )
     if status == 404:
-        return NotFoundError("vanished", "there is no such object", subject=subject)
+        return NotFoundError("vanished", "the object does not exist", subject=subject)
     if status == 412:
-        return IncompleteError("source-changed", "it changed meanwhile", subject=subject)
+        return IncompleteError("source-changed", "it changed at the same time", subject=subject)
     return IncompleteError(
         "refused-by-server", f"the server refused the request ({status_text})", subject=subject
     )
@@ -211,18 +213,18 @@ def _denied(code: str, status_text: str, subject: str) -> AccessError:
             "expired",
             f"the credentials have expired ({status_text})",
             subject=subject,
-            hint="Get new ones, then try again.",
+            hint="Get new credentials, then run the same command again.",
         )
     if code in _WRONG_KEYS:
         return AccessError(
             "bad-credentials",
-            f"the server does not accept these keys ({status_text})",
+            f"the server rejected the access keys ({status_text})",
             subject=subject,
             hint="Check the site's profile, credentials_command, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
         )
     return AccessError(
         "denied",
-        f"the server does not allow this ({status_text})",
+        f"the server denied access ({status_text})",
         subject=subject,
         hint="Ask the bucket's owner for access.",
     )
@@ -256,7 +258,7 @@ def from_obstore(problem: Exception, subject: str) -> HibaliError:
     if "certificate" in text:
         return bad_certificate(subject)
     if _RANGE_ERROR.search(text):
-        return IncompleteError(NOT_PARTIAL, "the server did not answer with the range asked", subject=subject)
+        return IncompleteError(NOT_PARTIAL, "the server did not send the requested range", subject=subject)
     return unreachable(subject)
 
 
@@ -324,8 +326,8 @@ class Requests:
 
     def patient(self, seconds: int) -> Requests:
         """Return requests that wait this many seconds for answers; closed separately."""
-        words = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
-        return Requests(*words, patience=seconds)
+        arguments = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
+        return Requests(*arguments, patience=seconds)
 
     def request(
         self,
@@ -347,12 +349,12 @@ class Requests:
         digest = sha256 or (hashlib.sha256(body).hexdigest() if body else EMPTY_SHA256)
         address = self.endpoint.address(self.bucket, key)
         if query:
-            words = (
+            arguments = (
                 f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in query.items()
             )
-            address = f"{address}?{'&'.join(words)}"
+            address = f"{address}?{'&'.join(arguments)}"
 
-        def once() -> Response:
+        def attempt_once() -> Response:
             response = self._send(method, address, dict(headers or {}), body, digest, most)
             if response.status < 300 or response.status in accept:
                 return response
@@ -361,7 +363,7 @@ class Requests:
                 code = "NoSuchBucket"
             raise error_of(response.status, code, self.subject)
 
-        return self.tried(once)
+        return self.tried(attempt_once)
 
     def tried(self, attempt: Callable[[], Result]) -> Result:
         """Call `attempt` with retries, but only once while the server is unreachable for any thread."""
@@ -408,9 +410,9 @@ class Requests:
                 raise bad_certificate(self.subject) from None
             except (BotoCoreError, HTTPError, OSError):
                 raise unreachable(self.subject) from None
-        told = lowered.get("content-length", "")
+        announced = lowered.get("content-length", "")
         complete = found.status_code < 300 or len(content) < MAX_ERROR_BYTES
-        if method != "HEAD" and complete and told.isdigit() and int(told) != len(content):
+        if method != "HEAD" and complete and announced.isdigit() and int(announced) != len(content):
             raise unreachable(self.subject)  # botocore accepts a truncated answer
         return Response(found.status_code, lowered, content)
 
@@ -424,9 +426,9 @@ class Requests:
             else:
                 raw.read(1, decode_content=False)  # to the end, to reuse the connection
             return status_text
-        told = headers.get("content-length", "")
+        announced = headers.get("content-length", "")
         try:
-            if method != "HEAD" and told.isdigit() and int(told) > most:
+            if method != "HEAD" and announced.isdigit() and int(announced) > most:
                 raise too_long(self.subject, most)
             return read_at_most(lambda size: raw.read(size, decode_content=False), most, self.subject)
         except HibaliError:

@@ -91,7 +91,7 @@ class S3SmallFiles(SmallFiles):
         changed = response.status >= 300 or (entry.etag and response.etag != entry.etag)
         if entry.size and (changed or len(response.body) != entry.size):
             raise IncompleteError(
-                "changed", "it changed since it was listed", subject=self._subject(entry.path), transient=True
+                "changed", "it changed after it was listed", subject=self._subject(entry.path), transient=True
             )
         return response.body if entry.size else b""
 
@@ -139,7 +139,7 @@ class S3SmallFiles(SmallFiles):
         """Return stored content that differs from `content`; a repeated PUT may find its own, so None."""
         found = self._get(self._prefix + path, PACK_BYTES)
         if found.status == 404:  # another client's PUT was rejected too, or has not finished
-            raise TryLaterError("locked", "somebody else is writing this", subject=self._subject(path))
+            raise TryLaterError("locked", "another client is writing this file", subject=self._subject(path))
         existing = found.body if found.status < 300 else b""
         return None if existing == content else existing
 
@@ -188,7 +188,7 @@ class S3Store(RequestStore):
         self._records = Records(requests, self._pool, self._cache, self._uploads, root)
         self._removing = ObjectRemover(requests, self._pool, self._key)
         self._support = recall(site, requests.bucket, requests.endpoint.url)
-        self._proof_read = Verification.RECORDED
+        self._read_verification = Verification.RECORDED
         self._holder: S3Lock | NoLease = NoLease()
         self._writings: _Writings = []
         self._made = False
@@ -199,7 +199,7 @@ class S3Store(RequestStore):
     @property
     def facts(self) -> Facts:
         """The probed facts, with the proofs that this store's listings and resumed uploads allow."""
-        facts = facts_of(self._support, self.root_path, self._proof_read)
+        facts = facts_of(self._support, self.root_path, self._read_verification)
         if any(writing.continued for writing in self._writings):
             return replace(facts, write_verification=weakest(facts.write_verification, Verification.RECORDED))
         return facts
@@ -266,7 +266,9 @@ class S3Store(RequestStore):
     def _weaken(self, entry: Entry) -> None:
         if entry.digest is None:
             plain = entry.etag is not None and "-" not in entry.etag
-            self._proof_read = weakest(self._proof_read, Verification.CLAIMED if plain else Verification.SIZE)
+            self._read_verification = weakest(
+                self._read_verification, Verification.CLAIMED if plain else Verification.SIZE
+            )
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. Raise `RefusedError("unsafe-name")` for a key that cannot be a safe path."""
@@ -308,7 +310,7 @@ class S3Store(RequestStore):
     def _check_root(self) -> None:
         """Raise `NotFoundError` after an empty listing, except for a file, a bucket or a created root."""
         if self.root_path and not self._made and self._stat_file(b"", self.root_path) is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self._requests.subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._requests.subject)
 
     def _size_now(self, entry: Entry) -> int | None:
         found = self._stat_file(entry.path, self._key(entry.path))
@@ -316,8 +318,8 @@ class S3Store(RequestStore):
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; updates the manifest at the end, also after an error."""
-        place = self._place()
-        writing = Writing(place)
+        write_target = self._write_target()
+        writing = Writing(write_target)
         self._writings.append(writing)
         try:
             yield from writing.run(ExpectedObjects(self._requests, self._pool, self._key).check(payloads))
@@ -333,12 +335,12 @@ class S3Store(RequestStore):
         store = origin.store
         assert isinstance(store, S3Store)
         source = From(store._requests, lambda item: store._key(origin.entry(item).path))  # noqa: SLF001  # its own kind
-        place = patient(self._place())
-        copying = Copying(place, source, ExpectedObjects(self._requests, self._pool, self._key))
+        write_target = patient(self._write_target())
+        copying = Copying(write_target, source, ExpectedObjects(self._requests, self._pool, self._key))
         try:
             yield from copying.run(items)
         finally:
-            place.requests.close()
+            write_target.requests.close()
             self._save(copying.committed)
 
     def substore(self, folder: bytes) -> tuple[S3Store, bytes]:
@@ -359,7 +361,7 @@ class S3Store(RequestStore):
         committed.close()
         removed.close()
 
-    def _place(self) -> WriteTarget:
+    def _write_target(self) -> WriteTarget:
         """Probe the server and return the write target."""
         support = self.probe()
         self._cleared = []
@@ -410,7 +412,7 @@ class S3Store(RequestStore):
         finally:
             if not self._is_substore:
                 self._records.save(ManifestLines(), removed, self._on_event)
-                removing.around(self.root_path, removed, self._forget)
+                removing.forget_above(self.root_path, removed, self._forget)
             removed.close()
 
     def _forget(self, folder: bytes, removed: ManifestLines) -> None:
@@ -437,10 +439,12 @@ class S3Store(RequestStore):
         """See Store."""
         return S3SmallFiles(self._requests, self._pool, self._prefix(), self._probe_to_write, self.close)
 
-    def back_up(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+    def back_up(
+        self, write_target: Location, entries: Iterable[Entry]
+    ) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the copies keep digests, times and modes as metadata."""
         self._holder.check(now=True)
-        copier = BackupCopier(self._requests, self._pool, self._key, place.raw)
+        copier = BackupCopier(self._requests, self._pool, self._key, write_target.raw)
         return copier.back_up(entries, self._holder.check)
 
     def make_root(self) -> None:
@@ -460,7 +464,7 @@ class S3Store(RequestStore):
             self._holder = NoLease()
             self._on_event(
                 Noted(
-                    f"{self._requests.subject}: this server cannot hold a lock; write to it from one place at a time."
+                    f"{self._requests.subject}: this server does not support locks; do not write to it from several places at the same time."
                 )
             )
         return self._holder

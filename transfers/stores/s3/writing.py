@@ -31,7 +31,9 @@ from transfers.stores.s3.probe import ServerSupport
 from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Requests, problem_of
 from transfers.stores.server_lease import Lease, NoLease
 
-_CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
+_CHANGED = Problem(
+    "target-changed", "it changed at the target after the plan was made, so it was not replaced"
+)
 
 
 class ExpectedObjects:
@@ -46,13 +48,13 @@ class ExpectedObjects:
     def check(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         """Yield the payloads; an item whose key holds an unplanned object gets a problem."""
         for payload in payloads:
-            asked = [
+            checked = [
                 (position, item)
                 for position, item in enumerate(payload.unit.items)
                 if is_exact(item) and not payload.unit.offset
             ]
-            found = self._pool.map(self.check_item, [item for _, item in asked])
-            for (position, _), problem in zip(asked, found, strict=True):
+            found = self._pool.map(self.check_item, [item for _, item in checked])
+            for (position, _), problem in zip(checked, found, strict=True):
                 if problem is not None:
                     payload.problems.setdefault(position, problem)
             yield payload
@@ -74,8 +76,8 @@ def is_exact(item: Item) -> bool:
     return item.exact and not item.clear and item.entry.kind is Kind.FILE
 
 
-CORRUPT = Problem("corrupt", "what arrived here is not what was read (sha256)", retryable=True)
-OUT_OF_ORDER = Problem("out-of-order", "its segments did not come one after the other")
+CORRUPT = Problem("corrupt", "the received data differs from the source (sha256)", retryable=True)
+OUT_OF_ORDER = Problem("out-of-order", "its segments arrived out of order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +106,16 @@ class Large:
     are unchanged. `continued` says whether a stored part was reused.
     """
 
-    def __init__(self, place: WriteTarget, item: Item, segment: int) -> None:
+    def __init__(self, write_target: WriteTarget, item: Item, segment: int) -> None:
         self.item = item
         self.problem: Problem | None = None
         self.continued = False
         self.sent: list[Future[None]] = []
-        self._place = place
+        self._write_target = write_target
         self._part = part_bytes(item.entry.size, segment)
         self._sha256: Any = hashlib.sha256()
         self._held = bytearray()
-        self._taken = 0
+        self._received = 0
         self._count = 0
         self._begun: BegunUpload | None = None
         self._upload: Upload | None = None
@@ -122,9 +124,9 @@ class Large:
         """Take the next segment; return number and content of a complete part. One thread calls this."""
         unit = payload.unit
         self.problem = self.problem or payload.problems.get(0)
-        if self.problem is None and unit.offset != self._taken:
+        if self.problem is None and unit.offset != self._received:
             self.problem = OUT_OF_ORDER
-        self._taken = unit.offset + unit.length
+        self._received = unit.offset + unit.length
         if self.problem is not None:
             return None
         self._sha256.update(payload.data)
@@ -142,15 +144,15 @@ class Large:
         """Begin or resume the upload; return False if that is a problem of this file."""
         if self._upload is None:
             with self._errors_as_problem():
-                key = self._place.key_of(self.item.entry.path)
+                key = self._write_target.key_of(self.item.entry.path)
                 begun, existing = self._find(key)
                 self._begun = begun
                 self._upload = Upload(
-                    self._place.requests,
+                    self._write_target.requests,
                     key,
                     begun.identifier,
-                    checksum=self._place.checksum,
-                    proves=self._place.support.proves,
+                    checksum=self._write_target.checksum,
+                    proves=self._write_target.support.proves,
                     existing=existing,
                 )
         return self.problem is None
@@ -166,14 +168,14 @@ class Large:
             "digest": entry.digest,
             "part": self._part,
         }
-        resumed = find_begun(self._place, key, source)
+        resumed = find_begun(self._write_target, key, source)
         if resumed is not None:
             return resumed
         metadata = to_metadata(known_from(entry, entry.digest))
         made = BegunUpload(
-            self._place.requests.bucket, key, begin(self._place.requests, key, metadata), source
+            self._write_target.requests.bucket, key, begin(self._write_target.requests, key, metadata), source
         )
-        self._place.uploads.begin(made)
+        self._write_target.uploads.begin(made)
         return made, {}
 
     def send(self, number: int, content: Bytes) -> int:
@@ -186,7 +188,7 @@ class Large:
             if part is None:
                 self.continued = True
             else:
-                self._place.uploads.add(self._begun, number, part)
+                self._write_target.uploads.add(self._begun, number, part)
                 size = part.size
         return size
 
@@ -199,18 +201,18 @@ class Large:
         etag = ""
         if self.problem is None and self._upload is not None:
             with self._errors_as_problem():
-                if not self._place.support.file_and_folder:
-                    self._place.clear_conflicts(self.item)
+                if not self._write_target.support.file_and_folder:
+                    self._write_target.clear_conflicts(self.item)
                 etag = self._upload.complete()
         if self.problem is not None or self._upload is None or self._begun is None:
             self.release()
             return None
-        self._place.uploads.end(self._begun)
-        return known_from(self.item.entry, digest)._replace(etag=etag), self._proof(self._upload)
+        self._write_target.uploads.end(self._begun)
+        return known_from(self.item.entry, digest)._replace(etag=etag), self._verification(self._upload)
 
-    def _proof(self, upload: Upload) -> Verification:
+    def _verification(self, upload: Upload) -> Verification:
         """Return the proof: the server hashed reused parts in the earlier call, so claim no more."""
-        if self._place.support.proves:
+        if self._write_target.support.proves:
             return Verification.RECORDED if self.continued else Verification.DIGEST
         return Verification.CLAIMED if upload.claimed else Verification.SIZE
 
@@ -224,11 +226,11 @@ class Large:
         if self._begun is None:
             return
         if self.problem is None or self.problem.retryable:
-            self._place.uploads.leave(self._begun)
+            self._write_target.uploads.leave(self._begun)
             return
         with contextlib.suppress(HibaliError):
-            abort(self._place.requests, self._begun.key, self._begun.identifier)
-            self._place.uploads.end(self._begun)
+            abort(self._write_target.requests, self._begun.key, self._begun.identifier)
+            self._write_target.uploads.end(self._begun)
 
     @contextlib.contextmanager
     def _errors_as_problem(self) -> Iterator[None]:
@@ -240,21 +242,21 @@ class Large:
 
 
 def find_begun(
-    place: WriteTarget, key: bytes, source: dict[str, Any]
+    write_target: WriteTarget, key: bytes, source: dict[str, Any]
 ) -> tuple[BegunUpload, dict[int, Part]] | None:
     """Return a released upload of this source and its stored parts; abort others."""
-    for begun in reversed(place.uploads.of_key(key)):
-        if not (begun.left or place.holder.held):
+    for begun in reversed(write_target.uploads.of_key(key)):
+        if not (begun.left or write_target.holder.held):
             continue  # another process may use it, and no lock says which
         if begun.source == source and begun.parts:
             # Parts that both this record and the server list identically.
-            told = stored_parts(place.requests, key, begun.identifier) or {}
-            existing = {n: part for n, part in begun.parts.items() if told.get(n) == (part.size, part.etag)}
+            listed = stored_parts(write_target.requests, key, begun.identifier) or {}
+            existing = {n: part for n, part in begun.parts.items() if listed.get(n) == (part.size, part.etag)}
             if existing:
-                place.uploads.claim(begun)
+                write_target.uploads.claim(begun)
                 return begun, existing
-        abort(place.requests, key, begun.identifier)
-        place.uploads.end(begun)
+        abort(write_target.requests, key, begun.identifier)
+        write_target.uploads.end(begun)
     return None
 
 
@@ -265,7 +267,7 @@ def known_from(entry: Entry, digest: str | None) -> Known:
 
 _MOST_JOBS = 32
 _WHOLE_BYTES = 32 * 1024 * 1024  # up to this size, one request is faster than a multipart upload
-_CANNOT_HOLD = Problem("cannot-hold", "an object store holds files only")
+_CANNOT_HOLD = Problem("cannot-hold", "an object store cannot store symlinks and special files")
 
 
 class _Whole:
@@ -286,9 +288,11 @@ class _Whole:
 class Writing:
     """One `write` call, used once: `committed` objects, `bytes` sent, `continued` if parts were reused."""
 
-    def __init__(self, place: WriteTarget) -> None:
-        self._place = place
-        self._jobs: Jobs[Committed] = Jobs(place.pool, most_jobs=_MOST_JOBS, most_bytes=IN_FLIGHT_BYTES)
+    def __init__(self, write_target: WriteTarget) -> None:
+        self._write_target = write_target
+        self._jobs: Jobs[Committed] = Jobs(
+            write_target.pool, most_jobs=_MOST_JOBS, most_bytes=IN_FLIGHT_BYTES
+        )
         self._counting = threading.Lock()
         self._large: dict[int, Large] = {}
         self._whole: dict[int, _Whole] = {}
@@ -305,11 +309,11 @@ class Writing:
 
     def _feed(self, payloads: Iterable[Payload]) -> None:
         """Read the source and submit the writes; runs in its own thread."""
-        self._place.holder.check(now=True)
+        self._write_target.holder.check(now=True)
         for payload in payloads:
             if self._jobs.stopped:
                 return
-            self._place.holder.check()
+            self._write_target.holder.check()
             if payload.unit.segment:
                 self._add_segment(payload)
             else:
@@ -345,24 +349,24 @@ class Writing:
         known = known_from(item.entry, digest)
         try:
             self._clear_first(item)
-            etag = self._place.bulk.put(
-                self._place.key_of(item.entry.path),
+            etag = self._write_target.bulk.put(
+                self._write_target.key_of(item.entry.path),
                 content,
                 to_metadata(known),
                 sha256=found,
-                checksum=self._place.checksum,
+                checksum=self._write_target.checksum,
             )
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        verification = Verification.DIGEST if self._place.support.proves else _claimed(etag, content)
+        verification = Verification.DIGEST if self._write_target.support.proves else _claimed(etag, content)
         self._count(len(content))
         self._committed(item, known._replace(etag=etag), verification)
 
     def _clear(self, item: Item) -> None:
         """Make room for a folder, which itself needs no object."""
         try:
-            self._place.clear_conflicts(item)
+            self._write_target.clear_conflicts(item)
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
@@ -370,13 +374,13 @@ class Writing:
 
     def _clear_first(self, item: Item) -> None:
         """Remove a conflicting object before the write if the server cannot store both at once."""
-        if not self._place.support.file_and_folder:
-            self._place.clear_conflicts(item)
+        if not self._write_target.support.file_and_folder:
+            self._write_target.clear_conflicts(item)
 
     def _committed(self, item: Item, known: Known, verification: Verification) -> None:
         self.committed.add(item.entry.path, line_of(item.entry.path, known))
         try:
-            self._place.clear_conflicts(item)
+            self._write_target.clear_conflicts(item)
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
@@ -395,7 +399,7 @@ class Writing:
             return
         large = self._large.get(item.number)
         if large is None:
-            large = self._large[item.number] = Large(self._place, item, unit.length)
+            large = self._large[item.number] = Large(self._write_target, item, unit.length)
         part = large.add(payload)
         if part is not None:
             sent = self._jobs.submit(len(part[1]), self._send, large, *part)

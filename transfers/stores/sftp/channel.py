@@ -141,7 +141,7 @@ def extensions_of(content: bytes) -> dict[bytes, bytes]:
     """Return the extensions in the server's VERSION packet. Raise `MalformedPacketError` unless it is version 3."""
     reader = Reader(content)
     if reader.number() != VERSION:
-        raise MalformedPacketError("the server speaks another version of SFTP")
+        raise MalformedPacketError("the server does not use version 3 of SFTP")
     found: dict[bytes, bytes] = {}
     while not reader.done:
         name = reader.text()
@@ -238,7 +238,7 @@ class Channel:
         try:
             kind, content = self._packet()
             if kind != VERSION_REPLY:
-                raise MalformedPacketError("the first packet is no greeting")
+                raise MalformedPacketError("its first packet is not VERSION")
             return extensions_of(content)
         except (OSError, EOFError):
             raise self.end_error() from None
@@ -279,7 +279,7 @@ class Channel:
     def _packet(self) -> tuple[int, bytes]:
         length = int.from_bytes(_exactly(self._process.stdout, 4), "big")
         if not 1 <= length <= _LONGEST_PACKET:
-            raise MalformedPacketError("what came is no SFTP packet")
+            raise MalformedPacketError("it sent data that is not an SFTP packet")
         content = _exactly(self._process.stdout, length)
         return content[0], content[1:]
 
@@ -292,7 +292,7 @@ class Channel:
                 with self._changed:
                     pending = self._pending.pop(identifier, None)
                     if pending is None:
-                        raise MalformedPacketError("an answer came that nobody asked for")
+                        raise MalformedPacketError("it sent a reply to no request")
                     self._held -= pending.weight
                     self._changed.notify_all()
                 pending.settle(kind, content[4:])
@@ -307,10 +307,10 @@ class Channel:
             problem = self._why()
         with self._changed:
             self._failure = self._failure or problem
-            left = list(self._pending.values())
+            unanswered = list(self._pending.values())
             self._pending.clear()
             self._changed.notify_all()
-        for pending in left:
+        for pending in unanswered:
             pending.cancel()
 
     def end_error(self) -> HibaliError:
@@ -332,13 +332,13 @@ class Channel:
             "connection-lost", f"the SFTP server ended: {text or f'status {code}'}", subject=self.subject
         )
 
-    def broken(self, what: str) -> IncompleteError:
+    def broken(self, violation: str) -> IncompleteError:
         """Return the error for a server that violates the protocol."""
         return IncompleteError(
             "protocol",
-            f"the SFTP server broke the protocol: {what}",
+            f"the SFTP server violated the protocol: {violation}",
             subject=self.subject,
-            hint="Nothing it said was believed.",
+            hint="Its reply was ignored. Check that the site's sshd starts an SFTP server.",
         )
 
     def close(self) -> None:

@@ -113,12 +113,12 @@ class Client:
 
     def request_write(self, handle: bytes, offset: int, content: memoryview) -> list[Pending]:
         """Send write requests for all of `content` from `offset`, in chunks that the server accepts."""
-        asked = []
+        requests = []
         for at in range(0, len(content), self.write_bytes):
             piece = content[at : at + self.write_bytes]
             head = channel.text(handle) + channel.large(offset + at) + channel.number(len(piece))
-            asked.append(self.channel.request(channel.WRITE, head, piece))
-        return asked
+            requests.append(self.channel.request(channel.WRITE, head, piece))
+        return requests
 
     def request_set(self, handle: bytes, *, mode: int | None = None, mtime_ns: int | None = None) -> Pending:
         """Request to set mode and time of an open file."""
@@ -214,15 +214,15 @@ class Client:
         except StatusError as problem:
             raise self.error(problem, path) from None
         except ValueError:
-            raise self.channel.broken("gave no path for a path") from None
+            raise self.channel.broken("sent no path") from None
         if not found.name.startswith(b"/") or b"\0" in found.name:
-            raise self.channel.broken("gave no absolute path")
+            raise self.channel.broken("sent a path that is not absolute")
         return found.name
 
     def small_files(self, paths: Sequence[bytes], longest: int) -> list[bytes]:
         """Return the contents of files, cut after `longest` bytes; b"" for an unreadable file."""
-        asked = [self.request_open(path, channel.FOR_READING) for path in paths]
-        return [self._small_file(pending, longest) for pending in asked]
+        requests = [self.request_open(path, channel.FOR_READING) for path in paths]
+        return [self._small_file(pending, longest) for pending in requests]
 
     def _small_file(self, opened: Pending, longest: int) -> bytes:
         content = bytearray()
@@ -270,10 +270,10 @@ class Client:
         except channel.MalformedPacketError as problem:
             raise self.channel.broken(str(problem)) from None
 
-    def settle(self, asked: Iterable[Pending | None]) -> StatusError | None:
+    def settle(self, requests: Iterable[Pending | None]) -> StatusError | None:
         """Wait for all requests; return the first error status, or None."""
         first: StatusError | None = None
-        for pending in asked:
+        for pending in requests:
             try:
                 if pending is not None:
                     pending.wait()
@@ -283,10 +283,10 @@ class Client:
 
     def error(self, problem: StatusError, path: bytes) -> HibaliError:
         """Convert an error status for one path to a hibali error."""
-        told = problem_of(problem)
+        found = problem_of(problem)
         kinds = {"vanished": NotFoundError, "denied": AccessError}
         subject = f"{self.subject}:{printable(path)}"
-        return kinds.get(told.code, IncompleteError)(told.code, told.message, subject=subject)
+        return kinds.get(found.code, IncompleteError)(found.code, found.message, subject=subject)
 
     def problem(self, problem: StatusError, folder: bytes, size: int = 0) -> Problem:
         """Convert a failed write in `folder`; SFTP 3 has no status for a full disk, so check free space."""
@@ -305,9 +305,9 @@ class Client:
 _PROBLEMS = {
     channel.NO_SUCH_FILE: ("vanished", message_of("vanished")),
     channel.PERMISSION_DENIED: ("denied", message_of("denied")),
-    channel.UNSUPPORTED: ("not-supported", "the SFTP server cannot do this"),
-    channel.BAD_MESSAGE: ("not-accepted", "the SFTP server does not take this name"),
-    channel.END_OF_FILE: ("source-changed", "it ended early"),
+    channel.UNSUPPORTED: ("not-supported", "the SFTP server does not support this"),
+    channel.BAD_MESSAGE: ("not-accepted", "the SFTP server rejected this name"),
+    channel.END_OF_FILE: ("source-changed", "the file ended early"),
 }
 
 
@@ -318,13 +318,13 @@ def expand(client: Client, path: bytes) -> bytes:
     if path.startswith(b"$"):
         raise NotFoundError(
             "no-variables",
-            "an SFTP server cannot say what a variable means",
+            "an SFTP server cannot expand variables",
             subject=f"{client.subject}:{path.decode('utf-8', 'replace')}",
-            hint="Write the site's root in full.",
+            hint="Write the site's root as an absolute path.",
         )
     home = client.real_path(b".").rstrip(b"/")
-    rest = path.removeprefix(b"~").lstrip(b"/")
-    return home + b"/" + rest if rest else home or b"/"
+    relative = path.removeprefix(b"~").lstrip(b"/")
+    return home + b"/" + relative if relative else home or b"/"
 
 
 def problem_of(problem: StatusError) -> Problem:
@@ -369,16 +369,16 @@ def listed_names(client: Client, path: bytes, ahead: int = 8) -> Sequence[Listed
     """Return all names in a folder, with `ahead` requests in flight. Raise `StatusError`."""
     handle = client.handle_of(client.request_open_folder(path))
     found: list[Listed] = []
-    asked = [client.request_names(handle)]
+    requests = [client.request_names(handle)]
     try:
-        while asked:
-            some = client.names_of(asked.pop(0))
+        while requests:
+            some = client.names_of(requests.pop(0))
             found += some
             if some:
-                asked += [client.request_names(handle) for _ in range(ahead - len(asked))]
+                requests += [client.request_names(handle) for _ in range(ahead - len(requests))]
             else:
                 break
-        for pending in asked:
+        for pending in requests:
             found += client.names_of(pending)
     finally:
         client.request_close(handle)

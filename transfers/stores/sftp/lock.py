@@ -45,9 +45,9 @@ class Own:
                 return None
             raise
         try:
-            asked = client.request_handle_stat(handle)
+            requests = client.request_handle_stat(handle)
             content = client.data_of(client.request_read(handle, 0, min(_LIMIT, client.read_bytes)))
-            return content, client.attributes_of(asked)
+            return content, client.attributes_of(requests)
         finally:
             client.request_close(handle)
 
@@ -56,10 +56,10 @@ class Own:
         client = self._client
         flags = channel.FOR_WRITING | channel.FOR_READING | channel.CREATE | channel.EXCLUSIVE
         handle = client.handle_of(client.request_open(self._safe_paths.full(path), flags, _PRIVATE))
-        asked = [*client.request_write(handle, 0, memoryview(content)), client.request_sync(handle)]
+        requests = [*client.request_write(handle, 0, memoryview(content)), client.request_sync(handle)]
         attributes = client.request_handle_stat(handle)
-        asked.append(client.request_close(handle))
-        refused = client.settle(asked)
+        requests.append(client.request_close(handle))
+        refused = client.settle(requests)
         found = client.attributes_of(attributes)
         if refused is not None:
             raise refused
@@ -179,7 +179,7 @@ class SftpLock(Lease):
         if folder.user != self._own.user:
             self._own.find_user()
         if (folder.user is not None and folder.user != self._own.user) or (folder.mode or 0) & 0o022:
-            raise self._refused("not-private", "is another account's, or others can write it")
+            raise self._refused("not-private", "belongs to another account, or others can write to it")
         began = time.monotonic()
         self._now = self._own.write(self._part, self._content).seconds or 0
         try:
@@ -204,11 +204,11 @@ class SftpLock(Lease):
             self._unmade = refused
             raise (problem if refused.code == channel.FAILURE else refused) from None
         if kind_of(found) is not Kind.FOLDER:
-            raise self._refused("reserved-name", "is no folder, and hibali needs the name")
+            raise self._refused("reserved-name", "is not a folder, but hibali needs this name")
         return found
 
-    def _refused(self, code: str, what: str) -> RefusedError:
-        return RefusedError(code, f"`.hibali` there {what}", subject=self._client.subject)
+    def _refused(self, code: str, reason: str) -> RefusedError:
+        return RefusedError(code, f"`.hibali` there {reason}", subject=self._client.subject)
 
     def _create(self) -> bool:
         """Link our record to the lock's name; without hard links, create the lock exclusively."""
@@ -267,9 +267,9 @@ class SftpLock(Lease):
                 if protocol.is_lock_part(name):
                     self._own.remove(OWN + b"/" + name)
 
-    def _is_ours(self) -> bool:
+    def _is_held(self) -> bool:
         try:
-            return super()._is_ours()
+            return super()._is_held()
         except StatusError:
             return False
 

@@ -40,7 +40,7 @@ class Listing:
         self._ahead: dict[bytes, Future[_Found]] = {}
         self.problems: list[tuple[bytes, Problem]] = []
         self.orphans: list[bytes] = []
-        self.places: list[bytes] = []  # folders below that have their own `.hibali`
+        self.own_folders: list[bytes] = []  # folders below that have their own `.hibali`
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield entries sorted by the bytes of the path; a folder's path sorts with a final slash."""
@@ -61,13 +61,13 @@ class Listing:
 
     def _children(self, folder: bytes) -> list[Entry]:
         """Return a folder's entries, sorted, without own names; start listing its subfolders."""
-        asked = self._ahead.pop(folder, None)
-        found, problems = asked.result() if asked is not None else self._look(folder)
+        future = self._ahead.pop(folder, None)
+        found, problems = future.result() if future is not None else self._look(folder)
         self.problems += problems
         if any(entry.path.rpartition(b"/")[2] == protocol.OWN_FOLDER for entry in found):
             self._seeds += self._own.seeds(folder)
             if folder:
-                self.places.append(folder)
+                self.own_folders.append(folder)
         current = [entry for entry in found if not self._is_own(folder, entry.path)]
         current.sort(key=lambda entry: entry.order)
         if not self._shallow:
@@ -108,17 +108,17 @@ class Listing:
         # Some servers send the attributes of a link's target or none: stat all but plain files and folders.
         plain = [entry for entry in entries if entry.kind in {Kind.FILE, Kind.FOLDER}]
         other = [entry.path for entry in entries if entry.kind not in {Kind.FILE, Kind.FOLDER}]
-        looked, problems = self._look_again(other)
+        looked, problems = self._stat_exactly(other)
         return plain + looked, problems
 
-    def _look_again(self, paths: list[bytes]) -> _Found:
+    def _stat_exactly(self, paths: list[bytes]) -> _Found:
         client, full = self._client, self._safe_paths.full
-        asked = [
+        requests = [
             (path, client.request_stat(full(path)), client.request_readlink(full(path))) for path in paths
         ]
         found: list[Entry] = []
         problems: list[tuple[bytes, Problem]] = []
-        for path, looked, pointed in asked:
+        for path, looked, pointed in requests:
             try:
                 attributes = client.attributes_of(looked)
                 link = b""
@@ -130,15 +130,15 @@ class Listing:
                 if problem.code != channel.NO_SUCH_FILE:
                     problems.append((path, problem_of(problem)))
             except ValueError:
-                problems.append((path, Problem("failed", "the SFTP server told no target of a link")))
+                problems.append((path, Problem("failed", "the SFTP server sent no target of a symlink")))
         return found, problems
 
     def _violation(self, folder: bytes, name: bytes) -> IncompleteError:
         return IncompleteError(
             "listing-violation",
-            f"the listing cannot be trusted: it has the name {printable(name)} twice, or one that is no name",
+            f"the listing cannot be trusted: the name {printable(name)} is invalid or listed twice",
             subject=f"{self._client.subject}:{printable(folder)}",
-            hint="Nothing was deleted. Report it to the site if it happens again.",
+            hint="Nothing was deleted. If it happens again, report it to the site.",
         )
 
 
@@ -238,8 +238,8 @@ class Files:
         return opened
 
     def _look(self, opened: Sequence[Opened]) -> None:
-        asked = [self._client.request_handle_stat(one.handle) for one in opened]
-        for one, pending in zip(opened, asked, strict=True):
+        requests = [self._client.request_handle_stat(one.handle) for one in opened]
+        for one, pending in zip(opened, requests, strict=True):
             try:
                 one.found = self._client.attributes_of(pending)
             except StatusError as problem:
@@ -261,15 +261,15 @@ class Files:
             if (size := min(piece, offset + length - at))
         ]
 
-    def collect(self, opened: Opened, asked: Iterable[tuple[int, int, Pending]]) -> bytearray:
+    def collect(self, opened: Opened, requests: Iterable[tuple[int, int, Pending]]) -> bytearray:
         """Return the bytes of a range, completing short reads; an error goes to `opened.problem`."""
         content = bytearray()
-        for at, size, pending in asked:
+        for at, size, pending in requests:
             try:
                 part = self._client.data_of(pending)
                 while len(part) < size:
-                    rest = self._client.request_read(opened.handle, at + len(part), size - len(part))
-                    more = self._client.data_of(rest)
+                    more_pending = self._client.request_read(opened.handle, at + len(part), size - len(part))
+                    more = self._client.data_of(more_pending)
                     if not more:
                         break
                     part += more
@@ -284,11 +284,11 @@ class Files:
 
     def read_ranges(self, opened: Sequence[Opened], ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
         """Read one range of each open file; a file that changed meanwhile gets a problem."""
-        asked = [
+        requests = [
             [] if one.problem else self.request_range(one, offset, length)
             for one, (offset, length) in zip(opened, ranges, strict=True)
         ]
-        contents = [self.collect(one, some) for one, some in zip(opened, asked, strict=True)]
+        contents = [self.collect(one, some) for one, some in zip(opened, requests, strict=True)]
         before = [one.found for one in opened]
         self._look([one for one in opened if one.handle])
         for one, found in zip(opened, before, strict=True):
@@ -325,10 +325,10 @@ class Files:
         def piece(at: int) -> list[tuple[int, int, Pending]]:
             return self.request_range(opened, at, min(PACK_BYTES, size - at)) if at < size else []
 
-        asked = [piece(0), piece(PACK_BYTES)]
+        requests = [piece(0), piece(PACK_BYTES)]
         for at in range(0, size, PACK_BYTES):
-            asked.append(piece(at + 2 * PACK_BYTES))
-            summed.update(self.collect(opened, asked.pop(0)))
+            requests.append(piece(at + 2 * PACK_BYTES))
+            summed.update(self.collect(opened, requests.pop(0)))
             if self._stopped.is_set():
                 opened.problem = opened.problem or Problem("not-tried", "it was interrupted")
             if opened.problem:
@@ -355,9 +355,9 @@ class Reading:
             if wanted:
                 yield payload
 
-    def _fetch(self, asked: tuple[Unit, bool]) -> tuple[list[Opened], list[bytearray]]:
+    def _fetch(self, unit_and_wanted: tuple[Unit, bool]) -> tuple[list[Opened], list[bytearray]]:
         """Open and read one unit; runs in a thread of the pool."""
-        unit, _ = asked
+        unit, _ = unit_and_wanted
         items = [item for item in unit.items if item.entry.kind is Kind.FILE]
         opened = self._files.open_all([item.entry.path for item in items])
         try:
@@ -424,8 +424,8 @@ class Reading:
                 yield entry, digest, problem
 
 
-def _bytes_of(asked: tuple[Unit, bool]) -> int:
-    unit, _ = asked
+def _bytes_of(unit_and_wanted: tuple[Unit, bool]) -> int:
+    unit, _ = unit_and_wanted
     if unit.segment:
         return min(unit.length, SEGMENT_BYTES)
     return sum(item.entry.size for item in unit.items if item.entry.kind is Kind.FILE)

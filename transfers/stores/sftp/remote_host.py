@@ -66,10 +66,10 @@ class SftpHost:
 
     def _user(self) -> str:
         """Return the account name from ssh, because SFTP has no names."""
-        given = subprocesses.run([*self._command, "-G", "--", self._login.host], timeout=15)
-        for line in given.stdout.decode("utf-8", "replace").splitlines():
-            word, _, name = line.partition(" ")
-            if word == "user" and name:
+        options = subprocesses.run([*self._command, "-G", "--", self._login.host], timeout=15)
+        for line in options.stdout.decode("utf-8", "replace").splitlines():
+            argument, _, name = line.partition(" ")
+            if argument == "user" and name:
                 return name
         return ""
 
@@ -139,9 +139,11 @@ class SftpHost:
         return refused
 
     def _refusal(self, problem: StatusError, path: bytes, size: int = 0) -> HibaliError:
-        told = self._client.problem(problem, path.rpartition(b"/")[0] or b"/", size)
-        if told.code == "no-space":
-            return RefusedError(told.code, told.message, subject=f"{self._client.subject}:{printable(path)}")
+        found = self._client.problem(problem, path.rpartition(b"/")[0] or b"/", size)
+        if found.code == "no-space":
+            return RefusedError(
+                found.code, found.message, subject=f"{self._client.subject}:{printable(path)}"
+            )
         return self._client.error(problem, path)
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
@@ -219,7 +221,7 @@ class SftpHost:
         if found is None:
             raise NotFoundError(
                 "vanished",
-                "there is nothing of that name",
+                "it does not exist",
                 subject=f"{self._client.subject}:{printable(source)}",
             )
         try:
@@ -299,7 +301,7 @@ class SftpHost:
         A wrapper that refuses prints text and exits 0, so the caller must recognize a valid answer.
         """
         del folder
-        line = " ".join(_plain(word, self._client.subject) for word in argv)
+        line = " ".join(_plain(argument, self._client.subject) for argument in argv)
         self._login.ensure()
         found = subprocesses.run(self._login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST)
         if found.exit_code == _REFUSED:
@@ -310,8 +312,8 @@ class SftpHost:
         self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
     ) -> OnceResult:
         """See RemoteHost. No remote process records the answer, so a lost answer stays unknown."""
-        for word in argv:
-            _plain(word, self._client.subject)
+        for argument in argv:
+            _plain(argument, self._client.subject)
         result_file = marker + b"/answer.json"
         if self.make_folder(marker, exclusive=True):
             try:
@@ -341,8 +343,8 @@ class SftpHost:
         files = Files(self._client, SafePaths(self._client, b"/"))
         ((digest, problem),) = files.hash_all([self._client.real_path(path).lstrip(b"/")])
         if digest is None:
-            told = problem.message if problem else "the site gave no digest"
-            raise NotFoundError("no-digest", told, subject=f"{self._client.subject}:{printable(path)}")
+            found = problem.message if problem else "the site sent no digest"
+            raise NotFoundError("no-digest", found, subject=f"{self._client.subject}:{printable(path)}")
         return digest
 
     def close(self) -> None:
@@ -350,15 +352,15 @@ class SftpHost:
         self._client.close()
 
 
-def _plain(word: bytes | str, subject: str) -> str:
+def _plain(argument: bytes | str, subject: str) -> str:
     """Return a word that no shell expands. Raise `UsageError` for any other."""
-    text = word if isinstance(word, str) else word.decode("utf-8", "replace")
+    text = argument if isinstance(argument, str) else argument.decode("utf-8", "replace")
     if not _PLAIN_ARGUMENT.fullmatch(text):
         raise UsageError(
             "unsafe-word",
-            "without an agent a command's words can hold only letters, digits and _./:=@%+,-",
+            "without an agent, the arguments of a command may contain only letters, digits and _./:=@%+,-",
             subject=f"{subject}:{printable(text)}",
-            hint="Choose a work folder of the site whose path has no other characters.",
+            hint="Choose a work folder for the site whose path has no other characters.",
         )
     return text
 

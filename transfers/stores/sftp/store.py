@@ -52,7 +52,7 @@ def adjust_all(
         for one in batch
     ]
     problems = [wrong.get(one.entry.path) for one in batch]
-    asked = []
+    requests = []
     for position, (one, pending_stat) in enumerate(zip(batch, pending_stats, strict=True)):
         if pending_stat is None:
             continue
@@ -61,14 +61,14 @@ def adjust_all(
         except StatusError as problem:
             is_missing = problem.code == channel.NO_SUCH_FILE
             problems[position] = (
-                Problem("vanished", "there is nothing there") if is_missing else problem_of(problem)
+                Problem("vanished", "it does not exist") if is_missing else problem_of(problem)
             )
         except ValueError as problem:
             problems[position] = Problem("target-changed", str(problem))
         else:
             if mode is not None:
-                asked.append((position, client.request_set_mode(safe_paths.full(one.entry.path), mode)))
-    for position, pending in asked:
+                requests.append((position, client.request_set_mode(safe_paths.full(one.entry.path), mode)))
+    for position, pending in requests:
         try:
             pending.wait()
         except StatusError as problem:
@@ -80,7 +80,7 @@ def _mode_to_set(one: Adjustment, found: Attributes) -> int | None:
     """Return the mode to set, or None. Raise ValueError if the entry changed since the listing."""
     folder = one.entry.kind is Kind.FOLDER
     if kind_of(found) is not one.entry.kind or not (folder or is_unchanged(one.entry, found)):
-        raise ValueError("it changed after it was listed and was left alone")
+        raise ValueError("it changed after it was listed, so it was left unchanged")
     mode = found.mode or 0
     if one.permissions is None or mode & 0o777 == one.permissions:
         return None
@@ -98,8 +98,8 @@ class SftpTreeRemover:
         self._lock = lock
         self._root_path = safe_paths.full(b"").rstrip(b"/")
 
-    def check(self, places: list[bytes], itself_at: bytes | None) -> None:
-        """Raise `TryLaterError("locked")` if this account holds a lock above, or at one of `places`.
+    def check(self, own_folders: list[bytes], itself_at: bytes | None) -> None:
+        """Raise `TryLaterError("locked")` if this account holds a lock above, or at one of `own_folders`.
 
         `itself_at`, the root's path as typed, must be a folder and no symlink.
         """
@@ -108,7 +108,7 @@ class SftpTreeRemover:
             if found is None or kind_of(found) is not Kind.FOLDER:
                 raise RefusedError(
                     "symlink-in-the-way",
-                    "it is a symlink, or was replaced just now",
+                    "it is a symlink or was just replaced",
                     subject=self._client.subject,
                 )
         try:
@@ -116,7 +116,7 @@ class SftpTreeRemover:
         except StatusError as problem:
             raise self._client.error(problem, self._root_path) from None
         above = self._client.real_path(self._root_path or b"/")
-        folders = [self._safe_paths.full(place) for place in places]
+        folders = [self._safe_paths.full(own_folder) for own_folder in own_folders]
         while above != b"/":
             above = above.rpartition(b"/")[0] or b"/"
             folders.append(above)
@@ -127,23 +127,23 @@ class SftpTreeRemover:
             if held is not None and not held.free:
                 raise locked(held.holder, self._client.subject)
 
-    def sweep(self, places: list[bytes], lease: int) -> list[tuple[bytes, Problem]]:
+    def sweep(self, own_folders: list[bytes], lease: int) -> list[tuple[bytes, Problem]]:
         """Remove own files at the places below; return the failures."""
         problems = []
-        for place in places:
+        for own_folder in own_folders:
             self._lock.check()
-            problem = self._clear_place(place, lease)
+            problem = self._clear_own_folder(own_folder, lease)
             if problem is not None:
-                problems.append((place, problem))
+                problems.append((own_folder, problem))
         return problems
 
-    def _clear_place(self, place: bytes, lease: int) -> Problem | None:
+    def _clear_own_folder(self, own_folder: bytes, lease: int) -> Problem | None:
         """Remove the own files at one place, with its lock held."""
-        path = place + b"/" + OWN
+        path = own_folder + b"/" + OWN
         wrong = self._safe_paths.parents([path])
         if path in wrong:
             return None if wrong[path].code == "vanished" else wrong[path]
-        inner = SafePaths(self._client, self._safe_paths.full(place))
+        inner = SafePaths(self._client, self._safe_paths.full(own_folder))
         own = Own(self._client, inner)
         own.user = self._own.user
         try:
@@ -169,7 +169,9 @@ class SftpTreeRemover:
             if problem.code == channel.NO_SUCH_FILE:
                 return None
             if problem.code == channel.FAILURE:  # servers give no other status for it
-                return Problem("folder-not-empty", "it is not empty: something came meanwhile, or was left")
+                return Problem(
+                    "folder-not-empty", "it is not empty: files were added meanwhile, or could not be removed"
+                )
             return problem_of(problem)
         return None
 
@@ -184,7 +186,7 @@ _BATCH = 256
 
 _Entries = list[Entry]  # inside the class, `list` is a method
 _Numbered = list[tuple[int, Entry]]
-_Asked = list[tuple[int, Pending]]
+_Requests = list[tuple[int, Pending]]
 _Problems = list[Problem | None]
 
 
@@ -217,7 +219,7 @@ class SftpStore(Store):
         self._set_root(path)
         self._lock: SftpLock | None = None
         self._orphans: list[bytes] = []
-        self._places: list[bytes] = []
+        self._own_folders: list[bytes] = []
         self._tidy = False  # all orphans are known and no other partial file exists
         self._seen: tuple[str, bytes] | None = None  # the host and its mount table
 
@@ -345,7 +347,7 @@ class SftpStore(Store):
         self._reach()
         found = self.stat()
         if found is None:
-            raise NotFoundError("vanished", "there is nothing of that name", subject=self._client.subject)
+            raise NotFoundError("vanished", "it does not exist", subject=self._client.subject)
         if self._own.user is None:
             self._own.user = self._client.home_user()
         return found.kind is Kind.FOLDER
@@ -385,7 +387,7 @@ class SftpStore(Store):
             return
         listing = Listing(self._client, self._safe_paths, self._own, shallow=shallow)
         yield from listing
-        self._orphans, self._places = listing.orphans, listing.places
+        self._orphans, self._own_folders = listing.orphans, listing.own_folders
         self._tidy = not shallow and not listing.problems
         if listing.problems:
             raise ListingIncompleteError(self._client.subject, listing.problems)
@@ -408,9 +410,9 @@ class SftpStore(Store):
             before = self._own.seeds()
             seed = self._own.open_seed()
         except StatusError as problem:
-            told = self._client.problem(problem, self._safe_paths.full(b""))
-            if told.code == "no-space":
-                raise RefusedError(told.code, told.message, subject=self._client.subject) from None
+            found = self._client.problem(problem, self._safe_paths.full(b""))
+            if found.code == "no-space":
+                raise RefusedError(found.code, found.message, subject=self._client.subject) from None
             raise self._client.error(problem, self.root_path) from None
         self._tidy = self._tidy or not before
         receiver = SftpReceiver(
@@ -481,7 +483,7 @@ class SftpStore(Store):
         """See Store."""
         lock = self._held()
         itself_at = self.root_path if itself else None
-        SftpTreeRemover(self._client, self._safe_paths, self._own, lock).check(self._places, itself_at)
+        SftpTreeRemover(self._client, self._safe_paths, self._own, lock).check(self._own_folders, itself_at)
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
@@ -490,17 +492,17 @@ class SftpStore(Store):
         self._purge(self._orphans)
         self._orphans = []
         return SftpTreeRemover(self._client, self._safe_paths, self._own, lock).sweep(
-            self._places, self._lease
+            self._own_folders, self._lease
         )
 
     def remove_root(self) -> Problem | None:
         """See Store."""
         self._check_path()
-        vacating = SftpTreeRemover(self._client, self._safe_paths, self._own, self._held())
-        vacating.remove_own()
+        remover = SftpTreeRemover(self._client, self._safe_paths, self._own, self._held())
+        remover.remove_own()
         self._tidy = False
         self.unlock()
-        return vacating.remove_root()
+        return remover.remove_root()
 
     def _remove_batch(self, batch: _Entries) -> Iterator[tuple[Entry, Problem | None]]:
         client = self._client
@@ -525,7 +527,9 @@ class SftpStore(Store):
             if kind_of(found) is not entry.kind or (
                 entry.kind is Kind.FILE and not is_unchanged(entry, found)
             ):
-                problems[-1] = Problem("target-changed", "it changed after it was listed and was left alone")
+                problems[-1] = Problem(
+                    "target-changed", "it changed after it was listed, so it was left unchanged"
+                )
             else:
                 doomed.append((position, entry))
         for position, refused in self._remove_all(doomed):
@@ -535,15 +539,15 @@ class SftpStore(Store):
     def _remove_all(self, doomed: Iterable[tuple[int, Entry]]) -> Iterator[tuple[int, Problem | None]]:
         """Remove in the given order, a folder's contents before the folder."""
         client = self._client
-        asked: _Asked = []
+        requests: _Requests = []
         for position, entry in doomed:
             full = self._safe_paths.full(entry.path)
             if entry.kind is Kind.FOLDER:
-                client.settle(pending for _, pending in asked)
-                asked.append((position, client.request_remove_folder(full)))
+                client.settle(pending for _, pending in requests)
+                requests.append((position, client.request_remove_folder(full)))
             else:
-                asked.append((position, client.request_remove(full)))
-        for position, pending in asked:
+                requests.append((position, client.request_remove(full)))
+        for position, pending in requests:
             try:
                 pending.wait()
             except StatusError as problem:

@@ -31,7 +31,7 @@ class Partial:
     name: bytes = b""  # relative, like the item's path
     handle: bytes = b""
     offset: int = 0
-    asked: list[Pending | None] = field(default_factory=list)
+    requests: list[Pending | None] = field(default_factory=list)
     digest: str | None = None
     problem: Problem | None = None
 
@@ -50,10 +50,10 @@ class Partials:
         self._seed = seed
         self.left = False
 
-    def name_for(self, path: bytes, what: bytes = b"", *, seed: bytes | None = None) -> bytes:
-        """Return the partial name beside `path`; `what` makes it distinct, `seed` is another operation's."""
+    def name_for(self, path: bytes, prefix: bytes = b"", *, seed: bytes | None = None) -> bytes:
+        """Return the partial name beside `path`; `prefix` makes it distinct, `seed` is another operation's."""
         folder = path.rpartition(b"/")[0]
-        name = protocol.partial_name(seed or self._seed, what + path)
+        name = protocol.partial_name(seed or self._seed, prefix + path)
         return folder + b"/" + name if folder else name
 
     def open_all(self, partials: list[Partial]) -> None:
@@ -67,11 +67,11 @@ class Partials:
                 self._client.settle(
                     [self._client.request_remove(self._safe_paths.full(one.name)) for one in waiting]
                 )
-            asked = [
+            requests = [
                 self._client.request_open(self._safe_paths.full(one.name), _NEW, _first_mode(one.item))
                 for one in waiting
             ]
-            for one, pending in zip(waiting, asked, strict=True):
+            for one, pending in zip(waiting, requests, strict=True):
                 try:
                     one.handle = self._client.handle_of(pending)
                 except StatusError as problem:
@@ -104,7 +104,7 @@ class Partials:
 
     def write(self, one: Partial, content: memoryview) -> None:
         """Send more content; `finish` waits for the answers."""
-        one.asked += self._client.request_write(one.handle, one.offset, content)
+        one.requests += self._client.request_write(one.handle, one.offset, content)
         one.offset += len(content)
         self._client.channel.data_bytes += len(content)
 
@@ -112,15 +112,15 @@ class Partials:
         """Set mode and time, sync if supported, close the files, and wait for all answers."""
         for one in partials:
             entry = one.item.entry
-            one.asked.append(
+            one.requests.append(
                 self._client.request_set(one.handle, mode=_final_mode(one.item), mtime_ns=entry.mtime_ns)
             )
-            one.asked.append(self._client.request_sync(one.handle))
-            one.asked.append(self._client.request_close(one.handle))
+            one.requests.append(self._client.request_sync(one.handle))
+            one.requests.append(self._client.request_close(one.handle))
             one.handle = b""
         for one in partials:
-            refused = self._client.settle(one.asked)
-            one.asked = []
+            refused = self._client.settle(one.requests)
+            one.requests = []
             if refused is not None and one.problem is None:
                 one.problem = self.why(refused, one)
 
@@ -137,7 +137,7 @@ class Partials:
             try:
                 pending.wait()
                 if [found.name for found in client.names_of(pending_stat)] != [one.item.entry.link]:
-                    one.problem = Problem("corrupt", "the link that was made points elsewhere")
+                    one.problem = Problem("corrupt", "the created symlink has another target")
             except StatusError as problem:
                 one.problem, one.name = self.why(problem, one), b""
         client.settle(timed)  # a symlink without its time is still correct
@@ -145,8 +145,10 @@ class Partials:
     def rename_all(self, partials: list[Partial]) -> None:
         """Rename each to its final name, replacing an existing file."""
         full = self._safe_paths.full
-        asked = [self._client.request_rename(full(one.name), full(one.item.entry.path)) for one in partials]
-        for one, pending in zip(partials, asked, strict=True):
+        requests = [
+            self._client.request_rename(full(one.name), full(one.item.entry.path)) for one in partials
+        ]
+        for one, pending in zip(partials, requests, strict=True):
             try:
                 pending.wait()
             except StatusError as problem:
@@ -175,12 +177,12 @@ class Partials:
         """Remove partial files that will not be committed; `left` is set if one stays for the next run."""
         for one in partials:
             if one.handle:
-                self._client.settle(one.asked)
+                self._client.settle(one.requests)
                 self._client.request_close(one.handle)
-                one.handle, one.asked = b"", []
+                one.handle, one.requests = b"", []
         named = [one for one in partials if one.name]
-        asked = [self._client.request_remove(self._safe_paths.full(one.name)) for one in named]
-        for pending in asked:
+        requests = [self._client.request_remove(self._safe_paths.full(one.name)) for one in named]
+        for pending in requests:
             try:
                 pending.wait()
             except StatusError:  # even if its folder is missing: the folder may have been renamed
@@ -192,10 +194,10 @@ class Partials:
         """Close unfinished files; the next run knows their names."""
         for one in partials:
             self.left = True
-            self._client.settle(one.asked)
+            self._client.settle(one.requests)
             if one.handle:
                 self._client.request_close(one.handle)
-            one.handle, one.asked = b"", []
+            one.handle, one.requests = b"", []
 
     def why(self, problem: StatusError, one: Partial) -> Problem:
         """Convert a failed write to a problem; report a full disk as such."""
@@ -209,7 +211,7 @@ def is_whole(one: Partial, content: memoryview, size: int, digest: str | None) -
         one.digest = found
         return True
     one.problem = Problem(
-        "corrupt", f"what arrived differs from what was read: sha256 {found}", retryable=True
+        "corrupt", f"the received data differs from the source: sha256 {found}", retryable=True
     )
     return False
 
@@ -218,9 +220,9 @@ def _first_mode(item: Item) -> int:
     """Return the mode for the partial file, never wider than the final one; the umask applies."""
     if item.permissions is not None:
         return item.permissions | 0o600
-    kept = _final_mode(item)
-    if kept is not None:
-        return kept
+    final = _final_mode(item)
+    if final is not None:
+        return final
     return 0o777 if item.entry.mode >= 0 and item.entry.mode & 0o100 else 0o666
 
 
@@ -261,23 +263,23 @@ class _Large:
     """A file that arrives in segments, with the hash of what was received."""
 
     partial: Partial
-    there: int = 0  # bytes from an interrupted operation
+    existing: int = 0  # bytes from an interrupted operation
     summed: hashlib._Hash = field(default_factory=hashlib.sha256)
 
 
 class SftpReceiver:
     """One write session, used once: one thread reads and sends, others wait for answers."""
 
-    def __init__(self, place: SftpTarget) -> None:
-        self._place = place
-        self._client = place.client
-        self._safe_paths = place.safe_paths
-        self._partials = Partials(place.client, place.safe_paths, place.seed)
+    def __init__(self, write_target: SftpTarget) -> None:
+        self._write_target = write_target
+        self._client = write_target.client
+        self._safe_paths = write_target.safe_paths
+        self._partials = Partials(write_target.client, write_target.safe_paths, write_target.seed)
         self._results: queue.SimpleQueue[Committed | None] = queue.SimpleQueue()
         self._pack_slots = threading.Semaphore(_PACKS)
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
-        self._files = Files(place.client, place.safe_paths, self._stopped)
+        self._files = Files(write_target.client, write_target.safe_paths, self._stopped)
         self._large: dict[int, _Large] = {}
         self._finishing: list[Future[None]] = []
         self.aside: list[bytes] = []
@@ -289,7 +291,7 @@ class SftpReceiver:
 
     def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """Yield the result of each item; stop both sides before raising an error of either."""
-        self._place.check()
+        self._write_target.check()
         sender = threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True)
         sender.start()
         try:
@@ -340,28 +342,28 @@ class SftpReceiver:
             self._results.put(Committed(one.item, None, Verification.NONE, problem=one.problem))
             return
         verification = Verification.DIGEST
-        if one.item.entry.kind is Kind.FILE and not self._place.read_back:
+        if one.item.entry.kind is Kind.FILE and not self._write_target.read_back:
             verification = Verification.SIZE
         self._results.put(Committed(one.item, one.digest, verification))
 
     def _write_pack(self, payload: Payload) -> None:
         """Write and commit one pack; runs in a thread of the pool."""
-        given = [
+        partials = [
             Partial(item, problem=payload.problems.get(position))
             for position, item in enumerate(payload.unit.items)
         ]
-        contents = _contents(payload, given)
+        contents = _contents(payload, partials)
         try:
-            self._make_folders([one for one in given if one.item.entry.kind is Kind.FOLDER])
-            others = [one for one in given if one.item.entry.kind is not Kind.FOLDER]
+            self._make_folders([one for one in partials if one.item.entry.kind is Kind.FOLDER])
+            others = [one for one in partials if one.item.entry.kind is not Kind.FOLDER]
             self._find_folders(others)
             links = [one for one in others if one.item.entry.kind is Kind.LINK and one.problem is None]
             self._partials.make_links(links)
             self._write_files([one for one in others if one.item.entry.kind is Kind.FILE], contents)
             self._commit([one for one in others if one.problem is None])
         finally:
-            self._partials.drop([one for one in given if one.name])
-        for one in given:
+            self._partials.drop([one for one in partials if one.name])
+        for one in partials:
             self._report(one)
 
     def _find_folders(self, partials: list[Partial]) -> None:
@@ -399,7 +401,7 @@ class SftpReceiver:
         path = self._safe_paths.full(one.item.entry.path)
         found = self._client.stat(path) if one.problem is None else None
         if found is not None and kind_of(found) is not Kind.FOLDER:
-            self._place.check()
+            self._write_target.check()
             self._client.settle([self._client.request_remove(path)])
 
     def _write_files(self, files: list[Partial], contents: dict[int, memoryview]) -> None:
@@ -418,7 +420,7 @@ class SftpReceiver:
 
     def _read_back(self, files: list[Partial]) -> None:
         """Read the files back and compare them with what was sent, as proof."""
-        if not self._place.read_back:
+        if not self._write_target.read_back:
             return
         for one, (digest, problem) in zip(
             files, self._files.hash_all([one.name for one in files]), strict=True
@@ -427,14 +429,16 @@ class SftpReceiver:
                 one.problem = problem
             elif digest != one.digest:
                 one.problem = Problem(
-                    "corrupt", f"what is read back differs: sha256 {digest}", retryable=True
+                    "corrupt",
+                    f"the written file differs when it is read back: sha256 {digest}",
+                    retryable=True,
                 )
 
     def _commit(self, partials: list[Partial]) -> None:
         """Rename to the final names while the lock is held."""
         if not partials:
             return
-        self._place.check()
+        self._write_target.check()
         for one in partials:
             if one.item.clear:
                 self._move_folder_aside(one)
@@ -448,8 +452,8 @@ class SftpReceiver:
     def _check_expected(self, partials: list[Partial]) -> None:
         """Refuse to replace what a saved plan did not see, by kind, size and second (SFTP has no more)."""
         client = self._client
-        asked = [client.request_stat(self._safe_paths.full(one.item.entry.path)) for one in partials]
-        for one, pending in zip(partials, asked, strict=True):
+        requests = [client.request_stat(self._safe_paths.full(one.item.entry.path)) for one in partials]
+        for one, pending in zip(partials, requests, strict=True):
             try:
                 found = entry_of(one.item.entry.path, client.attributes_of(pending))
             except StatusError:
@@ -460,7 +464,7 @@ class SftpReceiver:
                 seen.size,
                 seen.mtime_ns,
             ):
-                message = "it is no longer what the plan saw at the target, and was left alone"
+                message = "it changed at the target after the plan was made, so it was not replaced"
                 one.problem = Problem("target-changed", message)
 
     def _move_folder_aside(self, one: Partial) -> None:
@@ -492,14 +496,14 @@ class SftpReceiver:
         if problem is None and large is not None:
             view = memoryview(payload.data)
             large.summed.update(view)
-            before = list(large.partial.asked)
-            there = min(max(large.there - unit.offset, 0), len(view))
-            if there and not self._is_there(large.partial, view[:there]):
-                large.there = there = 0
-            large.partial.offset += there
-            self._partials.write(large.partial, view[there:])
+            before = list(large.partial.requests)
+            existing = min(max(large.existing - unit.offset, 0), len(view))
+            if existing and not self._is_equal(large.partial, view[:existing]):
+                large.existing = existing = 0
+            large.partial.offset += existing
+            self._partials.write(large.partial, view[existing:])
             refused = self._client.settle(before)
-            large.partial.asked = [one for one in large.partial.asked if one not in before]
+            large.partial.requests = [one for one in large.partial.requests if one not in before]
             if refused is not None:
                 problem = self._partials.why(refused, large.partial)
         if problem is not None:
@@ -514,20 +518,20 @@ class SftpReceiver:
     def _open_large(self, item: Item) -> Problem | None:
         one = Partial(item)
         self._find_folders([one])
-        there = 0
-        if one.problem is None and self._place.read_back:
-            there = self._partials.resume(one, self._place.earlier)
+        existing = 0
+        if one.problem is None and self._write_target.read_back:
+            existing = self._partials.resume(one, self._write_target.earlier)
         if one.problem is None and not one.handle:
             self._partials.open_all([one])
         if one.problem is None:
-            self._large[item.number] = _Large(one, there)
+            self._large[item.number] = _Large(one, existing)
         return one.problem
 
-    def _is_there(self, one: Partial, expected: memoryview) -> bool:
+    def _is_equal(self, one: Partial, expected: memoryview) -> bool:
         """Return whether an interrupted operation wrote the same bytes as the source has now."""
         opened = Opened(one.handle)
-        asked = self._files.request_range(opened, one.offset, len(expected))
-        return self._files.collect(opened, asked) == expected
+        requests = self._files.request_range(opened, one.offset, len(expected))
+        return self._files.collect(opened, requests) == expected
 
     def _drop_large(self, item: Item) -> bool:
         large = self._large.pop(item.number, None)
@@ -544,7 +548,7 @@ class SftpReceiver:
             self._partials.finish([one])
             if one.problem is None and (one.offset != one.item.entry.size or found != one.digest):
                 one.problem = Problem(
-                    "corrupt", f"what arrived differs from what was read: sha256 {found}", retryable=True
+                    "corrupt", f"the received data differs from the source: sha256 {found}", retryable=True
                 )
             if one.problem is None:
                 self._read_back([one])
@@ -558,12 +562,12 @@ class SftpReceiver:
         self._report(one)
 
 
-def _contents(payload: Payload, given: list[Partial]) -> dict[int, memoryview]:
-    """Return the bytes of each file of a pack by item number; set the digests in `given`."""
+def _contents(payload: Payload, partials: list[Partial]) -> dict[int, memoryview]:
+    """Return the bytes of each file of a pack by item number; set the digests in `partials`."""
     view = memoryview(payload.data)
     found: dict[int, memoryview] = {}
     at = 0
-    for position, one in enumerate(given):
+    for position, one in enumerate(partials):
         size = payload.sizes[position]
         found[one.item.number] = view[at : at + size]
         one.digest = payload.digests[position]

@@ -147,15 +147,15 @@ class Files:
             if self._is_below_file(path):
                 return None
             raise error_of(400, self.subject)
-        mine = [one for one in told if self.client.name_in(one.href, path) == b""]
-        if len(mine) != 1:
+        own_responses = [one for one in told if self.client.name_in(one.href, path) == b""]
+        if len(own_responses) != 1:
             raise self._violation(path)
-        if mine[0].status:
-            code = int(mine[0].status) if mine[0].status.isdigit() else 500
+        if own_responses[0].status:
+            code = int(own_responses[0].status) if own_responses[0].status.isdigit() else 500
             if code in _ABSENT:
                 return None
             raise error_of(code, self.subject)
-        return found_of(mine[0])
+        return found_of(own_responses[0])
 
     def _is_below_file(self, path: bytes) -> bool:
         above = path.rpartition(b"/")[0]
@@ -192,7 +192,7 @@ class Files:
         try:
             response = self._find(folder, "1", receive, begin)
             if response.status in _ABSENT:
-                raise NotFoundError("vanished", "there is nothing of that name", subject=self.subject)
+                raise NotFoundError("vanished", "it does not exist", subject=self.subject)
             if response.status >= 300:
                 raise error_of(response.status, self.subject)
             if (counted["itself"], counted["wrong"]) != (1, 0):
@@ -217,7 +217,7 @@ class Files:
             if response.status != 207:
                 raise IncompleteError(
                     "not-webdav",
-                    "what answers there speaks no WebDAV",
+                    "the server at this URL does not support WebDAV",
                     subject=self.subject,
                     hint="Correct the site's url in config.toml.",
                 )
@@ -244,28 +244,28 @@ class Files:
     def _violation(self, folder: bytes) -> IncompleteError:
         return IncompleteError(
             "listing-violation",
-            "the listing cannot be trusted: it names what was not asked for, or leaves out what was",
+            "the listing cannot be trusted: it contains unrequested names, or lacks the requested one",
             subject=f"{self.subject}:{printable(folder)}",
-            hint="Nothing was deleted. Report it to the server's people if it happens again.",
+            hint="Nothing was deleted. If it happens again, report it to the server's administrator.",
         )
 
     def free_bytes(self, path: bytes) -> int | None:
         """Return the free bytes if the server reports them (RFC 4331)."""
-        word = self._properties(path, FIND_FREE_BYTES).get("DAV: quota-available-bytes", "")
-        return int(word) if word.isdigit() and len(word) < 20 else None
+        value = self._properties(path, FIND_FREE_BYTES).get("DAV: quota-available-bytes", "")
+        return int(value) if value.isdigit() and len(value) < 20 else None
 
     def lock_at(self, path: bytes) -> tuple[str, str]:
         """Return owner and token of the lock on a path, empty if there is none."""
         found = self._properties(path, FIND_LOCK)
         return found.get(LOCK_OWNER, ""), found.get(LOCK_TOKEN, "")
 
-    def _properties(self, path: bytes, asked: bytes) -> dict[str, str]:
+    def _properties(self, path: bytes, body: bytes) -> dict[str, str]:
         told: list[ResponseEntry] = []
         response = self.client.request(
             "PROPFIND",
             path,
             headers={"Depth": "0", "Content-Type": "application/xml"},
-            body=asked,
+            body=body,
             accept=range(400, 500),
         )
         if response.status != 207:
@@ -301,7 +301,9 @@ class Files:
                 told = response.headers.get("content-length", "")
                 if not told.isdigit() or int(told) > _MOST_WHOLE:
                     raise IncompleteError(
-                        "no-ranges", "the server sends large files only whole", subject=self.subject
+                        "no-ranges",
+                        "the server does not support range requests, which large files need",
+                        subject=self.subject,
                     )
 
         headers = {} if length is None else {"Range": f"bytes={offset}-{offset + length - 1}"}
@@ -331,7 +333,7 @@ class Files:
         found = _RANGE.fullmatch(response.headers.get("content-range", ""))
         if found is None or int(found[1]) != offset:
             raise IncompleteError(
-                "not-the-range-asked", "the server did not answer with the range asked", subject=self.subject
+                "not-the-range-asked", "the server did not send the requested range", subject=self.subject
             )
         return Got(content, tag, int(found[2]))
 

@@ -45,7 +45,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
         if store.stat() is None:
             raise NotFoundError(
                 "no-such-folder",
-                "there is nothing at this URL",
+                "nothing exists at this URL",
                 subject=site.name,
                 hint="Correct config.toml.",
             )
@@ -63,6 +63,6 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
 def _client_of(site: Site, on_event: Listener) -> WebdavClient:
     scheme, _, rest = (site.url or "").partition(":")
     if scheme not in _SCHEMES:
-        raise UsageError("not-a-webdav-site", "the site's url is no davs:// URL", subject=site.name)
+        raise UsageError("not-a-webdav-site", "the site's url is not a davs:// URL", subject=site.name)
     url = f"{_SCHEMES[scheme]}:{rest}"
     return WebdavClient(url, site.name, login_of(site, secure=scheme == "davs"), on_event)

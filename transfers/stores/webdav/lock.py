@@ -72,8 +72,8 @@ _REFUSED = frozenset({400, 403, 404, 405, 409, 412, 423, 424, 500})
 
 def token_in(response: Response) -> str:
     """Return the lock token of an answer to LOCK, or ""."""
-    word = response.headers.get("lock-token", "").strip()
-    return word[1:-1] if word.startswith("<") and word.endswith(">") and " " not in word else ""
+    token = response.headers.get("lock-token", "").strip()
+    return token[1:-1] if token.startswith("<") and token.endswith(">") and " " not in token else ""
 
 
 def holding(client: WebdavClient, path: bytes, token: str) -> dict[str, str]:
@@ -166,7 +166,7 @@ class DavLock(Lease):
         )
 
     def _renew(self) -> bool:
-        if not self._is_ours() or self._put(self._lock).status >= 300:
+        if not self._is_held() or self._put(self._lock).status >= 300:
             return False
         headers = {**holding(self._client, self._path, self._lock), "Timeout": f"Second-{self._seconds}"}
         return self._client.request("LOCK", self._path, headers=headers, accept=_REFUSED).status < 300

@@ -96,7 +96,7 @@ class MultiStatus:
     def _bad(self) -> TryLaterError:
         return TryLaterError(
             "bad-answer",
-            "the server's answer is not the XML it should be",
+            "the server's response is not valid WebDAV XML",
             subject=self._subject,
             transient=False,
         )
@@ -169,5 +169,5 @@ class MultiStatus:
 
 def _code(line: str) -> str:
     """Return the number in a status line."""
-    words = line.split()
-    return words[1] if len(words) > 1 else ""
+    parts = line.split()
+    return parts[1] if len(parts) > 1 else ""

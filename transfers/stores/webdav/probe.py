@@ -86,7 +86,7 @@ def facts_of(support: ServerSupport | None, read_verification: Verification, *, 
         utf8_names=seen.utf8_names,
         folds_case=seen.folds_case,
         segment_bytes=SEGMENT_BYTES,
-        refuses=tuple(word.encode() for word in seen.refuses),
+        refuses=tuple(character.encode() for character in seen.refuses),
         known=support is not None,
         removes_trees=True,
     )
@@ -191,7 +191,9 @@ class _Probe:
         found = self._found(name)
         if found is None:
             raise IncompleteError(
-                "refused-by-server", "what was put is not there", subject=self._files.subject
+                "refused-by-server",
+                "a file that was just written does not exist",
+                subject=self._files.subject,
             )
         return found
 
@@ -209,13 +211,13 @@ class _Probe:
         try:
             token = token_in(request_lock(self._client, path, 60, "hibali"))
             upload_lock = holding(self._client, path, token)
-            asked = {"Timeout": "Second-60"}
+            headers = {"Timeout": "Second-60"}
             return (
                 token != ""
                 and request_lock(self._client, path, 60, "hibali").status == 423
                 and self._status("PUT", path, {}) == 423
                 and self._status("PUT", path, upload_lock) < 300
-                and self._status("LOCK", path, {**upload_lock, **asked}) < 300
+                and self._status("LOCK", path, {**upload_lock, **headers}) < 300
                 and self._status("DELETE", path, upload_lock) < 300
             )
         except HibaliError as problem:
@@ -228,8 +230,8 @@ class _Probe:
         return self._client.request(method, path, headers=headers, body=body, accept=range(400, 500)).status
 
     def _times(self) -> str:
-        asked = {TIME_HEADER: str(_TIME // _SECOND)}
-        if self._put(b"t", _FIRST, asked).mtime_ns == _TIME:
+        headers = {TIME_HEADER: str(_TIME // _SECOND)}
+        if self._put(b"t", _FIRST, headers).mtime_ns == _TIME:
             return "header"
         self._files.set_property(self._path(b"t"), MODIFIED, date_of(_TIME))
         found = self._found(b"t")
@@ -253,7 +255,11 @@ class _Probe:
         byte, long, upper = b"x\xff", b"l" * LONG_NAME, b"UPPER"
         for name in (*tried, byte, long, upper):
             self._try(name)
-        found = {name for name, told in self._files.children(self._folder).names if told.size == len(_FIRST)}
+        found = {
+            name
+            for name, found_file in self._files.children(self._folder).names
+            if found_file.size == len(_FIRST)
+        }
         return {
             "refuses": refused_characters(tried, found),
             "name_bytes": 0 if long in found else 255,

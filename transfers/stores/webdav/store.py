@@ -39,7 +39,7 @@ _NAMES_AHEAD = 64
 
 
 class Listing:
-    """One walk of a tree; `problems`, `orphans` and `places` are complete after the iteration."""
+    """One walk of a tree; `problems`, `orphans` and `own_folders` are complete after the iteration."""
 
     def __init__(self, files: Files, pool: Executor, root: bytes, own: Own, *, shallow: bool = False) -> None:
         """Set the fields; `root` is a folder, and entries are relative to it."""
@@ -52,7 +52,7 @@ class Listing:
         self._ahead: dict[bytes, Future[Children]] = {}
         self.problems: list[tuple[bytes, Problem]] = []
         self.orphans: list[bytes] = []
-        self.places: list[bytes] = []  # folders with a `.hibali`
+        self.own_folders: list[bytes] = []  # folders with a `.hibali`
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield entries sorted by the bytes of the path; a folder's path sorts with a final slash."""
@@ -70,19 +70,19 @@ class Listing:
 
     def _children(self, folder: bytes) -> Iterator[tuple[Entry, bool]]:
         """Yield a folder's entries without own names, and whether each is a folder."""
-        asked = self._ahead.pop(folder, None)
+        future = self._ahead.pop(folder, None)
         try:
-            children = asked.result() if asked is not None else self._look(folder)
+            children = future.result() if future is not None else self._list_children(folder)
             if children.own:
                 self._seeds += self._own.seeds(folder)
-                self.places.append(folder)
+                self.own_folders.append(folder)
         except HibaliError as problem:
             if not folder:
                 raise
             if problem.code != "vanished":  # removed meanwhile, so it has no entries
                 self.problems.append((folder, problem_of(problem, denied=True)))
             return
-        for name, found in self._look_ahead(folder, children.names):
+        for name, found in self._list_subfolders_ahead(folder, children.names):
             path = below(folder, name)
             self._refuse_unsafe(name, path)
             if self._is_own(folder, path):
@@ -92,10 +92,10 @@ class Listing:
             else:
                 yield found.entry(path), found.folder
 
-    def _look(self, folder: bytes) -> Children:
+    def _list_children(self, folder: bytes) -> Children:
         return self._files.children(below(self._root, folder))
 
-    def _look_ahead(
+    def _list_subfolders_ahead(
         self, folder: bytes, names: Iterator[tuple[bytes, Found]]
     ) -> Iterator[tuple[bytes, Found]]:
         """Yield the names without slashes, and request the next folders ahead."""
@@ -105,7 +105,7 @@ class Listing:
             coming.append((name, found))
             if found.folder and not self._shallow and name != OWN and len(self._ahead) < _FOLDERS_AHEAD:
                 path = below(folder, name)
-                self._ahead[path] = self._pool.submit(self._look, path)
+                self._ahead[path] = self._pool.submit(self._list_children, path)
             if len(coming) > _NAMES_AHEAD:
                 yield coming.popleft()
         yield from coming
@@ -134,8 +134,8 @@ class Listing:
 def _why(found: Found) -> Problem:
     """Return the problem of a name whose properties the server did not send."""
     if found.tag in {"401", "403"}:
-        return Problem("denied", "the server does not allow this")
-    return Problem("no-size", "the server does not tell how large it is")
+        return Problem("denied", "the server denied access")
+    return Problem("no-size", "the server does not report its size")
 
 
 _Writings = list[Writing]
@@ -166,17 +166,17 @@ class DavStore(RequestStore):
         self._lease = lease
         self._own = Own(self._files, root)
         self._support = recall(site, client.origin, client.base)
-        self._proof_read = Verification.RECORDED
+        self._read_verification = Verification.RECORDED
         self._holder: Lease | NoLease = NoLease()
         self._writings: _Writings = []
         self._orphans: _Paths = []
-        self._places: _Paths = []  # folders below that have a `.hibali`
+        self._own_folders: _Paths = []  # folders below that have a `.hibali`
         self._tidy = False  # all orphans are known and no other partial file exists
 
     @property
     def facts(self) -> Facts:
         """The probed facts, with the proof that this store's listings allow."""
-        return facts_of(self._support, self._proof_read, read_back=self._read_back)
+        return facts_of(self._support, self._read_verification, read_back=self._read_back)
 
     @property
     def wire_bytes(self) -> int:
@@ -229,13 +229,13 @@ class DavStore(RequestStore):
 
     def _weaken(self, entry: Entry) -> None:
         if entry.kind is Kind.FILE and entry.digest is None:
-            self._proof_read = Verification.SIZE
+            self._read_verification = Verification.SIZE
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. A complete XML document replaces a final count."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self._client.subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._client.subject)
         if root.kind is Kind.FILE:
             return
         listing = Listing(self._files, self._pool, self.root_path, self._own, shallow=shallow)
@@ -243,7 +243,7 @@ class DavStore(RequestStore):
             self._weaken(entry)
             yield entry
         self._orphans = listing.orphans
-        self._places = [place for place in listing.places if place]
+        self._own_folders = [write_target for write_target in listing.own_folders if write_target]
         self._tidy = not shallow and not listing.problems
         if listing.problems:
             raise ListingIncompleteError(self._client.subject, listing.problems)
@@ -254,24 +254,24 @@ class DavStore(RequestStore):
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; requires the lock if the server supports locks."""
-        place = self._place()
-        writing = Writing(place, self._pool)
+        write_target = self._write_target()
+        writing = Writing(write_target, self._pool)
         self._writings.append(writing)
         whole = False
         try:
             yield from writing.run(payloads)
             self._holder.check(now=True)
-            place.purge()
+            write_target.purge()
             self._purge()
             whole = True
         finally:
-            if whole and self._tidy and not place.left:
+            if whole and self._tidy and not write_target.left:
                 self._own.end_journal()
                 if not self._holder.held:
                     self._own.remove_folder()
             self._tidy = False
 
-    def _place(self) -> WebdavTarget:
+    def _write_target(self) -> WebdavTarget:
         """Probe the server, check the lock, and return the write target."""
         support = self._writable()
         self._check_held(support)
@@ -293,9 +293,9 @@ class DavStore(RequestStore):
         if not support.writable:
             raise RefusedError(
                 "read-only-site",
-                "this server does not let us write there, or not safely",
+                "this server does not allow writing, or not safely",
                 subject=self._client.subject,
-                hint=f"`hibali sites check {self._site}` shows what it does.",
+                hint=f"`hibali sites check {self._site}` shows its capabilities.",
             )
         return support
 
@@ -321,22 +321,22 @@ class DavStore(RequestStore):
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; WebDAV does not report symlinks."""
         del itself
-        self._vacating().check()
+        self._tree_remover().check()
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
         self._purge()
-        return self._vacating().sweep(self._lease, self._holder.check, locks=self.facts.locks)
+        return self._tree_remover().sweep(self._lease, self._holder.check, locks=self.facts.locks)
 
     def remove_root(self) -> Problem | None:
         """See Store."""
         self._holder.check(now=True)
-        return self._vacating().remove_root(
+        return self._tree_remover().remove_root(
             self._holder, lambda: self._removing().remove_folder(self.root_path)
         )
 
-    def _vacating(self) -> TreeRemover:
-        return TreeRemover(self._files, self.root_path, self._places)
+    def _tree_remover(self) -> TreeRemover:
+        return TreeRemover(self._files, self.root_path, self._own_folders)
 
     def make_root(self) -> None:
         """See Store; probes the server."""
@@ -357,9 +357,13 @@ class DavStore(RequestStore):
             self._holder = DavLock(self._files, self.root_path, operation, self._lease)
         else:
             self._holder = NoLease()
-            self._note("this server cannot hold a lock; write to it from one place at a time.")
+            self._note(
+                "this server does not support locks; do not write to it from several places at the same time."
+            )
         if not support.mtimes:
-            self._note("this server keeps no times, so files are sent again each time; --checksum compares.")
+            self._note(
+                "this server does not store modification times, so every push sends all files again; to compare by content instead, use --checksum."
+            )
         return self._holder
 
     def _note(self, text: str) -> None:

@@ -35,9 +35,11 @@ from transfers.stores.webdav.lock import (
 from transfers.stores.webdav.multistatus import KNOWN
 from transfers.stores.webdav.probe import MODIFIED, TIME_HEADER, ServerSupport
 
-CORRUPT = Problem("corrupt", "what is read back differs from what was sent", retryable=True)
-_CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
-_FOLDER = Problem("folder-in-the-way", "a folder with this name exists at the target")
+CORRUPT = Problem("corrupt", "the written file differs when it is read back", retryable=True)
+_CHANGED = Problem(
+    "target-changed", "it changed at the target after the plan was made, so it was not replaced"
+)
+_FOLDER = Problem("folder-in-the-way", "a folder with that name already exists at the target")
 _ATTEMPTS = 3
 
 
@@ -66,10 +68,10 @@ class WebdavTarget:
     _made: set[bytes] = field(default_factory=set)
     _making: threading.Lock = field(default_factory=threading.Lock)
 
-    def name_for(self, path: bytes, what: bytes = b"") -> bytes:
-        """Return the full partial path beside `path`; `what` distinguishes several for one path."""
+    def name_for(self, path: bytes, prefix: bytes = b"") -> bytes:
+        """Return the full partial path beside `path`; `prefix` distinguishes several for one path."""
         folder = path.rpartition(b"/")[0]
-        return below(self.root, below(folder, protocol.partial_name(self.seed, what + path)))
+        return below(self.root, below(folder, protocol.partial_name(self.seed, prefix + path)))
 
     def headers_of(self, entry: Entry) -> dict[str, str]:
         """Return the headers of a PUT."""
@@ -101,64 +103,67 @@ class WebdavTarget:
         entry = item.entry
         if self.support.times == "proppatch":
             self.files.set_property(name, MODIFIED, date_of(entry.mtime_ns))
-        tag = self._look_back(entry, name, digest)
+        tag = self._check_written(entry, name, digest)
         is_set = bool(tag) and self.support.properties
         if is_set and not self.files.set_property(name, KNOWN, known_value(entry, digest, tag)):
-            raise Refused(Problem("no-property", "the server did not keep its time and digest"))
+            raise Refused(Problem("no-property", "the server did not store its time and digest"))
         self.holder.check()
         self._move(item, name, digest)
         return Found(folder=False, size=entry.size, mtime_ns=entry.mtime_ns, tag=tag, digest=digest)
 
-    def _look_back(self, entry: Entry, name: bytes, digest: str) -> str:
+    def _check_written(self, entry: Entry, name: bytes, digest: str) -> str:
         """Check that the partial file is what was sent; return its tag."""
         if self.read_back:
             found, size, tag = self.files.digest(name, entry.size)
             if (found, size) != (digest, entry.size):
                 raise Refused(CORRUPT)
             return tag
-        there = self.files.stat(name)
-        if there is None or there.size != entry.size:
+        existing = self.files.stat(name)
+        if existing is None or existing.size != entry.size:
             raise Refused(CORRUPT)
-        return there.tag
+        return existing.tag
 
     def _move(self, item: Item, name: bytes, digest: str) -> None:
         """Commit after a check: MOVE first deletes the target, even a full folder (RFC 4918, 9.9.3)."""
         to = self.path_of(item.entry.path)
         checked = item.exact or item.replaces is not None
         for _ in range(_ATTEMPTS):
-            there = self.files.stat(to) if checked else None
-            problem = self._unfit(item, there)
+            existing = self.files.stat(to) if checked else None
+            problem = self._unfit(item, existing)
             if problem is not None:
                 raise Refused(problem)
-            if there is not None and there.folder:
+            if existing is not None and existing.folder:
                 self._set_aside(item, to)
-                there = None
-            if self._moved(name, to, there, digest, item.entry.size):
+                existing = None
+            if self._moved(name, to, existing, digest, item.entry.size):
                 return
             checked = True
         raise Refused(_CHANGED)
 
-    def _unfit(self, item: Item, there: Found | None) -> Problem | None:
+    def _unfit(self, item: Item, existing: Found | None) -> Problem | None:
         """Return why the existing target may not be replaced, or None."""
-        if there is None:
+        if existing is None:
             return None
-        if there.folder:
+        if existing.folder:
             agreed = item.replaces is not None and item.replaces.kind is Kind.FOLDER and item.clear
             return None if agreed else _FOLDER
-        if item.exact and (item.replaces is None or not there.is_still(item.replaces)):
+        if item.exact and (item.replaces is None or not existing.is_still(item.replaces)):
             return _CHANGED
         return None
 
-    def _moved(self, name: bytes, to: bytes, there: Found | None, digest: str, size: int) -> bool:
+    def _moved(self, name: bytes, to: bytes, existing: Found | None, digest: str, size: int) -> bool:
         """Return whether MOVE succeeded; False if the target changed since the check."""
         headers = {}
-        if there is not None and self.support.if_tag and not there.tag.startswith("@"):
-            headers["If"] = f'<{self.files.client.address(to)}> (["{there.tag}"])'
-        status = self.files.move(name, to, headers, overwrite=there is not None)
+        if existing is not None and self.support.if_tag and not existing.tag.startswith("@"):
+            headers["If"] = f'<{self.files.client.address(to)}> (["{existing.tag}"])'
+        status = self.files.move(name, to, headers, overwrite=existing is not None)
         if status == 404 and self.files.digest(to, size)[0] != digest:
             # A repeated MOVE whose first answer was lost finds no source.
             raise IncompleteError(
-                "corrupt", "it vanished before it had its name", subject=self.files.subject, transient=True
+                "corrupt",
+                "it disappeared before it was renamed to its final name",
+                subject=self.files.subject,
+                transient=True,
             )
         return status != 412
 
@@ -188,8 +193,8 @@ class WebdavTarget:
 _MOST_JOBS = 8  # connections that write
 _PIECES = 2  # chunks of one large file that wait to be sent
 _WAIT_SECONDS = 0.2
-_CANNOT_HOLD = Problem("cannot-hold", "a WebDAV server holds files and folders only")
-_DIFFERS = Problem("corrupt", "what arrived differs from what was read", retryable=True)
+_CANNOT_HOLD = Problem("cannot-hold", "a WebDAV server cannot store symlinks and special files")
+_DIFFERS = Problem("corrupt", "the received data differs from the source", retryable=True)
 _EARLIER = Problem("earlier-segment", "an earlier segment of this file failed", retryable=True)
 
 
@@ -254,8 +259,8 @@ class _Large:
 class Writing:
     """One `write` call, used once; `bytes` counts what was sent and read back."""
 
-    def __init__(self, place: WebdavTarget, pool: Executor) -> None:
-        self._place = place
+    def __init__(self, write_target: WebdavTarget, pool: Executor) -> None:
+        self._write_target = write_target
         self._jobs: Jobs[Committed] = Jobs(pool, most_jobs=_MOST_JOBS, most_bytes=IN_FLIGHT_BYTES)
         self._large: dict[int, _Large] = {}
         self._failed: set[int] = set()  # files whose later segments report nothing
@@ -272,11 +277,11 @@ class Writing:
     def _feed(self, payloads: Iterable[Payload]) -> None:
         """Read the source and submit the writes; runs in its own thread."""
         try:
-            self._place.holder.check(now=True)
+            self._write_target.holder.check(now=True)
             for payload in payloads:
                 if self._jobs.stopped:
                     return
-                self._place.holder.check()
+                self._write_target.holder.check()
                 if payload.unit.segment:
                     self._add_segment(payload)
                 else:
@@ -318,7 +323,7 @@ class Writing:
         return False
 
     def _make_folder(self, item: Item) -> None:
-        self._place.make_folder(item)
+        self._write_target.make_folder(item)
         self._jobs.report(Committed(item, None, Verification.DIGEST))
 
     def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
@@ -328,25 +333,25 @@ class Writing:
             return
 
         def send(name: bytes) -> None:
-            self._place.files.put(name, content, self._place.headers_of(item.entry))
+            self._write_target.files.put(name, content, self._write_target.headers_of(item.entry))
 
         self._through(item, lambda: digest, send)
 
     def _through(self, item: Item, digest: Callable[[], str], send: Callable[[bytes], None]) -> None:
         """Make the folders, send a partial file, verify and move it; remove it after a failure."""
-        place = self._place
+        write_target = self._write_target
         name = b""
 
         def act() -> None:
             nonlocal name
-            place.path_of(item.entry.path)  # check that the server supports the name
-            place.make_folders(item.entry.path)
-            name = place.name_for(item.entry.path)
+            write_target.path_of(item.entry.path)  # check that the server supports the name
+            write_target.make_folders(item.entry.path)
+            name = write_target.name_for(item.entry.path)
             send(name)
-            found = place.finish(item, name, digest())
+            found = write_target.finish(item, name, digest())
             name = b""
-            self._count(item.entry.size * (2 if place.read_back else 1))
-            verification = Verification.DIGEST if place.read_back else Verification.SIZE
+            self._count(item.entry.size * (2 if write_target.read_back else 1))
+            verification = Verification.DIGEST if write_target.read_back else Verification.SIZE
             self._jobs.report(Committed(item, found.digest, verification, found.tag or None))
 
         try:
@@ -355,7 +360,7 @@ class Writing:
             pass
         finally:
             if name:
-                place.drop(name)
+                write_target.drop(name)
 
     def _add_segment(self, payload: Payload) -> None:
         """Queue a file's segments (in order, without gaps) as one stream."""
@@ -399,21 +404,21 @@ class Writing:
 
     def _send(self, large: _Large) -> None:
         """Stream one large file; runs in a thread of the pool."""
-        item, place = large.item, self._place
+        item, write_target = large.item, self._write_target
 
         def send(name: bytes) -> None:
             try:
-                place.files.client.put(
-                    name, large.pieces(self._stopped), item.entry.size, place.headers_of(item.entry)
+                write_target.files.client.put(
+                    name, large.pieces(self._stopped), item.entry.size, write_target.headers_of(item.entry)
                 )
             except _UploadAbandonedError:
                 # The server may still store what it received after we removed the partial file.
-                place.left = True
+                write_target.left = True
                 if large.restarted:
                     raise _UploadRestartedError from None
                 raise Refused(large.problem or _EARLIER) from None
             except HibaliError:
-                place.left = True
+                write_target.left = True
                 raise
             finally:
                 large.over.set()
@@ -431,8 +436,8 @@ class Writing:
 
 _BATCH = 256
 _FOLDER_SECONDS = 60
-_CHANGED_SINCE = Problem("target-changed", "it changed after it was listed and was left alone")
-_NOT_EMPTY = Problem("folder-not-empty", "it holds something that was not listed, so it stays")
+_CHANGED_SINCE = Problem("target-changed", "it changed after it was listed, so it was left unchanged")
+_NOT_EMPTY = Problem("folder-not-empty", "it contains entries that were not listed, so it was not removed")
 
 
 class FileRemover:
@@ -519,16 +524,16 @@ class FileRemover:
 class TreeRemover:
     """The removal of a root below the site's URL, and of the `.hibali` folders below it."""
 
-    def __init__(self, files: Files, root: bytes, places: Iterable[bytes]) -> None:
+    def __init__(self, files: Files, root: bytes, own_folders: Iterable[bytes]) -> None:
         self._files = files
         self._root = root
-        self._places = list(places)
+        self._own_folders = list(own_folders)
 
     def check(self) -> None:
         """Raise `TryLaterError("locked")` if a lock is held above, or at one of the places."""
         parts = self._root.split(b"/") if self._root else []
         above = [b"/".join(parts[:count]) for count in range(len(parts))]
-        for folder in [*above, *(below(self._root, place) for place in self._places)]:
+        for folder in [*above, *(below(self._root, write_target) for write_target in self._own_folders)]:
             found = find_lock(self._files, folder)
             if found is not None and not found.free:
                 raise locked(found.holder, self._files.subject)
@@ -536,23 +541,23 @@ class TreeRemover:
     def sweep(self, lease: int, check: Callable[[], None], *, locks: bool) -> list[tuple[bytes, Problem]]:
         """Remove own files at the places, with their locks held if supported; return the failures."""
         problems = []
-        for place in self._places:
+        for write_target in self._own_folders:
             check()
-            folder = below(self._root, place)
+            folder = below(self._root, write_target)
             try:
                 held = DavLock(self._files, folder, "rm", lease) if locks else NoLease()
-                self.remove_own(place)
+                self.remove_own(write_target)
                 held.release()
                 Own(self._files, folder).remove_folder()
             except HibaliError as problem:
-                problems.append((place, Problem(problem.code, problem.message)))
+                problems.append((write_target, Problem(problem.code, problem.message)))
         return problems
 
-    def remove_own(self, place: bytes = b"") -> None:
+    def remove_own(self, write_target: bytes = b"") -> None:
         """Remove own files in the `.hibali` there, except a held lock."""
         for name in protocol.OWN:
             if name != b"lock":
-                self._files.delete(below(below(self._root, place), OWN + b"/" + name))
+                self._files.delete(below(below(self._root, write_target), OWN + b"/" + name))
 
     def remove_root(self, holder: Lease | NoLease, remove: Callable[[], Problem | None]) -> Problem | None:
         """Release the lock and `remove` the root, which must be empty then."""

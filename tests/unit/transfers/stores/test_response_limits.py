@@ -135,7 +135,7 @@ TOO_LONG = {"answer-too-long", "too-large", "source-changed", "bad-answer"}
 
 @pytest.mark.parametrize("ask", [*LISTINGS, *READS])
 @pytest.mark.parametrize("framing", ["", "Content-Length: 100000000000\r\n"])
-def test_an_answer_without_end_is_cut_off(
+def test_an_endless_response_is_cut_off(
     server: EndlessServer, ask: Callable[[EndlessServer], Any], framing: str, hibali_home: Any
 ) -> None:
     """Whatever length it claims to have."""
@@ -165,7 +165,7 @@ def test_an_answer_without_end_is_cut_off(
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("ask", [*LISTINGS, head_s3, hook])
 @pytest.mark.parametrize("part", ["status", "headers", "body"])
-def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(
+def test_a_response_sent_byte_by_byte_times_out(
     server: EndlessServer, ask: Callable[[EndlessServer], Any], part: str, hibali_home: Any
 ) -> None:
     """Its parts are never silent long enough for the timeout of a socket."""
@@ -190,7 +190,7 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(
 
 
 @pytest.mark.parametrize("ask", [page, document, globus, list_s3, look_webdav])
-def test_what_is_compressed_counts_by_what_it_unpacks_to(
+def test_compressed_responses_are_limited_by_their_unpacked_size(
     server: EndlessServer, ask: Callable[[EndlessServer], Any], hibali_home: Any
 ) -> None:
     status = b"207 Multi-Status" if ask is look_webdav else b"200 OK"
@@ -204,7 +204,7 @@ def test_what_is_compressed_counts_by_what_it_unpacks_to(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
 
 
-def test_what_is_said_to_an_error_is_not_read_to_its_end(server: EndlessServer, hibali_home: Any) -> None:
+def test_error_bodies_are_not_read_to_their_end(server: EndlessServer, hibali_home: Any) -> None:
     server.head = b"HTTP/1.1 403 Forbidden\r\n\r\n<Error><Code>AccessDenied</Code>"
     for ask in (list_s3, list_webdav, page, document):
         with pytest.raises(HibaliError) as refused:
@@ -231,13 +231,13 @@ def test_an_object_is_read_no_further_than_it_is_long(server: EndlessServer, hib
     assert server.sent < 100 * 1024 * 1024
 
 
-def test_a_slow_line_has_more_time_the_more_it_carries() -> None:
+def test_the_timeout_grows_with_the_size_of_the_transfer() -> None:
     """So that a large file is not given up for its size."""
     assert http.request_timeout(0) == 300
     assert http.request_timeout(64 * 1024 * 1024) > 60_000
 
 
-def test_a_redirect_to_elsewhere_is_never_requested(server: EndlessServer, hibali_home: Any) -> None:
+def test_a_redirect_to_another_host_is_not_followed(server: EndlessServer, hibali_home: Any) -> None:
     """Not even to say then that it is refused: another host's address may be one inside of a network."""
     assert hibali_home
     other = EndlessServer()
