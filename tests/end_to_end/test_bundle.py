@@ -98,7 +98,7 @@ def test_the_same_run_is_the_same_file_and_a_killed_line_goes_on(bench: Bench) -
         "bundle", "run", "one.zip", "--site", "first", exit=0
     )  # its end was told: this is another run
     assert told.out == b"equal      out.txt\n"
-    assert b"1 of 1 outputs are equal" in told.err
+    assert b"Equal outputs: 1 of 1" in told.err
     assert submitted["id"].encode() not in told.err
 
 
