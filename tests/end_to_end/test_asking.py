@@ -46,7 +46,7 @@ def type_line(terminal: Terminal, prompt: str, keys: str) -> None:
 def test_answers_are_checked_at_once_and_what_comes_out_is_valid(hibali: Any, folder: Path) -> None:
     terminal = sit(hibali, "-o", "made.json")
     type_line(terminal, "infile:", "\r")
-    terminal.until(lambda screen: "This one is needed" in screen)
+    terminal.until(lambda screen: "This input is required" in screen)
     type_line(terminal, "infile:", "sc\t")
     terminal.until(lambda screen: screen.endswith("infile: scans/"))
     terminal.press(b"a\t")
@@ -55,7 +55,7 @@ def test_answers_are_checked_at_once_and_what_comes_out_is_valid(hibali: Any, fo
     type_line(terminal, "fraction [0.5]:", "1.5\r")
     terminal.until(lambda screen: "must be at most 1" in screen)
     type_line(terminal, "fraction [0.5]:", "\r")
-    type_line(terminal, "which others", "robust mode\r")
+    type_line(terminal, "set which of them", "robust mode\r")
     type_line(terminal, "seeds, entry 1:", "half\r")
     terminal.until(lambda screen: "must be a whole number" in screen)
     type_line(terminal, "seeds, entry 1:", "3\r")
@@ -86,7 +86,7 @@ def test_an_answer_is_taken_back_and_a_file_is_not_replaced_unasked(hibali: Any,
     type_line(terminal, "fraction [0.5]:", "<\r")
     type_line(terminal, "infile:", "two.nii\r")
     type_line(terminal, "fraction [0.5]:", "0.25\r")
-    type_line(terminal, "which others", "\r")
+    type_line(terminal, "set which of them", "\r")
     type_line(terminal, "mine.json exists. Replace it?", "\r")
     type_line(terminal, "Another file [stdout]:", "other.json\r")
     assert terminal.end() == 0
@@ -101,7 +101,7 @@ def test_results_go_to_stdout_and_questions_to_the_terminal(hibali: Any, folder:
         terminal.until(lambda screen: screen.endswith('.nii"'))
         terminal.press(b"\r")
         type_line(terminal, "fraction [0.5]:", "\r")
-        type_line(terminal, "which others", "\r")
+        type_line(terminal, "set which of them", "\r")
         assert terminal.end() == 0
     assert json.loads((folder / "out").read_text()) == {"infile": "scans/a\x1b[2Jhostile\nname.nii"}
 
@@ -113,7 +113,7 @@ def test_who_leaves_leaves_nothing(hibali: Any, folder: Path, keys: bytes) -> No
     terminal.until(lambda screen: screen.endswith("fraction [0.5]:"))
     terminal.press(keys)
     assert terminal.end() == 130
-    assert "Nothing was written" in terminal.screen()
+    assert "No file was written" in terminal.screen()
     assert not (folder / "made.json").exists()
 
 

@@ -174,7 +174,7 @@ def test_a_limit_of_time_ends_it_with_5_and_says_how_far_it_came(folder_there: T
     assert (receipt["files_kept"], looked(receipt), receipt["exit"]) == (40, (40, 0, 1), 5)
     assert receipt["proof_tree"] == "none"
     again = there.hibali("verify", "there:data", "--max-time", f"{seconds}s", "--resume", exit=5)
-    assert b"40 of them hashed by an earlier call" in again.err
+    assert b"40 hashed by an earlier verification" in again.err
     assert b"1 file not verified" in again.err
     shorten(there)
     assert looked(there.verify("there:data", "--resume").last) == (1, 40, 0)
