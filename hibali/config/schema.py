@@ -157,7 +157,7 @@ def _below(note: Note, name: str) -> Note:
 
 def _unknown(name: str, known: Collection[str]) -> str:
     if _SECRET.search(name.lower()):
-        return "secrets do not belong here: name a profile or a credentials_command"
+        return "secrets are not allowed here: set a profile or a credentials_command"
     similar = nearest(name, known)
     return f"unknown key; did you mean {similar}?" if similar else "unknown key"
 
