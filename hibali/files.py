@@ -60,7 +60,7 @@ def _without_tilde(path: Path, name: str) -> Path:
 def private_folder(path: Path) -> Path:
     """Return the folder, created with 0700 when missing; raises `RefusedError` when others can write it.
 
-    The last component may not be a symlink: whoever can create one there could choose where hibali writes.
+    The last component may not be a symlink: others could then choose where hibali writes.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

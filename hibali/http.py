@@ -486,7 +486,7 @@ def post_json(url: str, content: bytes, *, secret: str = "") -> None:
     def send() -> None:
         try:
             response = _request(parts, "POST", headers, content, limit=_MAX_RESPONSE_BYTES, trusted=True)
-        except IncompleteError:  # it was accepted, with an answer that nobody needs
+        except IncompleteError:  # it was accepted, with a response that is not needed
             return
         if response.status == 429 or response.status >= 500:
             raise TryLaterError("server-busy", f"the server's status is {response.status}", subject=subject)

@@ -64,7 +64,7 @@ _Maker = Literal["no", "grid-proxy-init", "myproxy"]
 
 @table
 class ProxySettings:
-    """How to get a GSI proxy, and how long it must remain valid; all times in seconds.
+    """The source of a GSI proxy, and its minimum lifetime; all times in seconds.
 
     Without `make` the user provides it. A proxy that hibali makes is valid for `life_seconds`; one for a job
     must be valid for `queue_seconds` more than the job's time limit. At most one of the `passphrase_`
@@ -128,7 +128,7 @@ _Transport = Literal["auto", "agent", "sftp"]
 
 @table
 class SshSettings:
-    """How to log in; the command before the host name is the user's ssh or a compatible program."""
+    """The login to an ssh host; `command` is the user's ssh or a compatible program."""
 
     host: str = setting(_HOST, doc="the machine, as ssh knows it")
     data_host: str | None = setting(_HOST, default=None, doc="the machine for bulk data, if it is another")
@@ -164,7 +164,7 @@ class SshSettings:
 
 @table
 class Reached:
-    """How another site reaches this one, where that differs from this machine; `command` is run there."""
+    """The address of this site for another site, if it differs from that for this machine; `command` is run there."""
 
     host: str | None = setting(_HOST, default=None, doc="the name of this site there")
     port: int | None = setting(whole(most=65535), default=None, doc="the port of ssh")

@@ -37,7 +37,7 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """How one key is read; `inline` for a field whose own keys are in the same table."""
+    """The reader and documentation of one key; `inline` for a field whose own keys are in the same table."""
 
     name: str
     read: Reader[Any]

@@ -371,7 +371,7 @@ class Login:
         """Log in, and return ssh's standard error."""
         self._space_logins()
         self._socket.unlink(missing_ok=True)
-        # the address is told at VERBOSE, the error chain of GSI at DEBUG1; ssh uses the first option of each kind
+        # ssh prints the address at VERBOSE, and GSI's error chain at DEBUG1; it uses the first option of each kind
         level = "DEBUG1" if self._settings.auth == "gsi" else "ERROR" if self._number else "VERBOSE"
         argv = [
             *self._command,
