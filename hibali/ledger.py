@@ -59,9 +59,9 @@ def find_identifier(folder: Path, typed: str) -> str | None:
         more = [f"and {len(found) - _MOST_CANDIDATES} more"] if len(found) > _MOST_CANDIDATES else []
         raise UsageError(
             "ambiguous-id",
-            "\n".join(["several ids begin with it:", *found[-_MOST_CANDIDATES:], *more]),
+            "\n".join(["several ids start with it:", *found[-_MOST_CANDIDATES:], *more]),
             subject=typed,
-            hint="Give more characters of the id.",
+            hint="Type more characters of the id.",
         )
     return found[0] if found else None
 

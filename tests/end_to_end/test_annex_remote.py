@@ -311,7 +311,7 @@ def test_a_missing_location_is_not_an_empty_one(transfers_to: TransfersTo) -> No
 @pytest.mark.parametrize(
     ("location", "words"),
     [
-        ("nowhere:annex", "nowhere: no site of this name is configured"),
+        ("nowhere:annex", "nowhere: no site with this name is configured"),
         ("/tmp/annex", "SITE:PATH"),
         ("annex", "SITE:PATH"),
         ("there:../../etc", "'..' would leave the root"),

@@ -98,7 +98,7 @@ def test_bundles_are_reproducible_and_a_killed_command_resumes(bench: Bench) -> 
         "bundle", "run", "one.zip", "--site", "first", exit=0
     )  # the end of that run was reported: this is another run
     assert told.out == b"equal      out.txt\n"
-    assert b"1 of 1 outputs are equal" in told.err
+    assert b"Equal outputs: 1 of 1" in told.err
     assert submitted["id"].encode() not in told.err
 
 

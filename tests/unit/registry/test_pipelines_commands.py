@@ -164,7 +164,8 @@ def test_advice_on_an_invocation(hibali: Hibali, tmp_path: Path) -> None:
         ("b", None),
     ]
     assert (
-        "its default does not apply beside a" in hibali("pipelines", "validate", file, "answers.json").stderr
+        "its default does not apply together with a"
+        in hibali("pipelines", "validate", file, "answers.json").stderr
     )
     assert hibali("pipelines", "validate", "--strict", file, "answers.json").returncode == 2
 
