@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from email.message import EmailMessage
@@ -223,7 +223,7 @@ def send_notice(notices: Notices, notice: Notice) -> list[HibaliError]:
     content = line_of_json(record).encode("ascii") + b"\n"
     problems: list[HibaliError] = []
     ways: list[tuple[bool, Callable[[], None]]] = [
-        (bool(notices.command), lambda: _by_command(notices.command, content)),
+        (bool(notices.command), lambda: _run_command(notices.command, content)),
         (bool(notices.mail), lambda: _by_mail(notices.mail, notice, content)),
         (bool(notices.webhook), lambda: _by_webhook(notices, content)),
     ]
@@ -240,7 +240,7 @@ def _receiver_count(notices: Notices) -> int:
     return sum(map(bool, (notices.command, notices.mail, notices.webhook)))
 
 
-def _by_command(argv: tuple[str, ...], content: bytes) -> None:
+def _run_command(argv: Sequence[str], content: bytes) -> None:
     finished = subprocesses.run(argv, stdin=content, timeout=_COMMAND_SECONDS)
     if finished.exit_code != 0:
         raise IncompleteError("not-notified", f"it exited with {finished.exit_code}", subject=argv[0])
@@ -256,11 +256,7 @@ def _by_mail(address: str, notice: Notice, content: bytes) -> None:
     message["Auto-Submitted"] = "auto-generated"
     lines = [printable(notice.message), printable(notice.hint), "", content.decode("ascii")]
     message.set_content("\n".join(lines))
-    finished = subprocesses.run(
-        [program, "-i", "--", address], stdin=message.as_bytes(), timeout=_COMMAND_SECONDS
-    )
-    if finished.exit_code != 0:
-        raise IncompleteError("not-notified", f"it exited with {finished.exit_code}", subject=program)
+    _run_command([program, "-i", "--", address], message.as_bytes())
 
 
 def _by_webhook(notices: Notices, content: bytes) -> None:
@@ -332,8 +328,4 @@ def send_run_notice(target: Target, run_id: str, state: str, content: bytes) -> 
     if target.url:
         post_json(target.url, content)
         return
-    finished = subprocesses.run([*target.command, run_id, state], stdin=content, timeout=_COMMAND_SECONDS)
-    if finished.exit_code != 0:
-        raise IncompleteError(
-            "not-notified", f"it exited with {finished.exit_code}", subject=target.command[0]
-        )
+    _run_command([*target.command, run_id, state], content)

@@ -90,6 +90,7 @@ class Expression:
 
     def on_calendar(self) -> list[str]:
         """Return the same for systemd.time(7); two lines if a day of the month or one of the week is enough."""
+        # local: commands on runs load this module, but need no due times
         from cronsim import CronSim
 
         found = CronSim(self.text, datetime(2000, 1, 1, tzinfo=UTC))
@@ -98,7 +99,7 @@ class Expression:
         date = f"*-{_listed(found.months, 12)}"
         days = _listed(found.days, 31)
         on = ",".join(_WEEKDAYS[each] for each in sorted({each % 7 for each in _plain(found.weekdays)}))
-        if fields[4].startswith("*") and fields[4] == "*":
+        if fields[4] == "*":
             return [f"{date}-{days} {time}"]
         if fields[2] == "*":
             return [f"{on} {date}-* {time}"]
@@ -107,6 +108,7 @@ class Expression:
         return [f"{date}-{days} {time}", f"{on} {date}-* {time}"]
 
     def _times(self, moment: datetime, *, reverse: bool) -> Iterator[datetime]:
+        # local: commands on runs load this module, but need no due times
         from cronsim import CronSim
 
         for found in CronSim(self.text, moment, reverse=reverse):
@@ -116,6 +118,7 @@ class Expression:
 @cache
 def read_expression(text: str) -> Expression:
     """Read a cron expression; raises `UsageError` for an invalid one, for @reboot, and for one that is never due."""
+    # local: commands on runs load this module, but need no due times
     from cronsim import CronSim, CronSimError
 
     written = _NAMED.get(text.strip().lower(), text)
@@ -440,6 +443,7 @@ def exclusive(name: str) -> Iterator[None]:
 
 def _edit(config: str | None, edit: Callable[[Any], None], change: Callable[[Schedules], Schedules]) -> Path:
     """Write the changed text only if it parses to exactly the expected schedules."""
+    # local: slow to load, and only needed to change the file
     import tomlkit
 
     path = schedules_path(config)
@@ -495,6 +499,7 @@ def _parse(text: str, path: Path) -> Schedules:
 
 
 def _table(document: Any, key: str) -> Any:
+    # local: slow to load, and only needed to change the file
     import tomlkit
 
     if key not in document:
@@ -503,6 +508,7 @@ def _table(document: Any, key: str) -> Any:
 
 
 def _new_table(content: dict[str, Any]) -> Any:
+    # local: slow to load, and only needed to change the file
     import tomlkit
 
     table = tomlkit.table()
@@ -511,6 +517,7 @@ def _new_table(content: dict[str, Any]) -> Any:
 
 
 def _set_all(table: Any, content: dict[str, Any]) -> None:
+    # local: slow to load, and only needed to change the file
     import tomlkit
 
     for key in [key for key in table if key not in content]:

@@ -92,6 +92,7 @@ def write_task_files(
             "not-put",
             "the files of the tasks could not be moved to their final name",
             subject=printable(final),
+            hint="Run the same command again to resume.",
         )
 
 
