@@ -152,6 +152,11 @@ class Identity:
     size: int | None = None
 
     @property
+    def content(self) -> str:
+        """The identity of the content, the same at every site; "" if only the location is known."""
+        return "" if self.files is None else f"{'sha256' if b'' in self.files else 'tree'}:{self.digest}"
+
+    @property
     def name(self) -> Name:
         """The input's entry in a cache."""
         return Name(ORIGIN if self.files is None else CONTENT, self.digest)

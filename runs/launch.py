@@ -28,7 +28,7 @@ from runs.queue_limits import submit_chunks, submit_run
 from runs.records import output_fields
 from runs.request import Request, job_proxy, run_key
 from runs.resources import show_value
-from runs.reuse import Reuse, known_content
+from runs.reuse import Reuse
 from runs.script import PROXY
 from runs.stage import Cache, Carrier, open_cache
 from runs.store import RunStore, runs_of
@@ -90,7 +90,7 @@ def launch(
         pilot = _find_pilot(request, host, run)
         if run is None:
             check_needs(host, request.compute.scheduler, run_store, request.job.dependencies.needs)
-            contents = reuse.contents(request, identities) if reuse else map(known_content, identities)
+            contents = reuse.contents(request, identities) if reuse else [each.content for each in identities]
             run = _begin(request, inputs, identities, contents, run_store, key)
         on_begin(run)
         if not run.results.reused:

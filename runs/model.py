@@ -397,7 +397,6 @@ class Sweep:
         return {state: counted[state] for state in State if counted[state]}
 
 
-ACTIVE_STATES = (State.SUBMITTED, State.WAITING, State.RUNNING)
 UNSUCCESSFUL_STATES = (State.FAILED, State.CANCELLED, State.LOST)
 
 

@@ -27,13 +27,6 @@ from runs.store import RunStore
 _Result = TypeVar("_Result")
 
 
-def known_content(identity: Identity) -> str:
-    """Return the content that an identity names; "" if it names a location."""
-    if identity.files is None:
-        return ""
-    return f"{'sha256' if b'' in identity.files else 'tree'}:{identity.digest}"
-
-
 class Reuse:
     """Searches the ledger for a run to reuse. Sites that cannot be queried are reported and skipped."""
 
@@ -95,9 +88,8 @@ class Reuse:
         return str(known.get("content", ""))
 
     def _content_now(self, request: Request, number: int, identity: Identity) -> str:
-        known = known_content(identity)
-        if known:
-            return known
+        if identity.content:
+            return identity.content
         if identity.text.startswith(FROM_RUN):
             return self._content_of_output(identity.text)
         place = request.workload.locations[number]

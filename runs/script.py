@@ -38,9 +38,8 @@ job=${1:-$native_job}
 job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
 cancel_file=cancel
 """
-# A job array starts this once for each index. The first one records the job's id for the chunk; then each changes to the folder of
-# its own task. Arguments of hibali's launcher take precedence over variables, which may be those of an enclosing job.
-_ARRAY = r"""
+# Change to the folder of the chunk: schedulers may start jobs elsewhere.
+ENTER_CHUNK = r"""
 mask=$(umask) host=
 umask 077
 case "$PWD" in
@@ -51,6 +50,10 @@ case "$PWD" in
   */"$run/chunks/$chunk") ;;
   *) echo "hibali: this is not the folder of chunk $chunk of run $run: $PWD" >&2; exit 75 ;;
 esac
+"""
+# A job array starts this once for each index. The first one records the job's id for the chunk; then each changes to the folder of
+# its own task. Arguments of hibali's launcher take precedence over variables, which may be those of an enclosing job.
+_ARRAY = r"""
 job=${1:-$native_array}
 job=$(printf '%s' "$job" | sed 's/\[[0-9]*\]/[]/' | tr -cd 'A-Za-z0-9._:+[]-')
 index=${2:-$native_index}
@@ -180,7 +183,7 @@ def job_script(run: str, directives: Sequence[str], variables: JobVariables) -> 
 
 def array_script(run: str, chunk: int, directives: Sequence[str], variables: JobVariables) -> str:
     """Return the script that the scheduler starts in a chunk's folder, for each line of the file `tasks` there; see `job_script`."""
-    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{_ARRAY}{RUN_TOOL}"
+    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{ENTER_CHUNK}{_ARRAY}{RUN_TOOL}"
 
 
 def read_variables(variables: JobVariables) -> str:

@@ -25,7 +25,7 @@ from runs.records import sweep_of
 from runs.request import Request
 from runs.resources import DecidedResources
 from runs.schedulers.base import JobVariables
-from runs.script import RUN_TOOL, first_set, read_variables, script_head
+from runs.script import ENTER_CHUNK, RUN_TOOL, first_set, read_variables, script_head
 from runs.stage import Cache
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
@@ -65,16 +65,6 @@ def find_library() -> tuple[Path, Identity]:
 
 # A requeued job continues; another job of the same chunk does nothing.
 _ALLOCATION = r"""
-mask=$(umask)
-umask 077
-case "$PWD" in
-  */"$run/chunks/$chunk") ;;
-  *) cd -- "${native_folder:-.}" ;;
-esac
-case "$PWD" in
-  */"$run/chunks/$chunk") ;;
-  *) echo "hibali: this is not the folder of allocation $chunk of run $run: $PWD" >&2; exit 75 ;;
-esac
 job=${1:-$native_job}
 job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
 if mkdir started 2>/dev/null; then
@@ -113,7 +103,7 @@ cancel_file=../../cancel
 def allocation_script(run: str, chunk: int, directives: Sequence[str], variables: JobVariables) -> str:
     """Return the script that the scheduler starts in a chunk's folder (S9); `directives` are checked comment lines."""
     cores = f"native_cores={first_set(variables.cores)}\n"
-    return f"{script_head(run, directives)}{read_variables(variables)}{cores}chunk={chunk:d}{_ALLOCATION}"
+    return f"{script_head(run, directives)}{read_variables(variables)}{cores}chunk={chunk:d}{ENTER_CHUNK}{_ALLOCATION}"
 
 
 def task_script(run: str, chunk: int) -> str:
