@@ -295,7 +295,7 @@ class LargeFiles(object):
         self._files[item["number"]] = LargeFile(item, part, descriptor, streaming_hash)
 
     def _start(self, item: Dict[str, Any]) -> PartialFile:
-        part = _part_of(item, partial_path(self._seed, item["path"]))
+        part = part_of(item, partial_path(self._seed, item["path"]))
         before = self._journal.start(part)
         if before is not None:
             self._unlink(before.partial)
@@ -307,7 +307,7 @@ class LargeFiles(object):
         before = self._journal.parts.get(item["path"])
         if before is None or before.received != offset or not is_same(before, item):
             raise PartialMissingError("the partial file no longer exists")
-        part = _part_of(item, partial_path(self._seed, item["path"]))
+        part = part_of(item, partial_path(self._seed, item["path"]))
         part.marks, part.blocks = list(before.marks), list(before.blocks)
         self._journal.start(part)
         parent = self._root.parent(before.partial)
@@ -421,5 +421,6 @@ def is_same(part: PartialFile, item: Dict[str, Any]) -> bool:
     return (part.size, part.mtime_ns, part.tag) == (item["size"], item["mtime_ns"], item["tag"])
 
 
-def _part_of(item: Dict[str, Any], partial: bytes) -> PartialFile:
+def part_of(item: Dict[str, Any], partial: bytes) -> PartialFile:
+    """Return the journal's record of an item's partial file."""
     return PartialFile(item["path"], partial, item["size"], item["mtime_ns"], item["tag"])

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Dict, List, Optional, Tuple, Union, cast
 
 from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Staged, apply_attributes, set_mode, set_time
-from transfers.agent.journal import PartialFile, PartialFilesJournal
-from transfers.agent.large_files import open_partial, partial_path
+from transfers.agent.journal import PartialFilesJournal
+from transfers.agent.large_files import open_partial, part_of, partial_path
 from transfers.agent.protocol import (
     SILENCE_SECONDS,
     BufferPool,
@@ -51,7 +51,7 @@ class ThirdPartyFiles(object):
         for position, item in enumerate(items):
             partial = partial_path(self._seed, item["path"])
             partials.append(partial)
-            part = PartialFile(item["path"], partial, item["size"], item["mtime_ns"], item["tag"])
+            part = part_of(item, partial)
             before = self._journal.start(part)
             try:
                 if before is not None:
