@@ -97,7 +97,7 @@ class PackReceiver(object):
 
     @property
     def left(self) -> bool:
-        """Whether partial files may be left, for the next run to remove."""
+        """True if partial files may be left, for the next run to remove."""
         return self._failure is not None or self._writer.left or self._committer.left
 
     def _raise_failure(self) -> None:
@@ -198,7 +198,7 @@ class MainReceiver(PackReceiver):
 
     @property
     def left(self) -> bool:
-        """Whether partial files may be left, except the journaled ones that can be resumed."""
+        """True if partial files may be left, except the journaled ones that can be resumed."""
         return super(MainReceiver, self).left or self._large.left
 
     def finish(self) -> None:

@@ -127,7 +127,7 @@ class Connection:
         self._process = Process(argv, leave=() if memory is None else (memory.descriptor,))
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self.lost = False  # whether the agent ended unexpectedly
+        self.lost = False  # True after the agent ended unexpectedly
         self._greeted = False
         self.data_bytes = 0
         self.round_trip = 60.0  # seconds; the shortest round trip so far
