@@ -40,6 +40,7 @@ from transfers.stores.base import (
     Problem,
     is_own_name,
     unsafe_component,
+    walk_tree,
 )
 from transfers.stores.pooled_reading import Got, RequestStore
 from transfers.stores.s3.requests import problem_of
@@ -313,7 +314,6 @@ _FACTS = Facts(
 
 _Names = list[tuple[bytes, bool]]
 _Problems = list[tuple[bytes, Problem]]
-_Stack = list[Iterator[Entry]]
 
 
 class UrlStore(RequestStore):
@@ -356,15 +356,7 @@ class UrlStore(RequestStore):
         if root.kind is Kind.FILE:
             return
         problems: _Problems = []
-        stack: _Stack = [self._children(b"", problems)]
-        while stack:
-            entry = next(stack[-1], None)
-            if entry is None:
-                stack.pop()
-                continue
-            yield entry
-            if entry.kind is Kind.FOLDER and not shallow:
-                stack.append(self._children(entry.path, problems))
+        yield from walk_tree(lambda folder: self._children(folder, problems), shallow=shallow)
         if problems:
             raise ListingIncompleteError(self._web.subject, problems)
 

@@ -70,15 +70,15 @@ class Found(NamedTuple):
         return (entry.size, entry.mtime_ns) == (self.size, self.mtime_ns)
 
 
-def found_of(told: ResponseEntry) -> Found:
+def found_of(response: ResponseEntry) -> Found:
     """Parse an answer to PROPFIND; hibali's own property counts only for the same tag and size."""
-    if told.folder:
+    if response.folder:
         return Found(folder=True, size=0, mtime_ns=0, tag="")
-    length = told.properties.get("DAV: getcontentlength", "")
+    length = response.properties.get("DAV: getcontentlength", "")
     size = int(length) if length.isdigit() and len(length) < 20 else -1
-    modified = told.properties.get("DAV: getlastmodified", "")
-    tag = tag_of(told.properties.get("DAV: getetag", ""), modified)
-    known = _KNOWN_VALUE.fullmatch(told.properties.get(KNOWN, ""))
+    modified = response.properties.get("DAV: getlastmodified", "")
+    tag = tag_of(response.properties.get("DAV: getetag", ""), modified)
+    known = _KNOWN_VALUE.fullmatch(response.properties.get(KNOWN, ""))
     if known and (int(known[2]), known[5]) == (size, quote(tag, safe="")):
         return Found(
             folder=False, size=size, mtime_ns=int(known[3]), tag=tag, digest=known[1], mode=int(known[4])
@@ -138,8 +138,8 @@ class Files:
 
     def stat(self, path: bytes) -> Found | None:
         """Return the properties of a path, None if it is missing."""
-        told: list[ResponseEntry] = []
-        response = self._find(path, "0", told.append)
+        responses: list[ResponseEntry] = []
+        response = self._find(path, "0", responses.append)
         if response.status in _ABSENT:
             return None
         if response.status == 400:
@@ -147,7 +147,7 @@ class Files:
             if self._is_below_file(path):
                 return None
             raise error_of(400, self.subject)
-        own_responses = [one for one in told if self.client.name_in(one.href, path) == b""]
+        own_responses = [one for one in responses if self.client.name_in(one.href, path) == b""]
         if len(own_responses) != 1:
             raise self._violation(path)
         if own_responses[0].status:
@@ -260,7 +260,6 @@ class Files:
         return found.get(LOCK_OWNER, ""), found.get(LOCK_TOKEN, "")
 
     def _properties(self, path: bytes, body: bytes) -> dict[str, str]:
-        told: list[ResponseEntry] = []
         response = self.client.request(
             "PROPFIND",
             path,
@@ -268,12 +267,17 @@ class Files:
             body=body,
             accept=range(400, 500),
         )
-        if response.status != 207:
-            return {}
-        parser = MultiStatus(told.append, self.subject)
-        parser.feed(response.body)
-        parser.close()
-        return told[0].properties if told else {}
+        found = self._parse(response)
+        return found[0].properties if found else {}
+
+    def _parse(self, response: Response) -> list[ResponseEntry]:
+        """Return the responses in a multi-status body, none for another status."""
+        found: list[ResponseEntry] = []
+        if response.status == 207:
+            parser = MultiStatus(found.append, self.subject)
+            parser.feed(response.body)
+            parser.close()
+        return found
 
     def get(
         self,
@@ -298,8 +302,8 @@ class Files:
             content.clear()
             heads[:] = [response]
             if length is not None and response.status != 206:
-                told = response.headers.get("content-length", "")
-                if not told.isdigit() or int(told) > _MOST_WHOLE:
+                announced = response.headers.get("content-length", "")
+                if not announced.isdigit() or int(announced) > _MOST_WHOLE:
                     raise IncompleteError(
                         "no-ranges",
                         "the server does not support range requests, which large files need",
@@ -433,13 +437,7 @@ class Files:
         return response.status
 
     def _failures(self, response: Response) -> list[int]:
-        if response.status != 207:
-            return []
-        told: list[ResponseEntry] = []
-        parser = MultiStatus(told.append, self.subject)
-        parser.feed(response.body)
-        parser.close()
-        codes = [int(one.status) for one in told if one.status.isdigit()]
+        codes = [int(one.status) for one in self._parse(response) if one.status.isdigit()]
         return [code for code in codes if code >= 300]
 
 
@@ -447,13 +445,13 @@ def _line_of(name: bytes, found: Found, status: str) -> bytes:
     """Encode one name for sorting; for a name with an error, the tag is its status."""
     size = _FOLDER if found.folder else _UNKNOWN if status or found.size < 0 else found.size
     path = name + b"/" if found.folder else name
-    told = f"{found.mtime_ns} {found.mode} {found.digest or ''}"
-    return json.dumps([path.decode("latin-1"), size, status or found.tag, told]).encode("ascii")
+    details = f"{found.mtime_ns} {found.mode} {found.digest or ''}"
+    return json.dumps([path.decode("latin-1"), size, status or found.tag, details]).encode("ascii")
 
 
 def _listed_of(line: bytes) -> Listed:
-    path, size, tag, told = json.loads(line)
-    return Listed(path.encode("latin-1"), size, tag, told)
+    path, size, tag, details = json.loads(line)
+    return Listed(path.encode("latin-1"), size, tag, details)
 
 
 def _sorted(spooled: Blocks, subject: str) -> Iterator[tuple[bytes, Found]]:
@@ -464,7 +462,7 @@ def _sorted(spooled: Blocks, subject: str) -> Iterator[tuple[bytes, Found]]:
 
 
 def _found_in(listed: Listed) -> tuple[bytes, Found]:
-    path, size, tag, told = listed
-    mtime_ns, mode, digest = told.split(" ")
+    path, size, tag, details = listed
+    mtime_ns, mode, digest = details.split(" ")
     folder = size == _FOLDER
     return path, Found(folder, 0 if folder else size, int(mtime_ns), tag, digest or None, int(mode))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from hibali.config.model import Site
 from hibali.errors import NotFoundError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
+from transfers.stores.server_probe import add_facts
 from transfers.stores.webdav.requests import WebdavClient, login_of
 from transfers.stores.webdav.store import DavStore
 
@@ -49,10 +48,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
                 subject=site.name,
                 hint="Correct config.toml.",
             )
-        for name, value in asdict(store.probe(refresh=True)).items():
-            facts[name.replace("_", " ")] = (
-                value if not isinstance(value, tuple) else " ".join(map(repr, value))
-            )
+        add_facts(store.probe(refresh=True), facts)
         free_bytes = store.space().free_bytes
         if free_bytes is not None:
             facts["free bytes"] = free_bytes

@@ -22,6 +22,7 @@ from transfers.stores.base import (
     ListingIncompleteError,
     Payload,
     Problem,
+    ServerListing,
     Space,
     unsafe_component,
 )
@@ -38,38 +39,22 @@ _FOLDERS_AHEAD = 8
 _NAMES_AHEAD = 64
 
 
-class Listing:
-    """One walk of a tree; `problems`, `orphans` and `own_folders` are complete after the iteration."""
+class Listing(ServerListing):
+    """A listing that requests the next folders in threads."""
+
+    own_names = (*protocol.OWN, b"probe")
 
     def __init__(self, files: Files, pool: Executor, root: bytes, own: Own, *, shallow: bool = False) -> None:
         """Set the fields; `root` is a folder, and entries are relative to it."""
+        super().__init__(shallow=shallow)
         self._files = files
         self._pool = pool
         self._root = root
         self._own = own
-        self._shallow = shallow
-        self._seeds: list[bytes] = []
         self._ahead: dict[bytes, Future[Children]] = {}
-        self.problems: list[tuple[bytes, Problem]] = []
-        self.orphans: list[bytes] = []
-        self.own_folders: list[bytes] = []  # folders with a `.hibali`
 
-    def __iter__(self) -> Iterator[Entry]:
-        """Yield entries sorted by the bytes of the path; a folder's path sorts with a final slash."""
-        stack = [self._children(b"")]
-        while stack:
-            found = next(stack[-1], None)
-            if found is None:
-                stack.pop()
-                continue
-            entry, folder = found
-            if not folder or entry.path.rpartition(b"/")[2] != OWN:
-                yield entry
-            if folder and not self._shallow:
-                stack.append(self._children(entry.path))
-
-    def _children(self, folder: bytes) -> Iterator[tuple[Entry, bool]]:
-        """Yield a folder's entries without own names, and whether each is a folder."""
+    def _children(self, folder: bytes) -> Iterator[Entry]:
+        """Yield a folder's entries without own names; start listing its subfolders."""
         future = self._ahead.pop(folder, None)
         try:
             children = future.result() if future is not None else self._list_children(folder)
@@ -90,7 +75,7 @@ class Listing:
             if found.size < 0:
                 self.problems.append((path, _why(found)))
             else:
-                yield found.entry(path), found.folder
+                yield found.entry(path)
 
     def _list_children(self, folder: bytes) -> Children:
         return self._files.children(below(self._root, folder))
@@ -116,19 +101,6 @@ class Listing:
             raise RefusedError(
                 "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._files.subject
             )
-
-    def _is_own(self, folder: bytes, path: bytes) -> bool:
-        name = path.rpartition(b"/")[2]
-        if folder.rpartition(b"/")[2] == OWN and (
-            name in protocol.OWN or protocol.is_lock_part(name) or name == b"probe"
-        ):
-            return True
-        if protocol.has_partial_shape(name) and any(
-            protocol.is_partial_of(seed, name) for seed in self._seeds
-        ):
-            self.orphans.append(path)
-            return True
-        return False
 
 
 def _why(found: Found) -> Problem:
@@ -243,7 +215,7 @@ class DavStore(RequestStore):
             self._weaken(entry)
             yield entry
         self._orphans = listing.orphans
-        self._own_folders = [write_target for write_target in listing.own_folders if write_target]
+        self._own_folders = [folder for folder in listing.own_folders if folder]
         self._tidy = not shallow and not listing.problems
         if listing.problems:
             raise ListingIncompleteError(self._client.subject, listing.problems)
