@@ -36,8 +36,8 @@ class Facts:
     """The capabilities and limits of a store."""
 
     kind: str
-    read_verification: Verification  # the best proof when reading from this store
-    write_verification: Verification  # the best proof when writing to this store
+    read_verification: Verification  # the best verification when reading from this store
+    write_verification: Verification  # the best verification when writing to this store
     ordered: bool = True  # the server lists in canonical order
     folders: bool = True  # can store empty folders
     file_and_folder: bool = False  # can store a file and a folder with the same name
@@ -193,7 +193,7 @@ class Payload:
 class Committed:
     """The result for one item at the target: durable under its final name, or a `problem`.
 
-    `digest` was computed or checked by the target over the received bytes; `verification` is the target's proof.
+    `digest` was computed or checked by the target over the received bytes; `verification` is the target's verification.
     """
 
     item: Item

@@ -42,7 +42,7 @@ from transfers.stores.base import (
     unsafe_component,
     walk_tree,
 )
-from transfers.stores.pooled_reading import Got, RequestStore
+from transfers.stores.request_store import Got, RequestStore
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.webdav import kind
 from transfers.stores.webdav.requests import Login, elsewhere, login_of

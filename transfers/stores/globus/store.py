@@ -30,6 +30,7 @@ from transfers.stores.base import (
     unsafe_component,
     walk_tree,
 )
+from transfers.stores.globus.clients import open_access
 from transfers.stores.globus.errors import error_of, fault_of, with_details
 from transfers.stores.globus.paths import (
     LINE_ENDS,
@@ -42,7 +43,7 @@ from transfers.stores.globus.paths import (
 )
 from transfers.stores.globus.requests import Globus
 from transfers.stores.globus.tasks import Following
-from transfers.stores.pooled_reading import Got, RequestStore
+from transfers.stores.request_store import Got, RequestStore
 from transfers.stores.s3.credentials import check_endpoint
 from transfers.stores.url import Web
 from transfers.stores.webdav.requests import Login
@@ -270,8 +271,6 @@ class GlobusStore(RequestStore):
 
     def __init__(self, site: Site, root_path: str, *, on_event: Listener = ignore) -> None:
         """`root_path` is a path of the site. Raise `UsageError`, or `AccessError` without a login."""
-        from transfers.stores.globus.clients import open_access
-
         assert site.globus is not None
         root = path_in_collection(site, root_path)
         assert root is not None

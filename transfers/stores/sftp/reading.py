@@ -229,7 +229,7 @@ class Files:
                 one.problem = problem_of(problem)
 
     def close_all(self, opened: Iterable[Opened]) -> None:
-        """Close the open files without waiting for the answers."""
+        """Close the open files without waiting for the replies."""
         for one in opened:
             if one.handle:
                 self._client.request_close(one.handle)

@@ -19,7 +19,7 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.spool import Blocks
-from transfers.stores.pooled_reading import Got, changed
+from transfers.stores.request_store import Got, changed
 from transfers.stores.s3.listing import Listed, in_order
 from transfers.stores.webdav.multistatus import (
     FIND,
@@ -39,7 +39,7 @@ _FIRST_SECOND, _LAST_SECOND = (
     -30_610_224_000,
     253_402_300_799,
 )  # of the years 1000 and 9999: the range of an HTTP date
-_FIRST_IN_HEADER = 86_401  # Nextcloud answers 500 to an X-OC-Mtime of the first day of 1970 or before
+_FIRST_IN_HEADER = 86_401  # Nextcloud returns 500 for an X-OC-Mtime of the first day of 1970 or before
 _KNOWN_VALUE = re.compile(r"1 ([0-9a-f]{64}) (\d{1,20}) (-?\d{1,28}) (-1|\d{1,4}) (\S{1,500})")
 
 
@@ -71,7 +71,7 @@ class Found(NamedTuple):
 
 
 def found_of(response: ResponseEntry) -> Found:
-    """Parse an answer to PROPFIND; hibali's own property counts only for the same tag and size."""
+    """Parse a response to PROPFIND; hibali's own property counts only for the same tag and size."""
     if response.folder:
         return Found(folder=True, size=0, mtime_ns=0, tag="")
     length = response.properties.get("DAV: getcontentlength", "")
@@ -143,7 +143,7 @@ class Files:
         if response.status in _ABSENT:
             return None
         if response.status == 400:
-            # Some servers (Apache) answer 400 for a name below a file.
+            # Some servers (Apache) return 400 for a name below a file.
             if self._is_below_file(path):
                 return None
             raise error_of(400, self.subject)
@@ -165,9 +165,9 @@ class Files:
         return found is None or not found.folder
 
     def children(self, folder: bytes) -> Children:
-        """Return the direct children of a folder, sorted, after the whole answer was read.
+        """Return the direct children of a folder, sorted, after the whole response was read.
 
-        Raises `IncompleteError("listing-violation")` if an answer names something not requested (S3).
+        Raises `IncompleteError("listing-violation")` if a response names something not requested (S3).
         """
         spools: list[Blocks] = []  # one for each attempt
         counted = {"itself": 0, "wrong": 0, "own": 0}
@@ -342,7 +342,7 @@ class Files:
         return Got(content, tag, int(found[2]))
 
     def _tag_in(self, head: Response, path: bytes) -> str:
-        """Return the tag of what was read; request it if the answer has none."""
+        """Return the tag of what was read; request it if the response has none."""
         etag = head.headers.get("etag", "")
         if etag:
             return tag_of(etag, "")
@@ -384,7 +384,7 @@ class Files:
         """Make one folder whose parents exist; an existing one is no error, a file of that name is."""
         status = 0
         for _ in range(_TRIES):
-            # Apache answers 403 if another client creates or removes it at the same time.
+            # Apache returns 403 if another client creates or removes it at the same time.
             status = self.client.request("MKCOL", path, folder=True, accept=(400, 403, 405, 409)).status
             found = None if status < 300 else self.stat(path)
             if status < 300 or (found is not None and found.folder):

@@ -26,14 +26,14 @@ from transfers.stores.base import (
     Space,
     unsafe_component,
 )
-from transfers.stores.pooled_reading import RequestStore
+from transfers.stores.request_store import RequestStore
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import OWN, DavLock, Own, below
 from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
 from transfers.stores.webdav.requests import WebdavClient
-from transfers.stores.webdav.writing import FileRemover, TreeRemover, WebdavTarget, Writing
+from transfers.stores.webdav.writing import FileRemover, TreeRemover, WebdavTarget, WebdavWriter
 
 _FOLDERS_AHEAD = 8
 _NAMES_AHEAD = 64
@@ -110,7 +110,7 @@ def _why(found: Found) -> Problem:
     return Problem("no-size", "the server does not report its size")
 
 
-_Writings = list[Writing]
+_Writers = list[WebdavWriter]
 _Paths = list[bytes]
 
 
@@ -140,27 +140,27 @@ class DavStore(RequestStore):
         self._support = recall(site, client.origin, client.base)
         self._read_verification = Verification.RECORDED
         self._holder: Lease | NoLease = NoLease()
-        self._writings: _Writings = []
+        self._writers: _Writers = []
         self._orphans: _Paths = []
         self._own_folders: _Paths = []  # folders below that have a `.hibali`
         self._tidy = False  # all orphans are known and no other partial file exists
 
     @property
     def facts(self) -> Facts:
-        """The probed facts, with the proof that this store's listings allow."""
+        """The probed facts, with the verification that this store's listings allow."""
         return facts_of(self._support, self._read_verification, read_back=self._read_back)
 
     @property
     def wire_bytes(self) -> int:
         """See Store."""
-        return super().wire_bytes + sum(writing.bytes for writing in self._writings)
+        return super().wire_bytes + sum(writing.bytes for writing in self._writers)
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
         return [identity_of_url(self._client.origin + self._client.base, self.root_path)]
 
     def probe(self, *, refresh: bool = False) -> ServerSupport:
-        """Return what the server honours, probing it if unknown or with `refresh`; the root must exist."""
+        """Return what the server supports, probing it if unknown or with `refresh`; the root must exist."""
         if self._support is None or refresh:
             self._support = probe_server(self._files, self.root_path)
             remember(self._site, self._client.origin, self._client.base, self._support)
@@ -227,8 +227,8 @@ class DavStore(RequestStore):
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; requires the lock if the server supports locks."""
         write_target = self._write_target()
-        writing = Writing(write_target, self._pool)
-        self._writings.append(writing)
+        writing = WebdavWriter(write_target, self._pool)
+        self._writers.append(writing)
         whole = False
         try:
             yield from writing.run(payloads)
