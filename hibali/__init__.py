@@ -1,3 +1,3 @@
-"""What the other packages share."""
+"""Modules that all other packages share."""
 
 __version__ = "0.1.0"

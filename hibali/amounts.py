@@ -57,7 +57,7 @@ def read_job_time(text: str) -> int:
     elif _PART.match(text.lower()):
         total = math.ceil(read_duration(text))
     else:
-        raise ValueError(f"{text!r} is not a job's time such as 01:00:00, 2-00:00:00, 90m or 12h")
+        raise ValueError(f"{text!r} is not a time limit such as 01:00:00, 2-00:00:00, 90m or 12h")
     if total <= 0:
         raise ValueError(f"{text!r} is not a positive time")
     return total

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All endpoints are open and are being listed; from here on, no password is asked for."""
+    """All endpoints are open and are being listed; from now on, no password prompt appears."""
 
 
 @dataclass(frozen=True, slots=True)

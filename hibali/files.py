@@ -60,7 +60,7 @@ def _without_tilde(path: Path, name: str) -> Path:
 def private_folder(path: Path) -> Path:
     """Return the folder, created with 0700 when missing; raises `RefusedError` when others can write it.
 
-    The last component may not be a symlink: whoever can create one there could choose where hibali writes.
+    The last component may not be a symlink: others could then choose where hibali writes.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def private_folder(path: Path) -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
         raise RefusedError(
             "not-private",
-            "this must be a folder (not a symlink) that belongs to you and that others cannot write",
+            "it must be a folder (not a symlink) that belongs to you and that others cannot write to",
             subject=str(path),
             hint=f"chmod 700 {path}",
         )
@@ -101,7 +101,7 @@ def check_private_file(path: Path, what: str) -> None:
         return
     if found.st_uid not in {os.geteuid(), 0} or found.st_mode & _OTHERS_WRITE:
         raise RefusedError(
-            "not-private", f"{what} can be written by others", subject=str(path), hint=f"chmod go-w {path}"
+            "not-private", f"other accounts can write to {what}", subject=str(path), hint=f"chmod go-w {path}"
         )
 
 
@@ -170,7 +170,7 @@ class WholeFile:
             if not stat.S_ISREG(self.path.stat().st_mode):
                 raise UsageError(
                     "not-a-file",
-                    "something that is not a file exists under that name; it was not changed",
+                    "a folder or special file with that name exists; it was not changed",
                     subject=str(path),
                 )
         except FileNotFoundError:
@@ -227,5 +227,5 @@ def _unwritable(path: Path, problem: OSError) -> NotFoundError | AccessError | U
     if isinstance(problem, FileNotFoundError | NotADirectoryError):
         return NotFoundError("no-such-folder", "the folder for this file does not exist", subject=str(path))
     if isinstance(problem, PermissionError):
-        return AccessError("denied", "no permission to write there", subject=str(path))
+        return AccessError("denied", "permission denied", subject=str(path))
     return UsageError("unwritable-file", reason_of(problem), subject=str(path))

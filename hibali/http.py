@@ -35,30 +35,30 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPConnectionPool
 
 Bytes = bytes | bytearray | memoryview
-MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # of an answer that is kept in memory
-MAX_ERROR_BYTES = 64 * 1024  # of what a server says to an error; the rest is not read
-RESPONSE_SECONDS = 300.0  # for an answer that holds no file's content
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # of a response that is read into memory
+MAX_ERROR_BYTES = 64 * 1024  # of an error response; the rest is not read
+RESPONSE_SECONDS = 300.0  # for a response without a file's content
 _SLOWEST = 1024  # bytes a second that content has to come or go with, or it is taken for silence
 _PIECE = 1024 * 1024
 
 
 def too_long(subject: str, most: int) -> IncompleteError:
-    """Return the error for an answer of more than `most` bytes."""
+    """Return the error for a response of more than `most` bytes."""
     return IncompleteError(
         "answer-too-long",
-        f"the server's answer has more than {most} bytes; hibali stopped reading it",
+        f"the server's response has more than {most} bytes; hibali stopped reading it",
         subject=subject,
-        hint="Check that the URL names the right server, and report the problem to its operator",
+        hint="Check that the URL is that of the right server, and report the problem to its operator.",
     )
 
 
 def too_slow(subject: str, seconds: float) -> TryLaterError:
-    """Return the error for an answer that was not complete after `seconds`."""
+    """Return the error for a response that was not complete after `seconds`."""
     return TryLaterError(
         "answer-too-slow",
-        f"the server's answer was not complete after {seconds:.0f} s",
+        f"the server's response was not complete after {seconds:.0f} s",
         subject=subject,
-        hint="Run the same command again later",
+        hint="Run the same command again later.",
         transient=False,
     )
 
@@ -216,7 +216,7 @@ _watchdog = _Watchdog()
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The status, headers (names in lower case) and body of an answer."""
+    """The status, headers (names in lower case) and body of a response."""
 
     status: int
     headers: Mapping[str, str]
@@ -486,7 +486,7 @@ def post_json(url: str, content: bytes, *, secret: str = "") -> None:
     def send() -> None:
         try:
             response = _request(parts, "POST", headers, content, limit=_MAX_RESPONSE_BYTES, trusted=True)
-        except IncompleteError:  # it was accepted, with an answer that nobody needs
+        except IncompleteError:  # it was accepted, with a response that is not needed
             return
         if response.status == 429 or response.status >= 500:
             raise TryLaterError("server-busy", f"the server's status is {response.status}", subject=subject)
@@ -569,7 +569,7 @@ def _checked(url: str, origins: frozenset[str]) -> SplitResult:
     if parts.scheme == "http" and _origin(parts) not in origins:
         raise RefusedError(
             "not-https",
-            "without https, anybody between you and the server can change the document",
+            "without https, others can change the document on its way",
             subject=printable(url),
             hint=f'Use https, or allow it: [catalogue] origins = ["{_origin(parts)}"]',
         )

@@ -78,7 +78,7 @@ def read_location(text: str, settings: Settings, *, literal: bool = False) -> Lo
     found = parse_location(typed, settings.sites, os.fsencode(Path.cwd()), literal=literal)
     if found is None:
         settings.site(typed.partition(":")[0])  # names similar sites
-        raise UsageError("unknown-site", "no site of this name is configured", subject=typed)
+        raise UsageError("unknown-site", "no site with this name is configured", subject=typed)
     require_built(found.site)
     if found.typed_local:
         if not os.path.lexists(found.raw):
@@ -111,7 +111,7 @@ def check_no_site_name(text: str, settings: Settings) -> None:
             "site-without-colon",
             f"{name} is a site: {name}:",
             subject=text,
-            hint=f"At the site: {name}:PATH. A file or folder of that name: ./{text}",
+            hint=f"For the site, write {name}:PATH. For a local file or folder with that name: ./{text}",
         )
 
 
@@ -124,9 +124,9 @@ def check_local_file(text: str, settings: Settings) -> None:
     if colon and name in settings.sites:
         raise UsageError(
             "not-a-local-file",
-            f"this is a place at the site {name}, and only a file of this machine can be written",
+            f"this is a location at the site {name}, but the output must be a local file",
             subject=text,
-            hint=f"A local file of that name: ./{text}. To send a file there afterwards: hibali push FILE {shlex.quote(f'{name}:{path}')}",
+            hint=f"For a local file with that name: ./{text}. To send a file there afterwards: hibali push FILE {shlex.quote(f'{name}:{path}')}",
         )
     _refuse_local_home(text)
     _refuse_variables(text, "", text)
@@ -198,7 +198,7 @@ def _refuse_local_home(text: str) -> None:
     if text == "~" or text.startswith("~/"):
         raise UsageError(
             "variable-in-path",
-            "your shell did not expand ~, as in quotes or behind an equals sign",
+            "the shell did not expand ~, for example in quotes or after an equals sign",
             subject=text,
             hint=f"Write the path in full. For a folder whose name is ~: ./{text}",
         )
@@ -232,9 +232,9 @@ def check_writable(target: Location) -> None:
     if target.read_only:
         raise RefusedError(
             "read-only-root",
-            "this lies below a root that the configuration calls read-only",
+            "this is below a root that is read-only by the configuration",
             subject=target.text,
-            hint=f"Write elsewhere, or take the root out of sites.{target.site.name}.read_only.",
+            hint=f"Choose another target, or remove the root from sites.{target.site.name}.read_only.",
         )
 
 
@@ -253,7 +253,9 @@ def _resolve(text: str, site: Site, path: str) -> str:
     if first == "~":
         return _join("~", _normal(text, rest))
     if first.startswith("~"):
-        _refuse(text, "another account's home cannot be named", "Write the path in full.")
+        _refuse(
+            text, "the home folder of another account cannot be written as ~NAME", "Write the path in full."
+        )
     if first.startswith("@"):
         return _join(_root(text, site, first[1:]), _normal(text, rest))
     start = site.roots[site.default_root] if site.default_root else "~"
@@ -266,7 +268,7 @@ def _root(text: str, site: Site, name: str) -> str:
     similar = nearest(name, site.roots)
     known = ", ".join(f"@{root}" for root in sorted(site.roots)) or "none"
     hint = f"Did you mean @{similar}?" if similar else f"Roots of {site.name}: {known}."
-    return _refuse(text, f"{site.name} has no root @{name}", f"{hint} A folder of that name: ./@{name}")
+    return _refuse(text, f"{site.name} has no root @{name}", f"{hint} For a folder with that name: ./@{name}")
 
 
 def _normal(text: str, path: str) -> str:
@@ -292,7 +294,7 @@ def _join(start: str, rest: str) -> str:
 def _at_object_store(text: str, site: Site, path: str) -> Location:
     """Return the location of an object key, unchanged, because `a//b` and `a/b` are two keys there."""
     if path.startswith("/"):
-        _refuse(text, "a key has no leading slash", f"Write {site.name}:{path.lstrip('/')}")
+        _refuse(text, "a key must not start with a slash", f"Write {site.name}:{path.lstrip('/')}")
     path = path.removeprefix("./")
     slash = not path or path.endswith("/")
     key = path.removesuffix("/")
@@ -304,7 +306,7 @@ def _at_object_store(text: str, site: Site, path: str) -> Location:
         if not bucket:
             bucket, _, key = key.partition("/")
             if not _BUCKET.fullmatch(bucket):
-                _refuse(text, "a bucket has to be named", f"Write {site.name}:BUCKET/KEY")
+                _refuse(text, "the bucket is missing", f"Write {site.name}:BUCKET/KEY")
         key = "/".join(part for part in (site.s3.prefix.strip("/"), key) if part)
     return Location(site, key, text, slash=slash, bucket=bucket)
 

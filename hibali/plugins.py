@@ -1,4 +1,4 @@
-"""Load stores, schedulers, containers and sources by name: first hibali's own modules, then entry points."""
+"""Load stores, schedulers and containers by name: first hibali's own modules, then entry points."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def load(package: str, name: str) -> Any:
             return _load_entry_point(found[name], kind, name)
     raise UsageError(
         f"unknown-{kind}",
-        f"there is no {kind} of that name",
+        f"no {kind} has this name",
         subject=name,
-        hint=f"There are: {', '.join(plugin_names(package)) or 'none'}.",
+        hint=f"Known names: {', '.join(plugin_names(package)) or 'none'}.",
     )
 
 
@@ -68,5 +68,5 @@ def _load_entry_point(point: Any, kind: str, name: str) -> Any:
             "broken-plugin",
             f"the {kind} from {point.value!r} cannot be loaded: {type(problem).__name__}",
             subject=name,
-            hint="Reinstall or remove the package that offers it.",
+            hint="Reinstall or remove the package that provides it.",
         ) from problem

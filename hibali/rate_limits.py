@@ -17,7 +17,7 @@ from hibali.documents import line_of_json
 from hibali.errors import HibaliError, TryLaterError
 from hibali.files import write_atomic
 from hibali.ledger import ledger_folder, now, read_records
-from hibali.text import printable
+from hibali.text import counted, printable
 
 _HOUR = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2})\.jsonl")
 _RETENTION = timedelta(days=8)
@@ -123,7 +123,7 @@ class Refusals:
             at = time.strftime("%H:%M:%S", time.localtime(known.until))
             raise TryLaterError(
                 "paused",
-                f"it refused {known.times} times in a row ({known.because}); hibali sends no requests until {at}",
+                f"it refused {counted(known.times, 'request')} in a row ({known.because}); hibali sends no requests until {at}",
                 subject=self._subject,
                 hint="To try now: hibali sites check SITE",
             )

@@ -62,7 +62,7 @@ def _read(path: Path) -> bytes | None:
             "not-private",
             "the key for signatures must be a file that belongs to you and that others cannot read",
             subject=str(path),
-            hint="Remove it. Then add FROM and TO to `apply` for plans that it signed.",
+            hint="Remove it. To execute plans that were signed with it, add FROM and TO to `apply`.",
         )
     return key
 

@@ -40,7 +40,7 @@ class CommandResult:
 
 
 def has_terminal() -> bool:
-    """Return whether a user at a terminal could answer a question."""
+    """Return whether stdin and stderr are a terminal, so that a user can answer a question."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -98,7 +98,7 @@ def _stdin_file(content: bytes) -> BinaryIO:
     try:
         stream = os.fdopen(os.memfd_create("input"), "w+b")
     except OSError:  # a kernel or sandbox without memfd_create
-        stream = tempfile.TemporaryFile()  # noqa: SIM115  # closed by who asked for it
+        stream = tempfile.TemporaryFile()  # noqa: SIM115  # closed by the caller
     stream.write(content)
     stream.seek(0)
     return stream
@@ -124,9 +124,9 @@ def _check_output(
         _kill(process)
         raise IncompleteError(
             "too-much-output",
-            f"printed more than {most} bytes, and hibali ended it",
+            f"printed more than {most} bytes, so hibali killed it",
             subject=_program_name(program),
-            hint="Run it yourself and check what it prints",
+            hint="Run it yourself and check its output.",
         )
 
 
@@ -421,7 +421,7 @@ def credentials_from(
     finished = run(command, timeout=_CREDENTIALS_SECONDS, most=_MOST_CREDENTIALS)
     try:
         if finished.exit_code != 0:
-            raise ValueError(f"it ended with exit code {finished.exit_code}")
+            raise ValueError(f"its exit code is {finished.exit_code}")
         remember_secret(finished.stdout, *_STRING.findall(finished.stdout.decode("utf-8", "replace")))
         return read(finished.stdout)
     except ValueError as problem:

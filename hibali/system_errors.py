@@ -47,13 +47,11 @@ _ALL: Final = (
     ),
     Explanation("no-space", "no space is left on the filesystem", _FREE_SPACE, RefusedError),
     Explanation("no-quota", "the disk quota is exceeded", _FREE_SPACE, RefusedError),
-    Explanation(
-        "read-only", "the filesystem is read-only", "Choose a place that can be written.", RefusedError
-    ),
+    Explanation("read-only", "the filesystem is read-only", "Choose a writable folder.", RefusedError),
     Explanation(
         "file-too-large",
         "the file is larger than the filesystem or `ulimit -f` allows",
-        "Raise the limit, or choose another place.",
+        "Raise the limit, or choose another filesystem.",
     ),
     Explanation(
         "name-too-long",
@@ -67,7 +65,7 @@ _ALL: Final = (
     Explanation(
         "symlink-in-the-way",
         "a symlink is in the path, or symlinks that point to each other",
-        "To see where it leads: namei -l",
+        "To see the target of each symlink: namei -l",
         RefusedError,
     ),
     Explanation(
@@ -76,7 +74,7 @@ _ALL: Final = (
         "Check the path, or move that file away.",
         RefusedError,
     ),
-    Explanation("folder-in-the-way", "a folder is in the place of this file", "Move the folder away."),
+    Explanation("folder-in-the-way", "a folder with the name of this file exists", "Move the folder away."),
     Explanation("folder-not-empty", "the folder is not empty", "To see what it contains: ls -la"),
     Explanation(
         "in-the-way",
@@ -86,9 +84,7 @@ _ALL: Final = (
     Explanation("too-many-names", "the file has as many hard links as the filesystem allows", ""),
     Explanation("other-device", "source and target are on different filesystems", ""),
     Explanation("file-busy", "the file is in use by a program", _WAIT, TryLaterError),
-    Explanation(
-        "not-supported", "the filesystem does not support this", "Choose a place on another filesystem."
-    ),
+    Explanation("not-supported", "the filesystem does not support this", "Choose another filesystem."),
     Explanation(
         "stale",
         "the file server no longer knows this file or folder (stale file handle)",
@@ -99,7 +95,7 @@ _ALL: Final = (
         "input-output-error", "the disk or file server failed (input/output error)", _REPEAT, TryLaterError
     ),
     Explanation("filesystem-gone", "the filesystem is not available now", _REPEAT, TryLaterError),
-    Explanation("timed-out", "it did not answer in time", _REPEAT, TryLaterError),
+    Explanation("timed-out", "it did not respond in time", _REPEAT, TryLaterError),
     Explanation("no-locks", "the file server does not support locks", _REPEAT, TryLaterError),
     Explanation(
         "too-many-open-files",
@@ -111,7 +107,7 @@ _ALL: Final = (
     Explanation(
         "too-many-processes",
         "no further process or thread can be started",
-        f"Look at the limit (ulimit -u). {_WAIT}",
+        f"Check the limit (ulimit -u). {_WAIT}",
         TryLaterError,
     ),
 )

@@ -24,7 +24,7 @@ from transfers.datasets.annex_contents import AnnexContents
 from transfers.entry import Entry
 
 VERSION = "VERSION 1"
-# The known requests with their number of words; the last word may contain spaces.
+# The known requests with their number of arguments; the last one may contain spaces.
 ARGUMENT_COUNTS: Final[Mapping[str, int]] = {
     "EXTENSIONS": 1,
     "LISTCONFIGS": 0,
@@ -53,23 +53,23 @@ ARGUMENT_COUNTS: Final[Mapping[str, int]] = {
 
 
 class AnnexRequest(NamedTuple):
-    """One request: its word and arguments."""
+    """One request: its name and arguments."""
 
-    word: str
-    rest: tuple[str, ...]
+    name: str
+    arguments: tuple[str, ...]
 
 
 def read_request(line: bytes) -> AnnexRequest | None:
-    """Parse a request line; None for an unknown word. Raises `UsageError` where arguments are missing."""
+    """Parse a request line; None for an unknown name. Raises `UsageError` where arguments are missing."""
     text = line.removesuffix(b"\n").decode("utf-8", "surrogateescape")
-    word, _, rest = text.partition(" ")
-    if word not in ARGUMENT_COUNTS:
+    name, _, rest = text.partition(" ")
+    if name not in ARGUMENT_COUNTS:
         return None
-    count = ARGUMENT_COUNTS[word]
+    count = ARGUMENT_COUNTS[name]
     arguments = tuple(rest.split(" ", count - 1)) if count else ()
     if len(arguments) != count or (count > 1 and not all(arguments)):
-        raise UsageError("protocol", f"{word} takes {count} arguments", subject=printable(text))
-    return AnnexRequest(word, arguments)
+        raise UsageError("protocol", f"{name} takes {count} arguments", subject=printable(text))
+    return AnnexRequest(name, arguments)
 
 
 def one_line(*arguments: str) -> bytes:
@@ -125,7 +125,7 @@ class Conversation:
         self._reported_at = 0.0  # report the first progress of each request
         try:
             request = read_request(line)
-            for arguments in handlers[request.word](self, request) if request else [("UNSUPPORTED-REQUEST",)]:
+            for arguments in handlers[request.name](self, request) if request else [("UNSUPPORTED-REQUEST",)]:
                 self.send(*arguments)
         except UsageError as problem:
             self.send("ERROR", error_line(problem))
@@ -200,13 +200,13 @@ class Conversation:
             act()
         except BrokenPipeError:
             raise
-        except Exception as problem:  # noqa: BLE001  # git-annex is told of bugs, too
+        except Exception as problem:  # noqa: BLE001  # bugs are reported to git-annex, too
             return (*failure, _error_text(problem))
         return success
 
     def transfer_content(self, request: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
         """Transfer the file with that name, and answer."""
-        direction, key, file = request.rest
+        direction, key, file = request.arguments
 
         def transfer_file() -> None:
             path, contents = as_bytes(name()), self.contents()
@@ -221,7 +221,7 @@ class Conversation:
 
     def check_content(self, request: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
         """Answer whether a file with that name exists: yes, no, or unknown now."""
-        key, found = request.rest[0], []
+        key, found = request.arguments[0], []
 
         def check_present() -> None:
             found.append(self.contents().is_present(as_bytes(name()), size_of(key)))
@@ -231,7 +231,7 @@ class Conversation:
 
     def remove_content(self, request: AnnexRequest, name: Callable[[], str]) -> tuple[str, ...]:
         """Remove the file with that name, and answer."""
-        key = request.rest[0]
+        key = request.arguments[0]
         return self.attempt(
             lambda: self.contents().remove(as_bytes(name())), ("REMOVE-SUCCESS", key), ("REMOVE-FAILURE", key)
         )
@@ -259,12 +259,12 @@ def as_bytes(text: str) -> bytes:
 def supported(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer that trees can be exported and imported."""
     del conversation
-    yield (f"{request.word}-SUCCESS",)
+    yield (f"{request.name}-SUCCESS",)
 
 
 def name(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Note the file of the next request; not answered."""
-    conversation.name = request.rest[0]
+    conversation.name = request.arguments[0]
     yield from ()
 
 
@@ -285,8 +285,8 @@ def remove(conversation: Conversation, request: AnnexRequest) -> Replies:
 
 def remove_folder(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Remove a folder that the exported tree no longer has; it stays where it is not empty."""
-    folder = as_bytes(request.rest[0].rstrip("/"))
-    success, failure = (f"{request.word}-SUCCESS",), (f"{request.word}-FAILURE",)
+    folder = as_bytes(request.arguments[0].rstrip("/"))
+    success, failure = (f"{request.name}-SUCCESS",), (f"{request.name}-FAILURE",)
     word, *reason = conversation.attempt(
         lambda: conversation.contents().remove_folder(folder), success, failure
     )
@@ -297,7 +297,7 @@ def remove_folder(conversation: Conversation, request: AnnexRequest) -> Replies:
 
 def rename(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Rename a file of the exported tree; where the store cannot do that, git-annex sends it again."""
-    key, other = request.rest
+    key, other = request.arguments
     done: list[bool] = []
     reply = conversation.attempt(
         lambda: done.append(conversation.contents().rename(as_bytes(conversation.name), as_bytes(other))),
@@ -314,7 +314,7 @@ def rename(conversation: Conversation, request: AnnexRequest) -> Replies:
 def list_files(conversation: Conversation, request: AnnexRequest) -> Replies:
     """List all files that can be imported, each with an identifier that changes with its content."""
     found: list[Entry] = []
-    success, failure = (f"{request.word}-SUCCESS",), (f"{request.word}-FAILURE",)
+    success, failure = (f"{request.name}-SUCCESS",), (f"{request.name}-FAILURE",)
     reply = conversation.attempt(lambda: found.extend(conversation.contents().files()), success, failure)
     for entry in found:
         if b"\n" in entry.path:
@@ -339,7 +339,7 @@ def _identifier(entry: Entry) -> str:
 
 def fetch(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Fetch an imported file, whose key is not known yet."""
-    file = Path(request.rest[0])
+    file = Path(request.arguments[0])
     yield conversation.attempt(
         lambda: conversation.contents().retrieve(as_bytes(conversation.name), file, conversation.progress),
         ("RETRIEVEIMPORT-SUCCESS",),
@@ -360,7 +360,7 @@ _EXPENSIVE = 200
 
 def _extensions(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer which protocol extensions both sides support."""
-    conversation.supports_info = "INFO" in request.rest[0].split()
+    conversation.supports_info = "INFO" in request.arguments[0].split()
     yield ("EXTENSIONS", "INFO") if conversation.supports_info else ("EXTENSIONS",)
 
 
@@ -379,15 +379,15 @@ def _initialise(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Create the folder, or connect to an existing one."""
     yield conversation.attempt(
         lambda: conversation.contents().make_place(),
-        (f"{request.word}-SUCCESS",),
-        (f"{request.word}-FAILURE",),
+        (f"{request.name}-SUCCESS",),
+        (f"{request.name}-FAILURE",),
     )
 
 
 def _prepare(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Check the configuration, without a login."""
     yield conversation.attempt(
-        conversation.contents, (f"{request.word}-SUCCESS",), (f"{request.word}-FAILURE",)
+        conversation.contents, (f"{request.name}-SUCCESS",), (f"{request.name}-FAILURE",)
     )
 
 
@@ -421,24 +421,24 @@ def _info(conversation: Conversation, request: AnnexRequest) -> Replies:
 
 def _transfer(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Transfer a content by its key."""
-    yield conversation.transfer_content(request, lambda: place_of(request.rest[1]))
+    yield conversation.transfer_content(request, lambda: place_of(request.arguments[1]))
 
 
 def _check_present(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer whether a content exists."""
-    yield conversation.check_content(request, lambda: place_of(request.rest[0]))
+    yield conversation.check_content(request, lambda: place_of(request.arguments[0]))
 
 
 def _remove(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Remove a content; a missing one counts as removed."""
-    yield conversation.remove_content(request, lambda: place_of(request.rest[0]))
+    yield conversation.remove_content(request, lambda: place_of(request.arguments[0]))
 
 
 def _locate(conversation: Conversation, request: AnnexRequest) -> Replies:
     """Answer the location of a content as SITE:PATH."""
     try:
         place = conversation.place().text.rstrip("/")
-        yield "WHEREIS-SUCCESS", printable(f"{place}/{place_of(request.rest[0])}")
+        yield "WHEREIS-SUCCESS", printable(f"{place}/{place_of(request.arguments[0])}")
     except HibaliError:
         yield ("WHEREIS-FAILURE",)
 

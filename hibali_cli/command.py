@@ -32,6 +32,24 @@ EXIT_STATUS: Final[Mapping[int, str]] = {
     143: "Terminated.",
 }
 _WORD = re.compile(r"[a-z][a-z0-9]*")
+# Names that other programs use for commands of hibali.
+_ELSEWHERE = {
+    "add": "sites add",
+    "config": "sites list",
+    "copy": "push",
+    "cp": "push",
+    "delete": "rm",
+    "download": "pull",
+    "get": "pull",
+    "mirror": "sync",
+    "put": "push",
+    "remove": "rm",
+    "rsync": "sync",
+    "scp": "push",
+    "setup": "init",
+    "submit": "run",
+    "upload": "push",
+}
 
 
 class _WithExamples(click.Command):
@@ -62,11 +80,7 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as problem:
-            from hibali_cli.first_words import (
-                similar_command,
-            )  # start-up: only for wrong commands and run ids
-
-            similar = similar_command(args[0], self, ctx)
+            similar = _similar_command(args[0], self, ctx)
             if not similar:
                 raise
             raise click.UsageError(f"{problem.message} Did you mean {similar!r}?", ctx) from None
@@ -75,6 +89,15 @@ class CommandGroup(click.Group):
         """End the help with exit codes."""
         del ctx
         write_exit_status(formatter)
+
+
+def _similar_command(name: str, group: click.Group, context: click.Context) -> str | None:
+    """Return the command of a group whose name is similar to an unknown one."""
+    from hibali.text import nearest  # start-up: only for wrong commands
+
+    if context.parent is None and name in _ELSEWHERE:
+        return _ELSEWHERE[name]
+    return nearest(name, group.list_commands(context))
 
 
 class FolderGroup(CommandGroup):

@@ -122,11 +122,9 @@ def _usage(failure: click.ClickException) -> UsageError:
 def _show_help(failure: click.exceptions.NoArgsIsHelpError) -> None:
     """Show the help of a group; for hibali itself the first commands to run on this machine."""
     if failure.ctx.parent is None:
-        from hibali_cli.first_words import first_steps  # start-up: only when no command was given
-
         lines = [
             "First steps:",
-            *(f"  {line}" for line in first_steps()),
+            *(f"  {line}" for line in _first_steps()),
             "All commands: hibali --help",
         ]
         for line in lines:
@@ -174,3 +172,34 @@ def _write_record(record: dict[str, Any]) -> None:
             sys.stdout.write(json_line(record) + "\n")
         except OSError:
             return  # main finds the same problem when it flushes
+
+
+def _first_steps() -> list[str]:
+    """Return the first commands to run on this machine, each line a command and its effect."""
+    names = _site_names()
+    if not names:
+        lines = [
+            ("hibali init", "add a first site, and send a first file to it"),
+            ("hibali sites import", "show the sites that ssh and rclone already know"),
+            ("hibali sites add NAME --ssh HOST", "or add one yourself"),
+        ]
+    else:
+        site = names[0]
+        lines = [
+            ("hibali sites list", f"your sites: {', '.join(names[:4])}{' ...' * (len(names) > 4)}"),
+            (f"hibali doctor {site}", "check the site, from its name to a job"),
+            (f"hibali ls {site}:", "list its files"),
+            (f"hibali push FOLDER {site}:FOLDER", "send a folder and verify it"),
+        ]
+    width = max(len(line) for line, _ in lines)
+    return [f"{line:<{width}}   {meaning}" for line, meaning in lines]
+
+
+def _site_names() -> list[str]:
+    """Return the sites of config.toml; empty if it cannot be read, which the next command reports."""
+    from hibali.config.settings import load_sites  # start-up: only where sites are listed
+
+    try:
+        return sorted(load_sites().sites)
+    except HibaliError:
+        return []

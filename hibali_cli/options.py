@@ -41,14 +41,14 @@ class OutputFile(click.types.StringParamType):
 
 
 class OutputPlace(click.types.StringParamType):
-    """Where a command puts files, of this machine or SITE:PATH."""
+    """A target of a command, on this machine or SITE:PATH."""
 
 
 OUTPUT_FILE, OUTPUT_PLACE = OutputFile(), OutputPlace()
 
 
 def check_outputs(common: Common, parameters: Iterable[click.Parameter], values: Mapping[str, Any]) -> None:
-    """Raise `UsageError` where an output file has the name of a site, before anything else is done."""
+    """Raise `UsageError` if an output file has the name of a site, before the command starts."""
     for parameter in parameters:
         value = values.get(parameter.name or "")
         if not value:
@@ -91,14 +91,14 @@ add_help_option = click.option(
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--json", "json", is_flag=True, help="Write results to stdout as JSON."),
     click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
-    click.option("-v", "--verbose", is_flag=True, help="Print what happens to every file."),
-    click.option("--config", metavar="FILE", help="Read FILE instead of the user's config.toml."),
-    click.option("--no-progress", is_flag=True, help="Show no progress, not even on a terminal."),
+    click.option("-v", "--verbose", is_flag=True, help="Print every file and its result."),
+    click.option("--config", metavar="FILE", help="Read FILE instead of your config.toml."),
+    click.option("--no-progress", is_flag=True, help="Show no progress, also on a terminal."),
     click.option(
         "--max-time",
         callback=duration_of,
         metavar="DURATION",
-        help="Stop cleanly after this long, with exit 5.",
+        help="Stop cleanly after this time, with exit code 5.",
     ),
     add_help_option,
 )

@@ -30,9 +30,9 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """When a run starts: after which other runs, by id, and whether on hold.
+    """The start of a run: `after` other runs, by id, or on `hold`.
 
-    With `wait` the other runs are waited for. A `sweep` starts after the end of every run whose outputs it takes. `polled`: the states of the
+    With `wait`, hibali waits for the other runs. A `sweep` starts after the end of every run whose outputs it takes. `polled`: the states of the
     other runs in the ledger are recent, and their sites are not queried again.
     """
 
@@ -45,7 +45,7 @@ class StartOptions:
 
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
-    """Where the outputs go after a run that is waited for: a folder, or one in a DataLad dataset; and the table of a sweep."""
+    """The target of the outputs after a run: a folder, or one in a DataLad dataset; and the table of a sweep."""
 
     folder: str | None = None
     dataset: str | None = None
@@ -60,7 +60,7 @@ class CollectOptions:
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What makes the tasks of a sweep, and in how many jobs a pilot may run them; 0 for job arrays."""
+    """The tasks of a sweep, and the maximum number of jobs of a pilot; 0 for job arrays."""
 
     each: Path | None
     parameters: tuple[str, ...] = ()
@@ -131,12 +131,12 @@ _RESOURCE_OPTIONS: tuple[Decorator, ...] = (
         "seconds",
         callback=_read_time_option,
         metavar="TIME",
-        help="The time limit of the job: [D-]HH:MM:SS, or such as 90m.",
+        help="The time limit of the job: [D-]HH:MM:SS, or a duration such as 90m.",
     ),
     click.option("--gpus", type=_NONE_OF_ITS_OWN, metavar="N", help="GPUs for each node; 0 for none."),
-    click.option("--partition", metavar="P", help="The partition or queue that the job goes to."),
-    click.option("--account", metavar="A", help="The account that the job is charged to."),
-    click.option("--reservation", metavar="R", help="The reservation that the job belongs to."),
+    click.option("--partition", metavar="P", help="The partition or queue of the job."),
+    click.option("--account", metavar="A", help="The account to charge the job to."),
+    click.option("--reservation", metavar="R", help="The reservation for the job."),
     click.option(
         "--directive",
         "directives",
@@ -173,20 +173,18 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         required=True,
         multiple=True,
         metavar="SITE|auto",
-        help="The site to run at; of several, or of all with `auto`, the one with the fewest bytes to move and the shortest queue.",
+        help="The site to run at; of several, or of all with `auto`, hibali chooses the one with the fewest bytes to transfer and the shortest queue.",
     ),
+    click.option("--explain", is_flag=True, help="Show a comparison of the sites; with --dry-run only that."),
     click.option(
-        "--explain", is_flag=True, help="Show how the sites compare; with --dry-run show only that."
-    ),
-    click.option(
-        "--each", "each", metavar="TABLE", help="A task for each row of a .csv, .tsv or .jsonl file."
+        "--each", "each", metavar="TABLE", help="Run a task for each row of a .csv, .tsv or .jsonl file."
     ),
     click.option(
         "--param",
         "parameters",
         metavar="ID=VALUE,...",
         multiple=True,
-        help="A task for each of these values; several options make all combinations.",
+        help="Run a task for each of these values; several options make all combinations.",
     ),
     click.option(
         "--pilot",
@@ -197,14 +195,14 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         "--allocations",
         type=click.IntRange(1, 1000),
         metavar="N",
-        help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended; default 5.",
+        help="With --pilot, submit at most N jobs, one after the other, until all tasks have ended (default: 5).",
     ),
     click.option(
         "--wait",
         is_flag=True,
         help="Wait for the end; exit 7 when the tool fails, 9 when a required output is missing.",
     ),
-    click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop."),
+    click.option("--dry-run", is_flag=True, help="Only print the job that would be submitted."),
     click.option("--name", default="", metavar="NAME", help="A name of your own, to distinguish runs."),
     click.option("--new", is_flag=True, help="Start a new run, even if this command has an unfinished one."),
     click.option(
@@ -227,14 +225,14 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         help="Let the tool write to fast storage, and copy its files back at the end.",
     ),
     click.option(
-        "--no-fast", is_flag=True, help="Use no fast storage, whatever the site's configuration says."
+        "--no-fast", is_flag=True, help="Use no fast storage, even if the site's configuration does."
     ),
     *_RESOURCE_OPTIONS,
     click.option(
         "--with-proxy/--no-proxy",
         "proxy",
         default=None,
-        help="Give the job a GSI proxy of its own, or none, whatever the site's configuration says.",
+        help="Give the job a GSI proxy, or none, instead of the site's default.",
     ),
     click.option(
         "--collect",
@@ -247,7 +245,7 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         "--dataset",
         metavar="DIR",
         type=OUTPUT_FILE,
-        help="With --wait, collect into DIR in a DataLad dataset and save, so that `datalad rerun` repeats it.",
+        help="With --wait, collect into DIR in a DataLad dataset and save, so that `datalad rerun` can repeat it.",
     ),
     click.option(
         "--table",
@@ -262,14 +260,14 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         "--after",
         multiple=True,
         metavar="ID",
-        help="Start when this run has succeeded; may be repeated.",
+        help="Start when this run has succeeded; repeatable.",
     ),
     click.option("--hold", is_flag=True, help="Start only after `hibali runs release`."),
     click.option(
         "--reuse/--fresh",
         default=None,
         envvar="HIBALI_REUSE",
-        help="Use the outputs of an earlier run of the same pipeline, values and inputs, at any site; or compute them again. "
+        help="Reuse the outputs of an earlier run of the same pipeline, values and inputs, at any site; or compute them again. "
         "HIBALI_REUSE=1 in the environment means --reuse.",
     ),
     notify_option,
@@ -277,7 +275,7 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
 
 
 def add_resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the resources of a job to a command's function; they reach it by their own names."""
+    """Add the options for the resources of a job to a command's function, which gets each as a parameter."""
     return _add(_RESOURCE_OPTIONS, function)
 
 
@@ -309,14 +307,14 @@ def read_run_options(values: Mapping[str, Any]) -> RunOptions:
     if values["notify"] is not None and not wait:
         raise UsageError(
             "usage",
-            "only a run that is waited for can notify of its end",
+            "--notify needs --wait",
             subject="--notify",
             hint="Add --wait.",
         )
     if any(ord(letter) < 32 for letter in name) or len(name) > _LONGEST_NAME:
         raise UsageError(
             "bad-name",
-            f"the name of a run is one line of at most {_LONGEST_NAME} characters",
+            f"the name of a run must be one line of at most {_LONGEST_NAME} characters",
             subject="--name",
         )
     return RunOptions(
@@ -372,7 +370,7 @@ def _read_fast_options(values: Mapping[str, Any]) -> FastOptions:
     if none and (inputs or work):
         raise UsageError(
             "contradiction",
-            "it contradicts --fast and --fast-work",
+            "--no-fast cannot be used with --fast or --fast-work",
             subject="--no-fast",
             hint="Leave out one of them.",
         )
@@ -397,7 +395,7 @@ def check_collecting(collect: CollectOptions, *, wait: bool) -> None:
     if folder is not None and dataset is not None:
         raise UsageError(
             "usage",
-            "it names the folder for the outputs, and so does --collect",
+            "--dataset and --collect both set the folder for the outputs",
             subject="--dataset",
             hint="Leave out one of them.",
         )
@@ -408,7 +406,7 @@ def check_collecting(collect: CollectOptions, *, wait: bool) -> None:
             "usage", "outputs can be collected only after the run has ended", subject=option, hint=hint
         )
     if collect.no_save and folder is None:
-        raise UsageError("usage", "it has an effect only with --collect", subject="--no-save")
+        raise UsageError("usage", "--no-save needs --collect", subject="--no-save")
 
 
 def read_resource_options(values: Mapping[str, Any]) -> Resources:

@@ -32,7 +32,7 @@ def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Sit
     if wrong:
         listed = [f"{printable('.'.join(found.keys[2:]) or name)}: {found.message}" for found in wrong]
         raise UsageError(
-            "invalid-site", "\n".join(["the site cannot be as described", *listed]), subject=name
+            "invalid-site", "\n".join(["the settings of the site are invalid:", *listed]), subject=name
         )
     return sites[name]
 
@@ -94,9 +94,9 @@ def add_remote(config: str | None, remote: RemoteSettings, *, replace: bool = Fa
     if found is not None and not replace:
         raise RefusedError(
             "remote-differs",
-            f"another remote of this name stands in {settings.path}: {found.url}",
+            f"another remote with this name exists in {settings.path}: {found.url}",
             subject=remote.name,
-            hint="--replace puts the new one in its place.",
+            hint="To replace it, add --replace.",
         )
     before = text if found is None else _without(text, ("remotes", remote.name))
     expected = replace_fields(settings, remotes=settings.remotes | {remote.name: remote})
@@ -155,9 +155,9 @@ def _compare(settings: Settings, site: Site, *, replace: bool) -> Change:
         return "replaced"
     raise RefusedError(
         "site-differs",
-        f"another site of this name stands in {settings.path}",
+        f"another site with this name exists in {settings.path}",
         subject=site.name,
-        hint=f"See `hibali sites show {site.name}`; --replace puts the new one in its place.",
+        hint=f"See `hibali sites show {site.name}`. To replace it, add --replace.",
     )
 
 
@@ -257,9 +257,9 @@ def _write(path: Path, before: str, after: str, expected: Settings) -> None:
     if not meant:
         raise UsageError(
             "not-editable",
-            "this file is written in a way that cannot be changed safely",
+            "hibali cannot change this file safely",
             subject=str(path),
-            hint="Change it in an editor; `--dry-run` shows what to write.",
+            hint="Change it in an editor; `--dry-run` shows the new settings.",
         )
     target = path.resolve()
     try:
@@ -267,7 +267,7 @@ def _write(path: Path, before: str, after: str, expected: Settings) -> None:
         now = target.read_bytes().decode("utf-8") if target.exists() else ""
         if now != before:
             raise TryLaterError(
-                "config-changed", "the file was changed by somebody else meanwhile", subject=str(path)
+                "config-changed", "another program changed the file in the meantime", subject=str(path)
             )
         write_atomic(target, after.encode("utf-8"))
     except OSError as problem:

@@ -153,7 +153,7 @@ def propose_ssh_hosts(path: Path | None, used_names: Sequence[str]) -> list[Foun
 
 def _propose(alias: str, origin: str, command: Sequence[str], used_names: set[str]) -> Found:
     if not _HOST.fullmatch(alias):
-        return Passed(printable(alias), origin, "this cannot be the name of a host")
+        return Passed(printable(alias), origin, "this is not a valid host name")
     try:
         finished = subprocesses.run([*command, "-G", "--", alias], timeout=15)
     except HibaliError as problem:
@@ -167,7 +167,7 @@ def _propose(alias: str, origin: str, command: Sequence[str], used_names: set[st
         return Passed(alias, origin, reason)
     ssh_options = read_ssh_options(finished.stdout.decode("utf-8", "replace"))
     if ssh_options.get("user") == "git":
-        return Passed(alias, origin, "the account git is for git alone")
+        return Passed(alias, origin, "the account git is only for git")
     ssh: dict[str, object] = {"host": alias}
     if list(command) != ["ssh"]:
         ssh["command"] = list(command)
@@ -212,7 +212,9 @@ def propose_rclone_remotes(path: Path, used_names: Sequence[str]) -> list[Found]
         with path.open("rb") as stream:
             text = stream.read(_MOST_BYTES + 1).decode("utf-8", "replace")
     except FileNotFoundError:
-        raise NotFoundError("no-such-file", "rclone has no configuration there", subject=str(path)) from None
+        raise NotFoundError(
+            "no-such-file", "the configuration of rclone does not exist", subject=str(path)
+        ) from None
     except OSError as problem:
         raise UsageError("unreadable-file", reason_of(problem), subject=str(path)) from None
     if len(text) > _MOST_BYTES:
@@ -225,9 +227,9 @@ def read_remotes(text: str, subject: str) -> dict[str, dict[str, str]]:
     if _ENCRYPTED in text:
         raise UsageError(
             "encrypted-config",
-            "this file is encrypted, and hibali asks for no password of it",
+            "the file is encrypted, and hibali does not ask for its password",
             subject=subject,
-            hint="Write it in clear for a moment (rclone config show > FILE), set RCLONE_CONFIG=FILE, then: hibali sites import rclone",
+            hint="Write an unencrypted copy (rclone config show > FILE), set RCLONE_CONFIG=FILE, then: hibali sites import rclone",
         )
     parser = configparser.RawConfigParser(
         delimiters=("=",),
@@ -241,7 +243,9 @@ def read_remotes(text: str, subject: str) -> dict[str, dict[str, str]]:
         parser.read_string(text.replace("\0", "�"))
     except (configparser.Error, ValueError) as problem:
         reason = type(problem).__name__
-        raise UsageError("unreadable-file", f"it is no rclone.conf ({reason})", subject=subject) from None
+        raise UsageError(
+            "unreadable-file", f"the file is not a valid rclone.conf ({reason})", subject=subject
+        ) from None
     return {name: {key: value or "" for key, value in parser.items(name)} for name in parser.sections()}
 
 
@@ -272,7 +276,7 @@ def propose_remotes(remotes: Mapping[str, Remote], subject: str, used_names: Seq
 def _make_s3(name: str, remote: Remote) -> Made:
     endpoint = remote.get("endpoint", "")
     if not endpoint and remote.get("provider", "AWS") not in {"AWS", ""}:
-        raise ValueError("it names no endpoint")
+        raise ValueError("it has no endpoint")
     if endpoint and "://" not in endpoint:
         endpoint = f"https://{endpoint}"
     s3: dict[str, Any] = {"endpoint": endpoint or "aws"}
@@ -358,10 +362,10 @@ _BECAUSE = {
     "ssh.command": "a command that would be run on this machine",
     "ssh.python": "a program that would be run in your account",
     "s3.credentials_command": "a command that would be run on this machine",
-    "s3.profile": "a name in somebody's own AWS files",
-    "scheduler.account": "whose account it is, everybody says by himself",
+    "s3.profile": "a profile of a user's own AWS configuration",
+    "scheduler.account": "each user sets the account",
     "scheduler.mpi": "a command that would be run in your jobs",
-    "reached_from": "how your other sites reach it, nobody else knows",
+    "reached_from": "it depends on your other sites",
 }
 # Directives of job scripts that only choose where a job runs, or load a module.
 _PROLOGUE = re.compile(r"(?:module|ml)(?: (?!-)[A-Za-z0-9._/+-]+){1,20}")
@@ -381,7 +385,7 @@ def read_profile(raw: bytes, subject: str) -> list[Proposal]:
     wrong: list[Wrong] = []
     tables = read_document(document, wrong)
     beyond = document.keys() - {"version", "sites"}
-    wrong += [Wrong((key,), "a profile has version and sites, and nothing else") for key in sorted(beyond)]
+    wrong += [Wrong((key,), "a profile can have only version and sites") for key in sorted(beyond)]
     if not tables.sites and not wrong:
         wrong.append(Wrong(("sites",), "there are none"))
     if len(tables.sites) > _MOST_SITES:
@@ -397,9 +401,9 @@ def read_profile(raw: bytes, subject: str) -> list[Proposal]:
     if unfit:
         raise RefusedError(
             "unfit-profile",
-            "\n".join(["it has what no profile may have", *map(printable, unfit)]),
+            "\n".join(["these settings are not allowed in a profile:", *map(printable, unfit)]),
             subject=subject,
-            hint="Ask whoever publishes it; what is yours, add by hand: hibali sites add --help",
+            hint="Report it to the publisher of the profile. To set them yourself: hibali sites add --help",
         )
     return [
         Proposal(name, table, subject, _reached(table), tuple(_lacking(table)))
@@ -410,12 +414,12 @@ def read_profile(raw: bytes, subject: str) -> list[Proposal]:
 def find_unfit(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the keys of a valid site that a profile must not set, each with the reason; pure."""
     if table["kind"] == "local":
-        yield "kind", "folders of this machine are nobody else's to name"
+        yield "kind", "a profile cannot have folders of this machine"
     for key in _keys_beyond(table):
-        yield key, _BECAUSE.get(key, "it is not for others to say")
+        yield key, _BECAUSE.get(key, "each user sets it")
     for key in ("ssh.host", "ssh.data_host"):
         if "@" in (_value(table, key) or ""):
-            yield key, "as whom somebody logs in, everybody says by himself"
+            yield key, "each user sets the login name"
     if "@" in (table.get("url") or "").partition("://")[2].partition("/")[0]:
         yield "url", "it holds a login"
     for line in _value(table, "scheduler.prologue") or ():
@@ -423,7 +427,7 @@ def find_unfit(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "scheduler.prologue", f"a command that would be run in your jobs: {line}"
     for line in _value(table, "scheduler.directives") or ():
         if not _DIRECTIVE.fullmatch(line):
-            yield "scheduler.directives", f"more than where a job runs: {line}"
+            yield "scheduler.directives", f"not an option for the placement of jobs: {line}"
     for name, tier in (table.get("tiers") or {}).items():
         if isinstance(tier, dict) and tier.get("directive") is not None:
             yield f"tiers.{name}.directive", "a line of your job scripts"
@@ -457,7 +461,7 @@ def _parse(raw: bytes, subject: str) -> dict[str, Any]:
         message = "it is not UTF-8"
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
         message = printable(str(problem))
-    raise UsageError("invalid-profile", f"this is no profile: {message}", subject=subject)
+    raise UsageError("invalid-profile", f"this is not a valid profile: {message}", subject=subject)
 
 
 def _value(table: Mapping[str, Any], key: str) -> Any:
@@ -472,8 +476,8 @@ def _reached(table: Mapping[str, Any]) -> str:
 
 def _lacking(table: Mapping[str, Any]) -> Iterator[str]:
     if table["kind"] == "ssh" and "@" not in table["ssh"]["host"]:
-        yield "You log in as ssh's configuration says, or as --user NAME."
+        yield "The login name is that of your ssh configuration, or --user NAME."
     if "scheduler" in table and "account" not in table["scheduler"]:
         yield "Jobs are charged to your usual account, or to --account NAME."
     if table["kind"] == "s3" and not table["s3"].get("anonymous"):
-        yield "Your keys are looked for where AWS programs look: aws configure"
+        yield "Your keys are those of your AWS configuration: aws configure"

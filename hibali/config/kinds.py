@@ -55,7 +55,7 @@ def _check_collection(site: Site, note: Note) -> None:
         )
     for name, path in site.roots.items():
         if path.startswith("$"):
-            note(f"{path!r} has a variable, and a collection has none", "roots", name)
+            note(f"{path!r} has a variable, but a collection has no variables", "roots", name)
 
 
 BUILT_IN = {

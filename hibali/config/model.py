@@ -64,7 +64,7 @@ _Maker = Literal["no", "grid-proxy-init", "myproxy"]
 
 @table
 class ProxySettings:
-    """How to get a GSI proxy, and how long it must remain valid; all times in seconds.
+    """The source of a GSI proxy, and its minimum lifetime; all times in seconds.
 
     Without `make` the user provides it. A proxy that hibali makes is valid for `life_seconds`; one for a job
     must be valid for `queue_seconds` more than the job's time limit. At most one of the `passphrase_`
@@ -112,7 +112,7 @@ class ProxySettings:
         foreign = {"myproxy": _FROM_KEY, "grid-proxy-init": _FROM_SERVER, "no": ()}[self.make]
         for key in foreign:
             if key in present_keys:
-                note(f"does not go with make = {self.make!r}", key)
+                note(f"cannot be used with make = {self.make!r}", key)
         if self.make == "myproxy":
             for key in ("server", "account"):
                 if key not in present_keys:
@@ -128,7 +128,7 @@ _Transport = Literal["auto", "agent", "sftp"]
 
 @table
 class SshSettings:
-    """How to log in; the command before the host name is the user's ssh or a compatible program."""
+    """The login to an ssh host; `command` is the user's ssh or a compatible program."""
 
     host: str = setting(_HOST, doc="the machine, as ssh knows it")
     data_host: str | None = setting(_HOST, default=None, doc="the machine for bulk data, if it is another")
@@ -164,7 +164,7 @@ class SshSettings:
 
 @table
 class Reached:
-    """How another site reaches this one, where that differs from this machine; `command` is run there."""
+    """The address of this site for another site, if it differs from that for this machine; `command` is run there."""
 
     host: str | None = setting(_HOST, default=None, doc="the name of this site there")
     port: int | None = setting(whole(most=65535), default=None, doc="the port of ssh")
@@ -214,10 +214,10 @@ def endpoint_problem(endpoint: str) -> str | None:
         return "is not a URL"
     plain = parts.scheme == "http"
     checks = [
-        (parts.scheme in {"https", "http"} and host, "must be aws, or a URL that begins with https://"),
-        ("@" not in parts.netloc, "must not hold a login: name a profile or a credentials_command"),
-        (not parts.query and not parts.fragment, "must not hold a query or a fragment"),
-        (not plain or _is_loopback(host or ""), "must begin with https:// except on this machine itself"),
+        (parts.scheme in {"https", "http"} and host, "must be aws, or a URL that starts with https://"),
+        ("@" not in parts.netloc, "must not contain a login: set a profile or a credentials_command"),
+        (not parts.query and not parts.fragment, "must not contain a query or a fragment"),
+        (not plain or _is_loopback(host or ""), "must start with https://, except for this machine"),
     ]
     return next((problem for passed, problem in checks if not passed), None)
 
@@ -246,11 +246,11 @@ def _url(value: Any, note: Note) -> str:
     url = line(value, note)
     parts = urlsplit(url)
     if parts.scheme not in _URL_PROTOCOLS:
-        note(f"must begin with one of {', '.join(_URL_PROTOCOLS)}")
+        note(f"must start with one of {', '.join(_URL_PROTOCOLS)}")
     if parts.password is not None:
-        note("must not hold a password")
+        note("must not contain a password")
     if parts.query or parts.fragment:
-        note("must not hold a query or a fragment")
+        note("must not contain a query or a fragment")
     if parts.scheme in {"davs", "dav"}:
         problem = _webdav_problem(url)
         if problem:
@@ -270,10 +270,10 @@ def _webdav_problem(url: str) -> str | None:
         return "is not a URL"
     checks = [
         (host, "must name a host"),
-        ("@" not in parts.netloc, "must not hold a login: name a credentials_command"),
+        ("@" not in parts.netloc, "must not contain a login: set a credentials_command"),
         (
             parts.scheme == "davs" or _is_loopback(host or ""),
-            "must begin with davs:// except on this machine itself",
+            "must start with davs://, except for this machine",
         ),
     ]
     return next((problem for passed, problem in checks if not passed), None)
@@ -315,7 +315,7 @@ class GlobusClient:
         """Refuse a secret with several sources, or without a client."""
         secrets = _refuse_several(present_keys, _SECRETS, note)
         if "client_id" not in present_keys and secrets:
-            note("needs client_id beside it: it is that client's secret", secrets[0])
+            note("needs client_id: it is the secret of that client", secrets[0])
         elif "client_id" not in present_keys:
             note("needs client_id")
         return self
@@ -392,7 +392,7 @@ class SchedulerSettings:
     """
 
     name: str = setting(
-        text(_WORD, "a scheduler's word"), default="direct", required=True, doc="slurm, direct, ..."
+        text(_WORD, "the name of a scheduler"), default="direct", required=True, doc="slurm, direct, ..."
     )
     account: str | None = setting(
         text(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "an account"),
@@ -424,7 +424,7 @@ class ContainerSettings:
     """The name of the container runtime; `own` are the settings that only this runtime has."""
 
     name: str = setting(
-        text(_WORD, "a container runtime's word"),
+        text(_WORD, "the name of a container runtime"),
         default="bare",
         required=True,
         doc="bare, podman, apptainer, ...",
@@ -613,7 +613,7 @@ class Site:
             known = ", ".join(sorted(self.tiers)) or "there are none"
             note(f"{self.fast!r} is not one of the tiers ({known})", "fast")
         if self.name in self.reached_from:
-            note("a site does not reach itself: name another one", "reached_from", self.name)
+            note("must be another site", "reached_from", self.name)
         if self.ssh is not None and self.proxy is not None:
             return replace(self, ssh=replace(self.ssh, proxy=self.proxy))
         return self
@@ -670,7 +670,7 @@ class CatalogueSettings:
         """Require signers where signatures are required."""
         del present_keys
         if self.require_signatures and self.allowed_signers is None:
-            note("needs allowed_signers, the file of those who may sign", "require_signatures")
+            note("needs allowed_signers, the file of allowed signers", "require_signatures")
         return self
 
 

@@ -37,7 +37,7 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """How one key is read; `inline` for a field whose own keys are in the same table."""
+    """The reader and documentation of one key; `inline` for a field whose own keys are in the same table."""
 
     name: str
     read: Reader[Any]
@@ -157,7 +157,7 @@ def _below(note: Note, name: str) -> Note:
 
 def _unknown(name: str, known: Collection[str]) -> str:
     if _SECRET.search(name.lower()):
-        return "secrets do not belong here: name a profile or a credentials_command"
+        return "secrets are not allowed here: set a profile or a credentials_command"
     similar = nearest(name, known)
     return f"unknown key; did you mean {similar}?" if similar else "unknown key"
 

@@ -40,7 +40,7 @@ class SettingsError(UsageError):
             "invalid-config",
             "\n".join([counted(len(problems), "problem"), *listed]),
             subject=str(path),
-            hint="Correct the file; `hibali sites list` reads it again.",
+            hint="Correct the file. To check it: hibali sites list",
         )
         self.problems = problems
 
@@ -60,7 +60,7 @@ class Settings:
         found = self.sites.get(name)
         if found is None:
             raise UsageError(
-                "unknown-site", "no site of this name is configured", subject=name, hint=self._hint(name)
+                "unknown-site", "no site with this name is configured", subject=name, hint=self._hint(name)
             )
         return found
 
@@ -68,21 +68,21 @@ class Settings:
         """Return the remote of that name; raises `UsageError`."""
         found = self.remotes.get(name)
         if found is None:
-            hint = f"{did_you_mean(name, self.remotes)}There are: {', '.join(sorted(self.remotes)) or 'none'}; `hibali pipelines remotes add NAME URL` adds one."
+            hint = f"{did_you_mean(name, self.remotes)}Configured remotes: {', '.join(sorted(self.remotes)) or 'none'}. To add one: hibali pipelines remotes add NAME URL"
             raise UsageError(
-                "unknown-remote", "no remote of this name is configured", subject=name, hint=hint
+                "unknown-remote", "no remote with this name is configured", subject=name, hint=hint
             )
         return found
 
     def _hint(self, name: str) -> str:
         similar = nearest(name, self.sites)
         if similar:
-            return f"Did you mean {similar}? `hibali sites list` shows all."
+            return f"Did you mean {similar}? To list all: hibali sites list"
         if not SITE_NAME.fullmatch(name):
-            return f"A local path with a colon is written ./{name}:..."
+            return f"For a local path with a colon, write ./{name}:..."
         if not self.path.exists():
-            return f"There is no {self.path} yet: hibali sites add {name} --ssh HOST"
-        return f"Sites in {self.path}: {', '.join(sorted(self.sites)) or 'none'}; `hibali sites add {name} --ssh HOST` adds one."
+            return f"{self.path} does not exist yet. To add the site: hibali sites add {name} --ssh HOST"
+        return f"Sites in {self.path}: {', '.join(sorted(self.sites)) or 'none'}. To add one: hibali sites add {name} --ssh HOST"
 
 
 def load_sites(config: str | None = None) -> Settings:
@@ -134,7 +134,7 @@ def raise_wrong(text: str, path: Path, wrong: list[Wrong]) -> None:
 def _version(value: Any, note: Note) -> int:
     del note
     if value != 1 or value is True:
-        raise ValueError("must be 1: a newer hibali wrote this file, or it is a mistake")
+        raise ValueError("must be 1; a newer version of hibali may have written the file")
     return 1
 
 

@@ -60,7 +60,7 @@ def explain_gss(stderr: str, *, subject: str, manual_command: str) -> AccessErro
             "host-name-differs",
             f"the certificate of the host has another name: {errors}",
             subject=subject,
-            hint="Set the site's host to the name in its certificate, which may be that of several machines: ask the site. To try: "
+            hint="Set the site's host to the name in its certificate; the site's documentation has it. To try: "
             + manual_command,
         )
     if _AUTHORITY.search(errors):
@@ -68,7 +68,7 @@ def explain_gss(stderr: str, *, subject: str, manual_command: str) -> AccessErro
             "authority-unknown",
             f"the certificates cannot be checked: {errors}",
             subject=subject,
-            hint=f"Check that X509_CERT_DIR names the folder with the certificates of the authorities. To try: {manual_command}",
+            hint=f"Check that X509_CERT_DIR is the folder with the certificates of the authorities. To try: {manual_command}",
         )
     return AccessError(
         "gss-failed",
@@ -390,13 +390,13 @@ def _make(argv: Sequence[str], passphrase: bytes | None, seconds: float, *, subj
                 "proxy-too-short",
                 f"{argv[0]} made a proxy that is valid for only {format_time_left(left)}, but {format_time_left(seconds)} are needed",
                 subject=subject,
-                hint=f"The credential itself expires, or the server limits the time. To check: {manual_command}",
+                hint=f"The credential expires earlier, or the server limits the lifetime. To check: {manual_command}",
             )
         content = path.read_bytes()
     if len(content) > _LARGEST:
         raise AccessError(
             "proxy-not-made",
-            "the created file is not a proxy: it is far too large",
+            "the created file is too large to be a proxy",
             subject=subject,
             hint=manual_command,
         )
@@ -422,7 +422,7 @@ def _not_made(
     if passphrase is None and b"pass phrase:" in stderr:
         return AccessError(
             "no-passphrase",
-            "the key has a passphrase, but the configuration does not say where to get it",
+            "the key has a passphrase, but no source of it is configured",
             subject=subject,
             hint="Set passphrase_command, passphrase_file or passphrase_variable in the site's proxy table.",
         )
@@ -461,7 +461,7 @@ def _find_passphrase(settings: ProxySettings) -> bytes | None:
     if settings.passphrase_command:
         finished = run(settings.passphrase_command, timeout=_MAKING_SECONDS, most=1024 * 1024)
         if finished.exit_code != 0:
-            raise ValueError(f"it ended with exit code {finished.exit_code}")
+            raise ValueError(f"its exit code is {finished.exit_code}")
         return finished.stdout
     if settings.passphrase_variable is not None:
         value = hidden_variable(settings.passphrase_variable)
@@ -481,7 +481,7 @@ def _read_private(path: Path) -> bytes:
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in {os.geteuid(), 0}:
             raise ValueError("it is not a file that belongs to you")
         if found.st_mode & _OTHERS:
-            raise ValueError(f"others can read it: chmod 600 {shlex.quote(str(path))}")
+            raise ValueError(f"other accounts can read it: chmod 600 {shlex.quote(str(path))}")
         return stream.read(4096)
 
 

@@ -141,9 +141,9 @@ class Login:
         attempts: int = 3,
         since: float | None = None,
     ) -> None:
-        """`number` counts several logins to one host; only the first one may ask the user for anything, or be retried.
+        """`number` counts several logins to one host; only the first one may prompt the user, or be retried.
 
-        `attempts` limits the attempts of the first one. The others use the address of the first one, and none is tried after a refusal.
+        `attempts` limits the attempts of the first one. The others use the address of the first one, and no further login is attempted after a refusal.
         A first one clears refusals of further logins from before `since` (seconds since the epoch; by default now): the
         call's own further logins may have been refused before the first one begins.
         """
@@ -167,7 +167,7 @@ class Login:
         return control_folder() / (f"{self._name}-{self._number}" if self._number else self._name)
 
     def _shared_path(self, name: str) -> Path:
-        """Return a path for something that all logins to this host share."""
+        """Return the path of a file that all logins to this host share."""
         return control_folder() / f"{self._name}.{name}"
 
     def _may_prompt(self) -> bool:
@@ -310,8 +310,8 @@ class Login:
         problem = explain_ssh(errors, self._settings.command, self.host)
         if self._settings.auth == "gsi" and problem.code == "login-refused":
             problem.hint = (
-                "The proxy itself is valid. Check that the site knows its holder (grid-proxy-info -identity), and this machine the "
-                f"site's authority (X509_CERT_DIR). {problem.hint}"
+                "The proxy itself is valid. Check that its identity (grid-proxy-info -identity) is registered at the site, and that "
+                f"X509_CERT_DIR has the site's authority. {problem.hint}"
             )
         if self._needs_port and problem.code == "unreachable":
             problem.hint = f"The port was {self._configured().get('port')} (gsissh -G). {problem.hint}"
@@ -371,7 +371,7 @@ class Login:
         """Log in, and return ssh's standard error."""
         self._space_logins()
         self._socket.unlink(missing_ok=True)
-        # the address is told at VERBOSE, the error chain of GSI at DEBUG1; ssh uses the first option of each kind
+        # ssh prints the address at VERBOSE, and GSI's error chain at DEBUG1; it uses the first option of each kind
         level = "DEBUG1" if self._settings.auth == "gsi" else "ERROR" if self._number else "VERBOSE"
         argv = [
             *self._command,
@@ -519,7 +519,7 @@ def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError
     if any(phrase in text for phrase in denied):
         return AccessError(
             "login-refused",
-            f"the login was refused, or needs an answer from you: {last}",
+            f"the login was refused, or needs a password or code: {last}",
             subject=host,
             hint=f"Log in once yourself: {manual_command}",
         )

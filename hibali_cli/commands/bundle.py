@@ -17,7 +17,7 @@ from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
         ("hibali bundle create 20260102-030405-0a1b2c3d -o bet.zip", "Write a finished run to one file."),
         (
             "hibali bundle create answers.json --pipeline fsl_bet@1.0.0 -o bet.zip",
-            "Write a call that was not run yet.",
+            "Write an invocation that was not run yet.",
         ),
         (
             "hibali bundle create ID -o bet.zip --with-inputs --with-image",
@@ -42,9 +42,9 @@ from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
 def create_command(
     common: Common, *, what: str, output: str, pipeline: str | None, include: str | None, with_image: bool
 ) -> int | None:
-    """Write a pipeline, its answers, and the digests of inputs and outputs into one file, an RO-Crate.
+    """Write a pipeline, its input values, and the digests of inputs and outputs to one file, an RO-Crate.
 
-    Local inputs are included up to 100 MiB in total; others are recorded by place and digest. A run that
+    Local inputs are included up to 100 MiB in total; of others, location and digest are recorded. A run that
     failed is recorded as failed; one that has not ended is refused (5).
     """
     from hibali_cli.handlers.bundles import make_bundle
@@ -60,7 +60,7 @@ def create_command(
         ("hibali bundle run bet.zip --site juwels", "Repeat it at a site, and compare the outputs."),
         (
             "hibali bundle run bet.zip --site juwels --input t1=juwels:@data/T1.nii.gz",
-            "Give the place of an input that is not in the bundle.",
+            "Give the location of an input that is not in the bundle.",
         ),
     ],
 )
@@ -79,11 +79,11 @@ def create_command(
     "places",
     multiple=True,
     metavar="ID=LOCATION",
-    help="The place of an input that is not in FILE; once for each item of a list.",
+    help="The location of an input that is not in FILE; once for each item of a list.",
 )
 @click.option("--as", "name", metavar="NAME", help="Store its pipeline under another name.")
 @click.option("--wait/--no-wait", default=True, help="Wait, collect and compare (default), or only submit.")
-@click.option("--new", is_flag=True, help="Start a new run, even if one of the same command is active.")
+@click.option("--new", is_flag=True, help="Start a new run, even if one of the same command is unfinished.")
 @click.option(
     "--image", default="", metavar="ARCHIVE|sha256:ID", help="Upload the image, or accept this one."
 )
@@ -118,11 +118,8 @@ def show_command(common: Common, *, file: str) -> int | None:
     Its texts are checked against its manifest; inputs and image are read by `bundle run`.
     """
     from hibali_cli.handlers.bundles import show_bundle
-    from runs.bundles.archive import Archive
-    from runs.bundles.read import read_bundle
 
-    with Archive(Path(file)) as archive:
-        show_bundle(common, Path(file), read_bundle(archive))
+    show_bundle(common, Path(file))
     return None
 
 

@@ -19,11 +19,10 @@ from hibali_cli.options import Common
 @click.option("-R", "--recursive", is_flag=True, help="List everything below, not only the folder itself.")
 @click.option("-l", "--long", is_flag=True, help="Show size and modification time.")
 def ls_command(common: Common, location: str, *, recursive: bool, long: bool) -> int | None:
-    """List the entries of a place, sorted by name (byte order)."""
-    from hibali.locations import read_location
+    """List the files and folders at a location, sorted by name (byte order)."""
     from hibali_cli.handlers.files import list_place
 
-    return list_place(common, read_location(location, common.settings()), recursive=recursive, long=long)
+    return list_place(common, location, recursive=recursive, long=long)
 
 
 @command(
@@ -41,16 +40,9 @@ def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool) -> 
     They are checked against the digest that their site computes or has recorded. Where that fails, or a file is
     missing, the command fails; bytes written before remain, so check the exit code.
     """
-    from hibali.errors import UsageError
-    from hibali.locations import read_location
     from hibali_cli.handlers.files import write_contents
 
-    if common.json:
-        raise UsageError(
-            "usage", "--json is not possible: the output is the bytes of a file", subject="--json"
-        )
-    settings = common.settings()
-    return write_contents(common, [read_location(text, settings) for text in locations], recall=recall)
+    return write_contents(common, locations, recall=recall)
 
 
 @command(
@@ -72,13 +64,12 @@ def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool) -> 
 def du_command(common: Common, location: str, *, depth: int) -> int | None:
     """Count the files and bytes of a tree, as a transfer of it would.
 
-    Bytes are the sizes of files, as transferred, not their use of disk space. A folder follows
-    its subfolders; the whole place comes last.
+    Bytes are the sizes of files, as transferred, not their use of disk space. A folder is listed after
+    its subfolders; the total is the last line.
     """
-    from hibali.locations import read_location
     from hibali_cli.handlers.files import show_usage
 
-    return show_usage(common, read_location(location, common.settings()), depth)
+    return show_usage(common, location, depth)
 
 
 @command(
@@ -91,10 +82,9 @@ def mkdir_command(common: Common, location: str) -> int | None:
 
     An object store has no folders: nothing is created there, and the exit code is 0.
     """
-    from hibali.locations import read_target
     from hibali_cli.handlers.files import make_folder
 
-    return make_folder(common, read_target(location, common.settings()))
+    return make_folder(common, location)
 
 
 @command(
@@ -106,13 +96,18 @@ def mkdir_command(common: Common, location: str) -> int | None:
         ("hibali rm -r juwels:@scratch/run7", "Remove a folder and its content after confirmation."),
         (
             "hibali rm -r --yes --max-delete 2000 juwels:@scratch/run7",
-            "Remove it without a question, as in scripts.",
+            "Remove it without confirmation, for scripts.",
         ),
     ],
 )
 @click.argument("location", metavar="SITE:PATH")
 @click.option("-r", "--recursive", is_flag=True, help="Remove a folder with its content.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; --max-delete then applies as for --delete.")
+@click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    help="Do not ask for confirmation; --max-delete then applies as for --delete.",
+)
 @click.option(
     "--max-delete",
     metavar="N|N%",
@@ -124,9 +119,9 @@ def rm_command(
 ) -> int | None:
     """Remove a file, or with --recursive a folder and its content, within --max-delete.
 
-    The content of a folder is counted and shown first. On a terminal you are asked, elsewhere --yes is needed. Symlinks are removed themselves,
-    never their targets. A site's root, its named roots, work folder and home are never removed, nor what is read-only, nor a
-    place that another operation has locked. After an interruption, run the same command again to continue.
+    hibali counts the content of a folder and shows it first. On a terminal it asks for confirmation, elsewhere --yes is needed. Symlinks are removed themselves,
+    never their targets. A site's root, its named roots, work folder and home are never removed, and neither is a read-only location or one
+    that another operation has locked. After an interruption, run the same command again to resume.
     """
     from hibali_cli.handlers.files import remove_path
 

@@ -18,13 +18,13 @@ _RESULTS = ("done", "incomplete", "failed", "later", "refused", "interrupted", "
     examples=[
         (
             "hibali history show 20260102-030405-0a1b2c3d",
-            "Show what it did, how it ended, and what to do.",
+            "Show its result and failures, and how to continue.",
         )
     ],
 )
 @click.argument("identifier", metavar="ID")
 def show_command(common: Common, identifier: str) -> int | None:
-    """Show one operation in full: what it moved and where, what is verified, what failed and why."""
+    """Show one operation in full: source and target, counts, verification, failures and their reasons."""
     from hibali_cli.handlers.history import show_operation
 
     return show_operation(common, identifier)
@@ -46,11 +46,11 @@ def show_command(common: Common, identifier: str) -> int | None:
     metavar="DURATION|TIME",
     help="Only operations started longer ago than DURATION (180d), or before TIME.",
 )
-@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed, and change nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only show how much would be removed.")
 def compact_command(common: Common, *, before: int, dry_run: bool) -> int | None:
     """Shorten old journals: remove details that newer operations replaced, and keep receipts.
 
-    The newest line of each file is kept, whatever its age, because `verify` and `history --path` need it. Nothing else
+    The newest line of each file is kept, whatever its age, because `verify` and `history --path` need it. No other command
     shortens the ledger.
     """
     from hibali_cli.handlers.history import compact_history
@@ -79,9 +79,9 @@ def compact_command(common: Common, *, before: int, dry_run: bool) -> int | None
     help="The number of days in charts.",
 )
 def report_command(common: Common, *, output: str | None, days: int) -> int | None:
-    """Show the status report: schedules, failures and what to do, transfers, and what is not verified.
+    """Show the status report: schedules, failures and how to fix them, transfers, and unverified files.
 
-    It is read from the ledger of this machine, without connections. The page loads nothing and runs no script.
+    It is made from the ledger of this machine, without connections. The HTML page is self-contained and has no scripts.
     """
     from hibali_cli.handlers.status_report import show_report
 
@@ -133,7 +133,7 @@ def report_command(common: Common, *, output: str | None, days: int) -> int | No
 def history_command(common: Common, **options: Any) -> int | None:
     """List operations, oldest first: transfers, removals and verifications, with their results.
 
-    It is read from the ledger of this machine, without connections. An operation without an end is active, or was
+    The list is made from the ledger of this machine, without connections. An operation without an end is active, or was
     killed; after a day without activity it is shown as unfinished.
     """
     from hibali_cli.handlers.history import list_history

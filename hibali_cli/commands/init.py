@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from hibali.subprocesses import has_terminal
 from hibali_cli.command import command
 from hibali_cli.options import Common
 
@@ -30,7 +29,7 @@ from hibali_cli.options import Common
 @click.option("--here", metavar="FOLDER", help="The local folder that becomes a site (default: ~/hibali).")
 @click.option("--to", metavar="SITE[:PATH]", help="The target of the first file.")
 @click.option("--no-push", is_flag=True, help="Send no file.")
-@click.option("--yes", is_flag=True, help="Ask nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask questions.")
 def init_command(
     common: Common,
     *,
@@ -46,8 +45,8 @@ def init_command(
 ) -> int | None:
     """Set up hibali: choose sites known to ssh and rclone, check them, and send a first file.
 
-    Without a terminal, no questions are asked. Sites in config.toml are not changed. Where an added site does not work,
-    it is kept, the output says what to do, and the exit code is 4 or 5.
+    Without a terminal, use --yes. Sites in config.toml are not changed. A new site that does not work yet stays in config.toml;
+    the output says what to do, and the exit code is 4 or 5.
     """
     from hibali_cli.handlers.init import InitOptions, set_up
     from hibali_cli.handlers.site_import import ImportRequest
@@ -59,7 +58,7 @@ def init_command(
 @command(
     "doctor",
     examples=[
-        ("hibali doctor juwels", "Check everything from the host name to the scheduler, in order."),
+        ("hibali doctor juwels", "Check everything from the host name to the scheduler, step by step."),
         ("hibali doctor juwels --job", "Also run a test job of one minute, which is removed afterwards."),
         ("hibali doctor bucket --json", "Check a bucket, with a JSON line for each step."),
     ],
@@ -68,23 +67,15 @@ def init_command(
 @click.option(
     "--job/--no-job",
     default=None,
-    help="Run a test job of one minute; without this option, you are asked on a terminal.",
+    help="Run a test job of one minute; without this option, hibali asks on a terminal.",
 )
 def doctor_command(common: Common, name: str, *, job: bool | None) -> int | None:
-    """Check a site from its name to a job, and say what to fix first.
+    """Diagnose a site step by step, and show how to fix problems.
 
-    Checked are name, connection, host key, login, roots, writing, clock, space, scheduler and container runtime; for an object store endpoint,
-    credentials, bucket and writing; where configured proxy, data host, GridFTP and Globus. Steps that depend on a failed step are skipped. It logs in once, and leaves nothing
-    behind. The exit code is that of the worst problem; warnings do not count.
+    The steps are name, connection, host key, login, roots, writing, clock, space, scheduler and container runtime; of an object store endpoint,
+    credentials, bucket and writing; where configured, proxy, data host, GridFTP and Globus. Steps that depend on a failed step are skipped. hibali logs in once, and
+    removes all test files. The exit code is that of the worst problem; warnings do not count.
     """
-    from hibali.config.kinds import kind_of
-    from hibali_cli.handlers.init import check_and_show
+    from hibali_cli.handlers.init import check_site
 
-    site = common.settings().site(name)
-    runs_jobs = kind_of(site).has_machine
-    if job and not runs_jobs:
-        raise click.UsageError(f"A site of kind {site.kind} runs no jobs.")
-    if job is None:
-        asks = runs_jobs and site.scheduler is not None and not common.json and has_terminal()
-        job = asks and click.confirm(f"Also run a test job of one minute at {name}?", err=True)
-    return check_and_show(common, site, job=job)
+    return check_site(common, name, job=job)

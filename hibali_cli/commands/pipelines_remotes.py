@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import click
 
 from hibali_cli.command import command, command_group
 from hibali_cli.options import OUTPUT_PLACE, Common
-
-if TYPE_CHECKING:
-    from registry.images.record import ImageRecord
 
 
 @command(
@@ -44,27 +38,9 @@ def remotes_add_command(
 
     URL is a git repository, a dataset in a RIA store, a folder, or SITE:PATH at a site of config.toml. hibali does not connect to it yet.
     """
-    import re
+    from hibali_cli.handlers.pipeline_exchange import configure_remote
 
-    from hibali.config.edit import add_remote
-    from hibali.config.model import IMAGES_PLACE, REMOTE_NAME, RemoteSettings
-    from hibali.errors import UsageError
-
-    if not re.fullmatch(REMOTE_NAME, name):
-        raise UsageError("bad-remote-name", "a remote's name matches [a-z][a-z0-9-]*", subject=name)
-    if not url or url.startswith("-") or any(ord(letter) < 32 for letter in url):
-        raise UsageError("bad-remote-url", "this is neither a URL nor a folder", subject=name)
-    if images is not None and not re.fullmatch(IMAGES_PLACE, images):
-        raise UsageError(
-            "bad-images-place", "the place for images must be an absolute path or SITE:PATH", subject=name
-        )
-    change = add_remote(common.config, RemoteSettings(name, url, images), replace=replace)
-    if common.json:
-        image_field = {"images": images} if images else {}
-        common.output.record("remote", {"name": name, "url": url, **image_field, "change": change})
-    else:
-        common.output.info(f"{name}: {change}")
-    return None
+    return configure_remote(common, name, url, images, replace=replace)
 
 
 @command("list", examples=[("hibali pipelines remotes list", "Show every remote and its URL.")])
@@ -136,20 +112,16 @@ def image_add_command(common: Common, pipeline: str, archive: str) -> int | None
     It must be complete, and hold the image that the descriptor names. The image of a version never changes: another one is refused (8).
     Publish the pipeline to upload the image to a remote, too; sign it again, if it is signed.
     """
-    from hibali_cli.handlers.pipelines import open_catalogue, print_image
+    from hibali_cli.handlers.pipeline_exchange import add_image
 
-    catalogue = open_catalogue(common)
-    found = catalogue.find(pipeline)
-    record, change = catalogue.images.add(found, Path(archive))
-    print_image(common, catalogue, found, record, change)
-    return None
+    return add_image(common, pipeline, archive)
 
 
 @command(
     "drop",
     examples=[
-        ("hibali pipelines image drop fsl_bet@1.0.0", "Free space; a remote has the image."),
-        ("hibali pipelines image drop fsl_bet@1.0.0 --force", "Free space, even if no remote has it."),
+        ("hibali pipelines image drop fsl_bet@1.0.0", "Remove the local copy; a remote has the image."),
+        ("hibali pipelines image drop fsl_bet@1.0.0 --force", "Remove it, even if no remote has it."),
     ],
 )
 @click.argument("pipeline")
@@ -159,36 +131,9 @@ def image_drop_command(common: Common, pipeline: str, *, force: bool) -> int | N
 
     The record of the image is kept, and `get` fetches the content again. Without a reachable remote that has it, the command is refused (8).
     """
-    from hibali_cli.handlers.pipelines import open_catalogue, print_image
+    from hibali_cli.handlers.pipeline_exchange import drop_image
 
-    catalogue = open_catalogue(common)
-    found = catalogue.find(pipeline)
-    record = catalogue.images.require(found)
-    if not force and catalogue.images.local_file(found, record) is not None:
-        _require_elsewhere(common, found.reference, record)
-    catalogue.images.drop(found)
-    print_image(common, catalogue, found, record, "dropped")
-    return None
-
-
-def _require_elsewhere(common: Common, reference: str, record: ImageRecord) -> None:
-    """Raise `RefusedError` where no remote has the content; one that cannot be asked has not."""
-    from hibali.errors import HibaliError, RefusedError
-    from hibali_cli.handlers.pipeline_exchange import open_image_store
-
-    for name in sorted(common.settings().remotes):
-        try:
-            image_store = open_image_store(common, name)
-            if image_store is not None and record.digest in image_store.present([record]):
-                return
-        except HibaliError as problem:
-            common.output.warn(f"{name} was not checked: {problem.message}")
-    raise RefusedError(
-        "only-copy",
-        "no remote has this image",
-        subject=reference,
-        hint=f"Add --force, or publish it first: hibali pipelines publish {reference} --to REMOTE",
-    )
+    return drop_image(common, pipeline, force=force)
 
 
 @command(
@@ -204,21 +149,14 @@ def image_get_command(common: Common, pipeline: str, remote_name: str) -> int | 
     `pipelines fetch` fetches the record of the image; this command fetches its content, which must match the record (else exit 8).
     After an interruption, it resumes.
     """
-    from hibali_cli.handlers.pipeline_exchange import require_image_store
-    from hibali_cli.handlers.pipelines import open_catalogue, print_image
+    from hibali_cli.handlers.pipeline_exchange import get_image
 
-    catalogue = open_catalogue(common)
-    found = catalogue.find(pipeline)
-    record, change = catalogue.images.receive(
-        found, require_image_store(common, remote_name).get, remote_name
-    )
-    print_image(common, catalogue, found, record, change)
-    return None
+    return get_image(common, pipeline, remote_name)
 
 
 @command(
     "show",
-    examples=[("hibali pipelines image show fsl_bet", "Show the image, and whether it is stored here.")],
+    examples=[("hibali pipelines image show fsl_bet", "Show the image, and its local file if there is one.")],
 )
 @click.argument("pipeline")
 def image_show_command(common: Common, pipeline: str) -> int | None:
@@ -226,29 +164,9 @@ def image_show_command(common: Common, pipeline: str) -> int | None:
 
     PIPELINE is NAME or NAME@VERSION. Without an image, the exit code is 3.
     """
-    from hibali_cli.handlers.pipelines import image_fields
-    from registry.catalogue import Catalogue
+    from hibali_cli.handlers.pipelines import show_image
 
-    catalogue = Catalogue()
-    found = catalogue.find(pipeline)
-    record = catalogue.images.require(found)
-    file = catalogue.images.local_file(found, record)
-    if common.json:
-        fields = {"name": found.name, "version": found.version, **image_fields(record, here=file is not None)}
-        common.output.record("image", {**fields, **({"file": str(file)} if file else {})})
-    else:
-        common.output.pairs(
-            {
-                "pipeline": found.reference,
-                "digest": record.digest,
-                "id": record.id,
-                "format": record.format,
-                "size": record.size,
-                "names": ", ".join(record.names),
-                "file": str(file) if file else "not here",
-            }
-        )
-    return None
+    return show_image(common, pipeline)
 
 
 image_command = command_group(

@@ -20,11 +20,11 @@ from hibali_cli.run_options import RunOptions, add_run_options
         ("hibali run conform answers.json --site juwels --dry-run", "See what would be submitted."),
         (
             "hibali run conform answers.json --site juwels --cores 8 --memory 32G --time 4h",
-            "Request more than the author suggests and the site gives by default.",
+            "Request other resources than the pipeline suggests.",
         ),
         (
             "hibali run conform answers.json --site juwels --wait --collect results --reuse",
-            "Collect the results, computed only once.",
+            "Collect the outputs, reusing an earlier equal run.",
         ),
         (
             "hibali run report answers.json --site juwels --after 20260102-030405-0a1b2c3d --hold",
@@ -44,7 +44,7 @@ from hibali_cli.run_options import RunOptions, add_run_options
         ),
         (
             "hibali run conform answers.json --site juwels --wait --dataset derived",
-            "Save outputs and record in the DataLad dataset around derived/.",
+            "Save outputs and a record of the run in the DataLad dataset that contains derived/.",
         ),
     ],
 )
@@ -54,13 +54,13 @@ from hibali_cli.run_options import RunOptions, add_run_options
 def run_command(
     common: Common, *, pipeline: str, invocation: str | None, options: RunOptions, dry_run: bool
 ) -> int | None:
-    """Run a pipeline at a site with the answers in a file.
+    """Run a pipeline at a site with the input values in a file.
 
-    The same command again resumes the run that it started, until hibali has reported how that run ended; then it starts a
-    new one. File answers are local paths, relative to the current folder, SITE:PATH, or run:ID/OUTPUT-ID for the output of another run.
-    --each and --param make a sweep: a task for each row and each combination of values, which replace answers of the file.
+    Running the same command again resumes the run that it started, until hibali has reported how that run ended; then it starts
+    a new one. Values of file inputs are local paths, relative to the current folder, SITE:PATH, or run:ID/OUTPUT-ID for the output of another run.
+    --each and --param make a sweep: a task for each row and each combination of values, which replace values of the file.
     With --pilot its tasks share one job with the requested resources; if it ends before they do, the next job continues them.
-    The resources of a job are those of the command line, else those of the site's table, else the author's suggestion.
+    The resources of a job are those of the command line, else those of the site's table, else those that the pipeline suggests.
     """
     # local: the handlers load every part of a run, and `--help` needs none
     from hibali_cli.handlers.launch import find_pipeline, run_single

@@ -18,7 +18,7 @@ from hibali_cli.transfer_options import FILTERS, add_choosing_options
             "hibali verify juwels:@scratch/data",
             "Hash everything there and compare with the digests recorded at the transfer.",
         ),
-        ("hibali verify data juwels:@scratch/data", "Hash both places and compare."),
+        ("hibali verify data juwels:@scratch/data", "Hash both folders and compare them."),
         (
             "hibali verify juwels:@scratch/data --manifest SHA256SUMS",
             "Compare with a file that sha256sum, BagIt or `hibali manifest` wrote.",
@@ -38,7 +38,7 @@ from hibali_cli.transfer_options import FILTERS, add_choosing_options
     is_flag=True,
     help="Read FILE as a BagIt manifest (default for the name manifest-sha256.txt).",
 )
-@click.option("--exact", is_flag=True, help="Also name files without a known digest, and exit with 6.")
+@click.option("--exact", is_flag=True, help="Also list files without a known digest, and exit 6.")
 @click.option("--sample", metavar="N|N%", help="Check only a random sample of this many files.")
 @click.option(
     "--seed",
@@ -47,19 +47,19 @@ from hibali_cli.transfer_options import FILTERS, add_choosing_options
     help="Repeat the sample of this seed.",
 )
 @click.option(
-    "--resume", is_flag=True, help="Continue where the last call with the same question was stopped."
+    "--resume", is_flag=True, help="Continue where the last verification with the same options was stopped."
 )
 @add_choosing_options
 def verify_command(common: Common, first: str, second: str | None, **options: Any) -> int | None:
-    """Verify the files at a place by hashing them there.
+    """Verify the files at a location by hashing them there.
 
-    Two places are compared with each other; one place is compared with a manifest, otherwise with the digests of its
-    receipts or of its manifest object; without any, the exit code is 3. Files without a digest are named, and the exit code is 11 if
+    Two locations are compared with each other. One location is compared with a manifest, otherwise with the digests of its
+    receipts or of its manifest object; without any, the exit code is 3. Files without a digest are listed, and the exit code is 11 if
     all others are correct. Only digests are transferred from a site.
 
-    With two places, sizes and ages in filters are those of the first; names in --files-from are relative to both.
+    With two locations, sizes and ages in filters are those of the first; names in --files-from are relative to both.
 
-    A sample, and a call ended by --max-time (exit 5), report how much was not checked, and the tree as not verified.
+    A sample, or a verification stopped by --max-time (exit 5), reports how much was not checked, and does not count as verified.
     """
     from hibali_cli.handlers.verify import verify
 
@@ -109,24 +109,11 @@ def manifest_command(
     *,
     recorded: bool,
 ) -> int | None:
-    """Write the digests of all files at a place, as sha256sum writes them.
+    """Write the digests of all files at a location, in the format of sha256sum.
 
     The files are hashed at their site, and only digests are transferred; objects are read. Names are relative to
-    LOCATION, sorted by name (byte order). A file that cannot be read is named and left out, and the exit code is 6.
+    LOCATION, sorted by name (byte order). A file that cannot be read is reported and left out, and the exit code is 6.
     """
-    from hibali.errors import UsageError
-    from hibali.locations import read_location
-    from hibali_cli.handlers.verify import write_bagit, write_manifest
-    from transfers.rules import Rules
+    from hibali_cli.handlers.verify import make_manifest
 
-    place = read_location(location, common.settings())
-    rules = Rules(include=include, exclude=exclude)
-    if bagit is None:
-        return write_manifest(common, place, rules, output, recorded=recorded)
-    if output is not None or include or exclude:
-        raise UsageError(
-            "usage",
-            "a bag needs the whole payload and writes its own files: omit -o, --include and --exclude",
-            subject="--bagit",
-        )
-    return write_bagit(common, place, bagit, recorded=recorded)
+    return make_manifest(common, location, output, bagit, include, exclude, recorded=recorded)

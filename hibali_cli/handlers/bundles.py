@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, RunFailedError, UsageError
+from hibali.events import Listener
 from hibali.files import account_names, write_atomic
 from hibali.locations import read_location, read_target
 from hibali.text import counted, path_fields, printable
 from hibali_cli.handlers.launch import launch_at_site, read_request, require_consent
 from hibali_cli.handlers.pipeline_exchange import policy_of
 from hibali_cli.handlers.pipelines import open_catalogue
-from hibali_cli.handlers.run_sites import opener, run_site, update_runs, wait_for_runs
+from hibali_cli.handlers.run_sites import opener, run_site, update_runs
+from hibali_cli.handlers.run_watch import wait_for_runs
 from hibali_cli.handlers.runs import find_failure
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results
@@ -29,10 +31,12 @@ from registry.exchange import judge_image
 from registry.images.record import FILE as IMAGE
 from registry.images.record import write_record
 from registry.invocation import check_invocation, read_invocation
+from registry.pipeline import Pipeline
 from registry.remotes.base import Download
 from registry.signature import is_signature_name
 from runs.bundles.archive import Archive
 from runs.bundles.create import (
+    Include,
     Parts,
     create_bundle,
     hash_input,
@@ -63,16 +67,13 @@ from runs.outputs import hash_outputs
 from runs.queue_limits import queue_full_error
 from runs.request import Request, with_job_proxy
 from runs.store import RunStore
-
-if TYPE_CHECKING:
-    from hibali.events import Listener
-    from registry.pipeline import Pipeline
-    from runs.bundles.create import Include
-    from transfers.journal import Receipt
+from transfers.journal import Receipt
 
 
-def show_bundle(common: Common, file: Path, bundle: Bundle) -> None:
+def show_bundle(common: Common, file: Path) -> None:
     """Show a bundle as a JSON line or as names and values."""
+    with Archive(file) as archive:
+        bundle = read_bundle(archive)
     record = bundle.record
     if common.json:
         image = bundle.image
@@ -96,7 +97,7 @@ def _pairs(bundle: Bundle) -> dict[str, Cell]:
         "pipeline": f"{record.name}@{record.version}",
         "digest": f"sha256 {record.digest}",
         "bundle": f"sha256 {bundle.content}",
-        "image": f"{image.digest}{'' if bundle.image_file else ' (not in it)'}" if image else None,
+        "image": f"{image.digest}{'' if bundle.image_file else ' (not included)'}" if image else None,
         "made by": f"hibali {record.hibali}",
     }
     for each in record.inputs:
@@ -111,14 +112,15 @@ def _pairs(bundle: Bundle) -> dict[str, Cell]:
     if outputs is not None:
         shown["outputs"] = f"{counted(outputs.files, 'file')}, {counted(outputs.bytes, 'byte')}"
         for problem in outputs.problems:
-            shown[f"not there: {problem['path']}"] = problem["message"]
+            shown[f"missing: {problem['path']}"] = problem["message"]
     return shown
 
 
 def _describe_input(each: PackedInput) -> str:
-    files = f"{counted(each.files, 'file')}, " if each.type != "file" else ""
-    size = f"{files}{counted(each.bytes, 'byte')}"
-    location = "" if each.included else f", not in it; it lay at {each.location}"
+    size = counted(each.bytes, "byte")
+    if each.type != "file":
+        size = f"{counted(each.files, 'file')}, {size}"
+    location = "" if each.included else f", not included; it was at {each.location}"
     return f"{each.id}: {each.member} ({size}{location})"
 
 
@@ -137,19 +139,19 @@ def show_comparison(
         common.output.record("comparison", {**subject, **fields, "exit": code}, flush=True)
         return
     if not recorded:
-        common.output.info("The bundle is of no run: there is nothing to compare with.")
+        common.output.info("The bundle has no run: its outputs cannot be compared.")
         return
     for each in compared:
         common.output.text(f"{each.fate:<9}  {printable(each.path)}\n")
     others = ", ".join(
         f"{counts[fate]} {fate}" for fate in OutputResult if fate is not OutputResult.EQUAL and counts[fate]
     )
-    summary = f"{counts[OutputResult.EQUAL]} of {counted(len(bundle.outputs), 'output')} are equal{'; ' + others if others else ''}"
-    common.output.info(f"{summary}; they are in {target}")
+    summary = f"{counts[OutputResult.EQUAL]} of {len(bundle.outputs)}{'; ' + others if others else ''}"
+    common.output.info(f"Equal outputs: {summary}. The outputs are in {target}.")
 
 
 class IncludeOptions(NamedTuple):
-    """What to include besides descriptor, answers and digests."""
+    """The content to include in addition to descriptor, values and digests."""
 
     include: Include
     image: bool
@@ -164,17 +166,18 @@ def make_bundle(
     with listening(common, f"bundle {source}") as on_event:
         if RUN_ID.fullmatch(source):
             if pipeline is not None:
-                raise UsageError("usage", "a run knows its pipeline", subject="--pipeline")
+                raise UsageError(
+                    "usage", "--pipeline is only for an invocation, not for a run", subject="--pipeline"
+                )
             parts = _parts_of_run(common, source, include_options, on_event)
         else:
             parts = _parts_of_invocation(common, Path(source), pipeline, include_options, on_event)
         create_bundle(parts, target, on_event)
-    with Archive(target) as archive:
-        bundle = read_bundle(archive)
     if common.json:
-        show_bundle(common, target, bundle)
-    else:
-        _show_created(common, target, bundle)
+        show_bundle(common, target)
+        return
+    with Archive(target) as archive:
+        _show_created(common, target, read_bundle(archive))
 
 
 def _parts_of_run(common: Common, run_id: str, include_options: IncludeOptions, on_event: Listener) -> Parts:
@@ -212,9 +215,9 @@ def _parts_of_invocation(
     if reference is None:
         raise UsageError(
             "usage",
-            "an invocation does not say which pipeline it is for",
+            "an invocation does not contain the name of its pipeline",
             subject=str(invocation_path),
-            hint="Give --pipeline NAME@VERSION, or the id of a run: hibali runs list",
+            hint="Add --pipeline NAME@VERSION, or use the id of a run: hibali runs list",
         )
     catalogue = Catalogue()
     pipeline = catalogue.find(reference)
@@ -235,7 +238,7 @@ def _descriptor_files(
     catalogue: Catalogue, pipeline: Pipeline, include_options: IncludeOptions, *, started: str = ""
 ) -> dict[str, Any]:
     """Return the files to include with a descriptor: signatures, and the record of its pinned image, if that was the one `started`."""
-    files = catalogue.beside(pipeline.name, pipeline.version)
+    files = catalogue.attachments(pipeline.name, pipeline.version)
     image = catalogue.image(pipeline)
     if image is not None and started and image.id != f"sha256:{started}":
         image = None
@@ -244,7 +247,7 @@ def _descriptor_files(
                 "other-image",
                 f"the run was started with sha256:{started}, and the catalogue has another image",
                 subject=pipeline.reference,
-                hint="Leave out --with-image: the bundle then names the one that was started.",
+                hint="Leave out --with-image: the bundle then has only the digest of the run's image.",
             )
     return {
         "image": image,
@@ -254,17 +257,17 @@ def _descriptor_files(
 
 
 def _show_created(common: Common, target: Path, bundle: Bundle) -> None:
-    """Show the file, what is not in it, and its digest."""
+    """Show the bundle's file, the inputs that are not included, and its digest."""
     common.output.line(str(target))
     record = bundle.record
     for each in record.inputs:
         if not each.included:
             common.output.warn(
-                f"the input {each.id} is not in it, only its digest: it lies at {each.location}"
+                f"the input {each.id} is not included, only its digest; the file is at {each.location}"
             )
     for problem in record.outputs.problems if record.outputs else ():
         common.output.warn(f"{problem['path']}: {problem['message']}")
-    state = f" of a run that {record.run.state}" if record.run else ""
+    state = f", of a run with the state {record.run.state}" if record.run else ""
     common.output.info(
         f"{counted(target.stat().st_size, 'byte')}{state}; the sha256 of its manifest is {bundle.content}"
     )
@@ -321,19 +324,19 @@ def run_bundle(common: Common, options: BundleRunOptions) -> int:
 def _add_to_catalogue(common: Common, catalogue: Catalogue, bundle: Bundle, subject: str) -> None:
     """Add the pipeline to the catalogue, under the rules for fetched pipelines."""
     pipeline = bundle.pipeline
-    beside, image = dict(bundle.signatures), ""
+    attachments, image = dict(bundle.signatures), ""
     if bundle.image is not None:
-        beside[IMAGE] = write_record(bundle.image)
-        image = judge_image(pipeline, beside[IMAGE], printable(subject))
-    here = catalogue.beside(pipeline.name, pipeline.version)
+        attachments[IMAGE] = write_record(bundle.image)
+        image = judge_image(pipeline, attachments[IMAGE], printable(subject))
+    here = catalogue.attachments(pipeline.name, pipeline.version)
     known = catalogue.pins().get((pipeline.name, pipeline.version)) == pipeline.digest
-    if not known or (IMAGE in beside and IMAGE not in here):
+    if not known or (IMAGE in attachments and IMAGE not in here):
         policy_of(common).check(pipeline, bundle.signatures, printable(subject), image)
-    catalogue.add_downloads([Download(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
+    catalogue.add_downloads([Download(pipeline, attachments)], f"Take {pipeline.reference} from a bundle")
 
 
 def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:
-    """Return the places of inputs that are not in the bundle, by number. Raises `UsageError`, and `NotFoundError` with all missing ones."""
+    """Return the locations of inputs that are not in the bundle, by number. Raises `UsageError`, and `NotFoundError` with all missing ones."""
     away = [(number, each) for number, each in enumerate(bundle.record.inputs) if not each.included]
     places: dict[int, str] = {}
     for text in given:
@@ -342,17 +345,17 @@ def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:
         if not separator or not location or number is None:
             raise UsageError(
                 "bad-input",
-                "it names no input that is not in the bundle",
+                "this is not ID=LOCATION with the id of an input that the bundle does not include",
                 subject=f"--input {text}",
-                hint="Write --input ID=LOCATION; `hibali bundle show FILE` says which are not in it.",
+                hint="To see which inputs are not included: hibali bundle show FILE",
             )
         places[number] = location
     missing = [each for number, each in away if number not in places]
     if missing:
-        lines = [f"{each.id}, which lay at {each.location}" for each in missing]
+        lines = [f"{each.id}, which was at {each.location}" for each in missing]
         raise NotFoundError(
             "inputs-not-included",
-            "\n".join(["the bundle has only the digests of these inputs", *lines]),
+            "\n".join(["the bundle has only the digests of these inputs:", *lines]),
             hint=" ".join(f"--input {each.id}=LOCATION" for each in missing[:3]),
         )
     return places
@@ -366,7 +369,7 @@ def _request(
     places: Mapping[int, str],
     on_event: Listener,
 ) -> Request:
-    """Return the request of `hibali run` with the current places of the inputs, each compared with its digests."""
+    """Return the request of `hibali run` with the current locations of the inputs, each compared with its digests."""
     located = {
         number: str(place_of(folder, each)) if each.included else places[number]
         for number, each in enumerate(bundle.record.inputs)
@@ -386,9 +389,9 @@ def _request(
         if not same:
             raise RefusedError(
                 "input-differs",
-                f"this is not the input {each.id} that the bundle is of: its digests are others",
+                f"the input {each.id} differs from that of the bundle: its digests are different",
                 subject=printable(located[number]),
-                hint=f"Remove {folder} and type the same line again." if each.included else "",
+                hint=f"Remove {folder}, then run the same command again." if each.included else "",
             )
     return replace(_with_image(request, bundle, folder, options.image), new=options.new)
 
@@ -406,7 +409,7 @@ def _with_image(request: Request, bundle: Bundle, folder: Path, given: str) -> R
 
 
 def _values(bundle: Bundle, located: Mapping[int, str]) -> dict[str, Any]:
-    """Return the answers with the current places of files."""
+    """Return the input values with the current locations of files."""
     values = dict(bundle.values)
     for identifier in {each.id for each in bundle.record.inputs}:
         own = [located[n] for n, each in enumerate(bundle.record.inputs) if each.id == identifier]
@@ -415,7 +418,7 @@ def _values(bundle: Bundle, located: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _is_same(common: Common, bundle: Bundle, number: int, location: str, on_event: Listener) -> bool:
-    """Return whether the files there match the bundle's digests, whatever their own name."""
+    """Return whether the files there match the bundle's digests; their names may differ."""
     recorded = bundle.record.inputs[number]
     place = real_place(read_location(location, common.settings()))
     content = hash_input(Input(recorded.id, number, location), place, on_event)
@@ -435,7 +438,7 @@ def _leave(common: Common, run: Run) -> int:
         raise queue_full_error(run)
     if not common.json:
         common.output.info(
-            f"{run.state} at {run.site}; the same line without --no-wait compares its outputs."
+            f"{run.state} at {run.site}. To compare its outputs, run the same command without --no-wait."
         )
     return int(Exit.DONE)
 
@@ -468,7 +471,9 @@ def _show_result(
     failure = find_failure(run)
     if differs and code is Exit.INCOMPLETE:
         failure = IncompleteError(
-            "outputs-differ", "not every output is what the bundle says", subject=printable(options.file)
+            "outputs-differ",
+            "some outputs differ from those of the bundle; see above",
+            subject=printable(options.file),
         )
     if failure is not None and not common.json:
         raise failure

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import click
 
-from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError
+from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener
-from hibali.locations import Location, read_target
+from hibali.locations import Location, read_location, read_target
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
@@ -19,11 +19,11 @@ from hibali_cli.output import is_terminal
 from hibali_cli.path_completion import SeenNames
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, entry_fields, event_fields, moment
+from transfers.actions import Action, Verb
 from transfers.entry import Entry, Kind
 from transfers.inventory import Usage, usages
 from transfers.journal import Receipt
 from transfers.packs.view import PackAwareOpener
-from transfers.plan import Action, Verb
 from transfers.planner import incomplete
 from transfers.remove import RemovalPlan, RemovalRequest, plan_removal, remove
 from transfers.rules import DeleteLimit, read_delete_limit
@@ -32,8 +32,9 @@ from transfers.stores.base import ListingIncompleteError
 from transfers.stores.open_store import open_store
 
 
-def list_place(common: Common, location: Location, *, recursive: bool, long: bool) -> int:
+def list_place(common: Common, text: str, *, recursive: bool, long: bool) -> int:
     """Print the entries and return the exit code."""
+    location = read_location(text, common.settings())
     count = 0
     seen = SeenNames(location.site.name, location.text.partition(":")[2])
     with listening(common, f"ls {location.text}") as on_event:
@@ -72,8 +73,14 @@ def _entries(location: Location, on_event: Listener, *, recursive: bool) -> Iter
             yield found._replace(path=location.name)
 
 
-def write_contents(common: Common, locations: Sequence[Location], *, recall: bool) -> int:
+def write_contents(common: Common, texts: Sequence[str], *, recall: bool) -> int:
     """Write the bytes of the files to stdout, one after the other; returns the exit code."""
+    if common.json:
+        raise UsageError(
+            "usage", "--json is not possible: the output is the bytes of a file", subject="--json"
+        )
+    settings = common.settings()
+    locations = [read_location(text, settings) for text in texts]
     if is_terminal(sys.stdout):
         common = replace(common, progress=False)  # the output itself shows the progress
     for location in locations:
@@ -86,8 +93,9 @@ def write_contents(common: Common, locations: Sequence[Location], *, recall: boo
     return 0
 
 
-def show_usage(common: Common, location: Location, depth: int) -> int:
+def show_usage(common: Common, text: str, depth: int) -> int:
     """Print the counts of a tree, and of its folders down to `depth`; returns the exit code."""
+    location = read_location(text, common.settings())
     problem: IncompleteError | None = None
 
     def listed(on_event: Listener) -> Iterator[Entry]:
@@ -126,8 +134,9 @@ def _print_usage(common: Common, usage: Usage) -> None:
         common.output.line(f"{usage.bytes:>15}  {usage.files:>10}  ".encode() + (usage.path or b"."))
 
 
-def make_folder(common: Common, location: Location) -> int:
+def make_folder(common: Common, text: str) -> int:
     """Create a folder and report the result; returns the exit code."""
+    location = read_target(text, common.settings())
     with listening(common, f"mkdir {location.text}") as on_event:
         made = make_place(location, on_event)
     if common.json:

@@ -21,7 +21,7 @@ _MOST_FAILURES = 20
 
 
 def list_history(common: Common, options: dict[str, Any]) -> int | None:
-    """List the operations that match the filters, or the moves of one place."""
+    """List the operations that match the filters, or the transfers of one file or folder."""
     now = time.time()
     chosen = Filter(
         site=options["site_name"],
@@ -45,7 +45,9 @@ def list_history(common: Common, options: dict[str, Any]) -> int | None:
         [_row(each, now) for each in shown],
     )
     if len(shown) < len(found):
-        common.output.info(f"The latest {len(shown)} of {len(found)}; --last {len(found)} shows all.")
+        common.output.info(
+            f"Shown are the latest {len(shown)} of {counted(len(found), 'operation')}. To show all: --last {len(found)}"
+        )
     return None
 
 
@@ -113,7 +115,7 @@ def _list_moves(common: Common, path: str, operations: Iterable[Operation], last
         common.output.record("end", {"count": len(found), "exit": 0})
         return None
     if not found:
-        common.output.info(f"The ledger knows nothing of {path}.")
+        common.output.info(f"The ledger has no record of {path}.")
         return None
     common.output.table(
         ["when", "what", "operation", "from", "to", "files", "bytes", "failed", "proof"],
@@ -139,10 +141,10 @@ def _list_moves(common: Common, path: str, operations: Iterable[Operation], last
 
 
 def _describe_verification(move: Move) -> str:
-    words = {"": "how it was verified is not recorded", "none": "not verified"}
-    proof = words.get(move.proof or "", f"verified by {move.proof}")
+    labels = {"": "its verification is not recorded", "none": "not verified"}
+    proof = labels.get(move.proof or "", f"verified by {move.proof}")
     digest = f", sha256 {move.sha256}" if move.sha256 else ""
-    return f"It last moved on {_clock(move.operation.began)} UTC, {proof}{digest}."
+    return f"Last transferred on {_clock(move.operation.began)} UTC, {proof}{digest}."
 
 
 def _move_fields(each: Move) -> dict[str, Any]:
@@ -167,7 +169,7 @@ def _places_of(location: Location) -> list[OperationRoot]:
 
 
 def _with_typed_places(common: Common, operations: Iterable[Operation]) -> Iterable[Operation]:
-    """Yield each operation with its resolved and its typed places: only the site can expand some paths."""
+    """Yield each operation with its resolved and its typed locations: only the site can expand some paths."""
     sites = common.settings().sites
     for each in operations:
         yield each
@@ -177,7 +179,7 @@ def _with_typed_places(common: Common, operations: Iterable[Operation]) -> Itera
 
 
 def parse_typed(text: str, sites: Any) -> OperationRoot | None:
-    """Parse a typed place by the current settings; None for a local path, and for a removed site."""
+    """Parse a typed location by the current settings; None for a local path, and for a removed site."""
     try:
         location = parse_location(text, sites, b"/", literal=True) if ":" in text.partition("/")[0] else None
     except HibaliError:
@@ -203,7 +205,7 @@ def show_operation(common: Common, identifier: str) -> int | None:
         )
         if len(shown) < details.files["failed"]:
             common.output.info(
-                f"{len(shown)} of {details.files['failed']} are shown; -v shows a thousand of them."
+                f"{len(shown)} of {counted(details.files['failed'], 'failure')} shown. To show up to 1000: -v"
             )
     return None
 
@@ -243,7 +245,7 @@ def _story_pairs(details: OperationDetails, now: float) -> dict[str, Cell]:
             "took": format_duration(each.seconds) if each.seconds >= 1 else f"{each.seconds:.2f} s",
             "files": f"{receipt.get('files')}, {format_size(each.number('bytes'))}",
             "moved": f"{receipt.get('files_moved')}, {format_size(each.number('bytes_moved'))}"
-            + (f", {format_size(round(details.rate))} a second" if details.rate else ""),
+            + (f", {format_size(round(details.rate))}/s" if details.rate else ""),
             "kept, deleted, failed": ", ".join(
                 str(receipt.get(name)) for name in ("files_kept", "files_deleted", "files_failed")
             ),
@@ -251,21 +253,21 @@ def _story_pairs(details: OperationDetails, now: float) -> dict[str, Cell]:
             or receipt.get("proof_moved")
             or receipt.get("proof_tree"),
             "logins": receipt.get("logins"),
-            "carried by": receipt.get("mover"),
-            "held back by": receipt.get("limited_by"),
+            "transferred by": receipt.get("mover"),
+            "limited by": receipt.get("limited_by"),
         }
     if stopped:
         pairs |= {
             "stopped by": f"{stopped.get('about')}: {stopped.get('message')} ({stopped.get('code')})",
-            "what to do": stopped.get("hint") or None,
+            "hint": stopped.get("hint") or None,
         }
     if each.compacted:
-        pairs["note"] = "lines that newer operations made meaningless were taken out"
+        pairs["note"] = "compacted: lines that newer operations replaced were removed"
     return {name: value for name, value in pairs.items() if value is not None}
 
 
 def compact_history(common: Common, before: float, *, dry_run: bool) -> int | None:
-    """Shorten old journals, and show by how much."""
+    """Shorten old journals, and show the saved space."""
     journals = lines = size = 0
     for each in compact(read_operations(), before, dry=dry_run):
         journals += 1
@@ -276,8 +278,8 @@ def compact_history(common: Common, before: float, *, dry_run: bool) -> int | No
         fields = {"journals": journals, "lines": lines, "bytes": size, "dry_run": dry_run}
         common.output.record("compacted", fields, flush=True)
         return None
-    would = "would go" if dry_run else "went"
+    verb = "would be removed" if dry_run else "removed"
     common.output.info(
-        f"{counted(lines, 'line')} ({format_size(size)}) {would} from {counted(journals, 'journal')}; every receipt stays."
+        f"{counted(lines, 'line')} ({format_size(size)}) {verb} from {counted(journals, 'journal')}; all receipts are kept."
     )
     return None

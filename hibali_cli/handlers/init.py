@@ -8,15 +8,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from hibali.config.edit import add_site
 from hibali.config.importers import Proposal, name_site
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import HibaliError, UsageError
 from hibali.files import private_folder, state_folder, write_atomic
 from hibali.subprocesses import has_terminal
 from hibali.system_errors import reason_of
-from hibali.text import did_you_mean, printable
+from hibali.text import counted, did_you_mean, printable
+from hibali_cli.commands.transfer import push_command as push
 from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.handlers.site_check import as_access_or_later
 from hibali_cli.handlers.site_import import (
@@ -32,6 +36,7 @@ from hibali_cli.output import coloured, write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
 from runs.doctor.network import Step, StepList, Verdict
+from runs.doctor.visit import visit
 
 _WIDTH = max(len(verdict) for verdict in Verdict)
 _NAMES = max(map(len, ("settings", "connection", "credentials", "transport", "scheduler", "container")))
@@ -40,8 +45,6 @@ _COLOURS = {Verdict.OK: "32", Verdict.WARNING: "33", Verdict.FAULT: "31", Verdic
 
 def visit_and_show(common: Common, site: Site, *, job: bool) -> StepList:
     """Check the site and show each step as it ends."""
-    from runs.doctor.visit import visit
-
     walk = StepList(lambda step: _show(common, step))
     with listening(common, f"doctor {site.name}") as on_event:
         visit(walk, site, on_event, job=job)
@@ -58,7 +61,7 @@ def check_and_show(common: Common, site: Site, *, job: bool) -> int:
         common.output.record("end", {"count": len(walk.steps), "exit": 0})
         return 0
     warnings = sum(step.verdict is Verdict.WARNING for step in walk.steps)
-    remark = f", with {warnings} warnings" if warnings > 1 else ", with a warning" if warnings else ""
+    remark = f", with {counted(warnings, 'warning')}" if warnings else ""
     common.output.info(f"{site.name} works{remark}.")
     if not job and site.scheduler is not None:
         common.output.info(f"To test a job, too: hibali doctor {site.name} --job")
@@ -93,7 +96,7 @@ ReadLine = Callable[[str, Callable[[str], list[str]]], str]
 
 
 class InitOptions(NamedTuple):
-    """The options of `init`: the source of sites, the folder of a local site, the target of the first file, and whether to ask."""
+    """The options of `init`: the sites to import, the folder of a local site, the target of the first file; `yes` asks nothing."""
 
     request: ImportRequest
     here: str | None
@@ -158,7 +161,7 @@ def choose_sites(proposals: Sequence[Proposal], read: ReadLine) -> list[Proposal
     names = [each.name for each in proposals]
     while True:
         answer = read(
-            "Which of them should become sites? Names or numbers, all, or none [none]: ",
+            "Which ones should hibali add as sites? Names or numbers, all, or none [none]: ",
             _complete_from([*names, "all", "none"]),
         )
         parts = answer.replace(",", " ").split()
@@ -181,7 +184,7 @@ def _complete_from(parts: Sequence[str]) -> Callable[[str], list[str]]:
 def choose_target(
     settings: Settings, proposals: Sequence[Proposal], options: InitOptions, read: ReadLine
 ) -> tuple[str | None, str]:
-    """Ask where the first file goes: a site, or None and the local folder that becomes one."""
+    """Ask for the target of the first file: a site, or None and the local folder that becomes one."""
     usual = options.here or _FOLDER
     if options.to or not options.push:
         return options.to, usual
@@ -190,7 +193,7 @@ def choose_target(
     alternatives = f", or one of {', '.join(names)}" if names else ""
     while True:
         answer = read(
-            f"Where should a first file go? A folder of this machine{alternatives} [{usual}]: ",
+            f"Where should hibali send a first file? A local folder{alternatives} [{usual}]: ",
             lambda text: _places(text, names),
         )
         answer = answer.strip() or usual
@@ -221,7 +224,7 @@ def _check_all(common: Common, sites: Sequence[Site]) -> list[tuple[Site, Hibali
         if worst is not None:
             problems.append((site, worst))
             common.output.info(
-                f"{site.name} stays configured. After correcting the problem: hibali doctor {site.name}"
+                f"{site.name} stays in config.toml. After correcting the problem: hibali doctor {site.name}"
             )
     return problems
 
@@ -243,17 +246,15 @@ def _local_site(common: Common, folder: str) -> str:
     change, site = add_site(common.config, name, table)
     if common.json:
         common.output.record("site-change", {"name": name, "change": change})
-    common.output.info(f"{name} is {path}.")
+    common.output.info(f"The site {name} is the folder {path}.")
     return site.name
 
 
 def _send_first(common: Common, target: str, broken: set[str]) -> None:
     """Send a small file to a site with a push command that is shown and can be repeated."""
-    from hibali_cli.commands.transfer import push_command as push
-
     name = target.partition(":")[0]
     if name in broken:
-        common.output.info(f"Nothing was sent: {name} does not work yet.")
+        common.output.info(f"No file was sent: {name} does not work yet.")
         return
     common.settings().site(name)
     file = private_folder(state_folder() / "first") / "hello.txt"
@@ -270,5 +271,17 @@ def _send_first(common: Common, target: str, broken: set[str]) -> None:
     with push.make_context("push", parts) as context:
         push.invoke(context)
     around = place.rpartition("/")[0] if "/" in place else place
-    common.output.info(f"It was sent and verified. To see it: hibali ls {around}")
-    common.output.info(f"To send a folder of yours: hibali push FOLDER {name}:FOLDER")
+    common.output.info(f"The file was sent and verified. To list it: hibali ls {around}")
+    common.output.info(f"To send one of your folders: hibali push FOLDER {name}:FOLDER")
+
+
+def check_site(common: Common, name: str, *, job: bool | None) -> int | None:
+    """Check a site step by step, and a job on request; return the exit code."""
+    site = common.settings().site(name)
+    runs_jobs = kind_of(site).has_machine
+    if job and not runs_jobs:
+        raise click.UsageError(f"A site of kind {site.kind} cannot run jobs.")
+    if job is None:
+        asks = runs_jobs and site.scheduler is not None and not common.json and has_terminal()
+        job = asks and click.confirm(f"Also run a test job of one minute at {name}?", err=True)
+    return check_and_show(common, site, job=job)

@@ -16,7 +16,8 @@ from hibali.ledger import new_identifier
 from hibali.locations import read_target
 from hibali.text import counted
 from hibali_cli.handlers.pipelines import pinned_image
-from hibali_cli.handlers.run_sites import fetch_usage, notifying, opener, run_site, update_runs, wait_for_runs
+from hibali_cli.handlers.run_sites import fetch_usage, opener, run_site, update_runs
+from hibali_cli.handlers.run_watch import notifying, wait_for_runs
 from hibali_cli.handlers.runs import report_ends, report_unfinished
 from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, load_dependencies, texts_of
 from hibali_cli.options import Common
@@ -75,13 +76,13 @@ def run_single(
     *,
     dry_run: bool,
 ) -> int | None:
-    """Run a pipeline once with the answers in a file; return the exit code."""
+    """Run a pipeline once with the input values in a file; return the exit code."""
     if invocation_path is None:
         raise UsageError(
             "usage",
-            "a run needs a file with answers",
+            "a run needs a file with the values of its inputs",
             subject="INVOCATION.json",
-            hint=f"`hibali pipelines example {pipeline.reference}` writes one to fill in; --param ID=VALUE,... makes a sweep.",
+            hint=f"To write an example: hibali pipelines example {pipeline.reference} -o invocation.json",
         )
     if is_choice(options, common.settings()):
         request = _choose_request(common, pipeline, invocation_path, options)
@@ -103,7 +104,7 @@ def run_single(
 def _choose_request(
     common: Common, pipeline: Pipeline, invocation_path: Path, options: RunOptions
 ) -> Request:
-    """Return the request at the best of several sites."""
+    """Choose the best of several sites, and return the request there."""
     invocation = read_invocation(pipeline, invocation_path)
     located = locate_inputs(invocation, common.settings(), None)
     command_key = run_key(
@@ -217,7 +218,7 @@ def warn_of_shortfalls(common: Common, request: Request) -> None:
 
 
 def check_dataset(request: Request, dataset: str | None) -> None:
-    """Raise `UsageError` if `datalad rerun` could not repeat the command from what the dataset contains."""
+    """Raise `UsageError` if `datalad rerun` could not repeat the command from the content of the dataset."""
     if dataset is not None:
         find_dataset(
             dataset, recorded_request([{"asked": request.typed}], request.workload.pipeline.reference)
@@ -278,7 +279,7 @@ def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, co
 
 
 def launch_and_follow(common: Common, request: Request, options: RunOptions) -> int:
-    """Launch a single run, and follow it if the command line says so; return the exit code. Raises how the run failed."""
+    """Launch a single run, and follow it with `--wait`; return the exit code. Raises the failure of the run as an error."""
     request = with_job_proxy(request)
     run_store = RunStore()
     with notifying(common, options.notify) as notify, listening(common, launch_title(request)) as on_event:
@@ -336,7 +337,7 @@ def _id_printer(common: Common) -> Callable[[Run], None]:
 def _collect_after(
     common: Common, run_store: RunStore, run: Run, options: CollectOptions, on_event: Listener
 ) -> Receipt | None:
-    """Collect the outputs of a run that succeeded, if the command line says so; those of a failed run are not collected."""
+    """Collect the outputs of a run that succeeded, if requested; those of a failed run are not collected."""
     folder = options.target
     if folder is None or run.state is not State.SUCCEEDED:
         return None
@@ -356,7 +357,7 @@ def _collect_copy(
     if copy is None:
         raise NotFoundError(
             "outputs-gone",
-            "the outputs of the run were removed at this moment",
+            "the outputs of the earlier run were removed in the meantime",
             subject=run.id,
             hint="Run the same command again with --fresh.",
         )
@@ -422,7 +423,7 @@ def show_files(common: Common, request: Request, prepared: Prepared, files: Mapp
 
 
 def _show_resources(output: Output, resources: DecidedResources) -> None:
-    """Show each resource that the job requests, and whether the command, the site or the pipeline requests it."""
+    """Show each resource that the job requests, and its origin: the command, the site or the pipeline."""
     rows = [
         (str(each["name"]), show_value(each["name"], each["value"]), str(each["from"]))
         for each in resources.to_fields()

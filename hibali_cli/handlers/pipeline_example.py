@@ -1,9 +1,11 @@
-"""Ask for the answers of an invocation in a dialogue: `pipelines example --ask`."""
+"""Write example invocations, or ask for their values in a dialogue (`pipelines example --ask`)."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import readline
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from hibali.errors import UsageError
+from hibali.files import WholeFile
 from hibali.subprocesses import has_terminal
 from hibali.text import printable
+from hibali_cli.options import Common
 from hibali_cli.output import write_message
 from hibali_cli.path_completion import complete_last, complete_path
+from registry.catalogue import Catalogue
 from registry.example import (
     AskInput,
     ChooseInput,
@@ -25,6 +30,7 @@ from registry.example import (
     Unsatisfiable,
     find_entry_problems,
     find_value_conflicts,
+    make_example,
     next_step,
     unwrap_for_schema,
 )
@@ -52,8 +58,6 @@ def terminal_as_stdout() -> Iterator[None]:
 
 def read_line(prompt: str, complete: Complete) -> str:
     """Read a line without its end; TAB offers the completions of `complete`. Raises `KeyboardInterrupt` also at Ctrl-D."""
-    import readline
-
     offered: list[str] = []
 
     def completer(text: str, state: int) -> str | None:
@@ -71,13 +75,13 @@ def read_line(prompt: str, complete: Complete) -> str:
         write_message("")  # the cursor is still on the line of the prompt
         raise KeyboardInterrupt from None
     except UnicodeDecodeError:
-        raise UsageError("not-text", "this is not UTF-8, and cannot stand in an invocation") from None
+        raise UsageError("not-text", "the text is not UTF-8, which an invocation must be") from None
     finally:
         readline.set_completer(None)
 
 
 _BACK = "<"
-_HELP = f"TAB completes, Enter takes the [default] or passes over, {_BACK} takes the last answer back, Ctrl-C leaves."
+_HELP = f"TAB completes, Enter accepts the [default] or skips, {_BACK} goes back one answer, Ctrl-C quits."
 _FILE = Input("file", "file", "File")
 _SEPARATORS = re.compile(r"[\s,]+")
 
@@ -90,7 +94,7 @@ def prompt_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict
     if not has_terminal():
         raise UsageError(
             "no-terminal",
-            "nobody can be asked: stdin and stderr are no terminal",
+            "questions are not possible: stdin or stderr is not a terminal",
             subject="--ask",
             hint=f"Edit an example instead: hibali pipelines example {pipeline.reference} > invocation.json",
         )
@@ -104,7 +108,7 @@ def prompt_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict
                 text = read_line("Another file [stdout]: ", lambda begun: complete_path(begun, Path.cwd()))
                 target = Path(str(read_typed(_FILE, text))) if text.strip() else None
         except KeyboardInterrupt:
-            _print("Nothing was written.")
+            _print("No file was written.")
             raise
     return values, target
 
@@ -155,9 +159,9 @@ class ExampleDialogue:
                         "no-invocation",
                         "; ".join(str(each) for each in step.problems),
                         subject=self._dialogue.pipeline.reference,
-                        hint="The descriptor asks for what cannot be.",
+                        hint="No invocation can be valid: correct the descriptor.",
                     )
-                _print("  The last answer is taken back.")
+                _print("  The last answer was removed.")
                 self._undo()
 
     def _advance(self, dialogue: Dialogue) -> None:
@@ -168,7 +172,7 @@ class ExampleDialogue:
         if self._before:
             self._dialogue = self._before.pop()
         else:
-            _print("  There is nothing before this.")
+            _print("  This is the first question.")
 
     def _ask(self, step: AskInput) -> None:
         tool_input = step.tool_input
@@ -182,7 +186,7 @@ class ExampleDialogue:
             if step.can_skip:
                 self._advance(self._dialogue.skip(tool_input.id))
             else:
-                _print("  This one is needed.")
+                _print("  This input is required.")
             return
         value = unwrap_for_schema(self._dialogue.pipeline, tool_input, value)
         problems = find_value_conflicts(self._dialogue, tool_input, value)
@@ -218,14 +222,14 @@ class ExampleDialogue:
     def _offer(self, step: OfferInputs) -> None:
         ids = [each.id for each in step.inputs]
         if self._listed != tuple(ids):
-            _print("\nThese can be answered besides:")
+            _print("\nOptional inputs:")
             self._table(step.inputs)
             self._listed = tuple(ids)
-        text = self._line("which others [none]: ", ids)
+        text = self._line("set which of them [none]: ", ids)
         named = [each for each in _SEPARATORS.split(text) if each]
         unknown = [each for each in named if each not in ids]
         if unknown:
-            _print(f"  Not among them: {', '.join(printable(each) for each in unknown)}")
+            _print(f"  Not optional inputs: {', '.join(printable(each) for each in unknown)}")
             return
         dialogue = self._dialogue if named else self._dialogue.close()
         for each in dict.fromkeys(named):
@@ -292,7 +296,7 @@ def _shown_default(tool_input: Input) -> str:
 def _note_missing(value: Any) -> None:
     for each in value if isinstance(value, list) else [value]:
         if ":" not in each.partition("/")[0] and not os.path.lexists(each):  # a SITE:PATH is not checked
-            _print(f"  (there is no {printable(each)} here now)")
+            _print(f"  (note: {printable(each)} does not exist on this machine yet)")
 
 
 def _show_problems(problems: Sequence[Problem]) -> None:
@@ -306,3 +310,40 @@ def _print(text: str) -> None:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def write_example(
+    common: Common, pipeline: str, *, complete: bool, ask: bool, output: str | None
+) -> int | None:
+    """Write an example invocation, or one from a dialogue."""
+    if ask and complete:
+        raise UsageError("usage", "--ask and --complete cannot be used together")
+    found = Catalogue().find(pipeline)
+    target = Path(output) if output is not None else None
+    if ask:
+        invocation, target = prompt_for_invocation(found, target)
+    else:
+        invocation = make_example(found, complete=complete)
+        if target is not None and os.path.lexists(target):
+            raise UsageError(
+                "file-exists",
+                "the file exists already",
+                subject=str(target),
+                hint="Choose another name, or use --ask, which can replace it.",
+            )
+    text = json.dumps(invocation, indent=4) + "\n"
+    if target is not None:
+        _write(target, text)
+        common.output.info(f"Written to {target}.")
+    if common.json:
+        values = {"name": found.name, "version": found.version, "values": invocation}
+        common.output.record("invocation", values)
+    elif target is None:
+        common.output.text(text)
+    return None
+
+
+def _write(path: Path, text: str) -> None:
+    with WholeFile(path) as file:
+        file.write(text.encode("ascii"))
+        file.commit()

@@ -1,26 +1,37 @@
-"""Open remotes and show the results of `pipelines publish`, `fetch` and `sign`."""
+"""Exchange pipelines and their images with remotes: publish, fetch, sign and stage."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import re
+from functools import partial
 from pathlib import Path
 
 import click
 
+from hibali.config.edit import add_remote
+from hibali.config.model import IMAGES_PLACE, REMOTE_NAME, RemoteSettings, Site
 from hibali.config.settings import Settings
-from hibali.errors import UsageError
-from hibali.events import Event, Listener, Noted
-from hibali.files import private_folder, state_folder
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.events import Event, Noted
+from hibali.files import account_names, private_folder, state_folder
 from hibali.locations import Location, read_location
-from hibali_cli.handlers.pipelines import pipeline_record
+from hibali.text import counted
+from hibali_cli.handlers.pipelines import open_catalogue, pinned_image, pipeline_record, print_image
+from hibali_cli.handlers.run_sites import opener, run_site
 from hibali_cli.options import Common
-from hibali_cli.progress import listening as showing
-from registry.exchange import FOLDER, Exchanged, FolderImageStore, ImageStore
+from hibali_cli.progress import listening
+from registry.catalogue import Catalogue
+from registry.exchange import FOLDER, Exchanged, FolderImageStore, ImageStore, fetch, publish
+from registry.images.record import ImageRecord
+from registry.pipeline import Pipeline
 from registry.remotes.base import KnownDigests, Remote, RemoteSpec
 from registry.remotes.folder import FolderRemote
 from registry.remotes.git import GitRemote, is_repository
-from registry.signature import Policy
+from registry.signature import Policy, sign, signed_text
+from runs.containers.base import Container, load_container
+from runs.images import Pinned, Staged, open_images, stage_archive, stage_pinned
 from runs.site_remotes import SiteImageStore, SiteRemote
+from runs.stage import Synchroniser
 
 
 def open_image_store(common: Common, remote_name: str) -> ImageStore | None:
@@ -35,11 +46,7 @@ def open_image_store(common: Common, remote_name: str) -> ImageStore | None:
     location = read_location(place, settings)
     if location.typed_local:
         return FolderImageStore(Path(location.path))
-
-    def listening(title: str) -> AbstractContextManager[Listener]:
-        return showing(common, title)
-
-    return SiteImageStore(location, listening)
+    return SiteImageStore(location, partial(listening, common))
 
 
 def require_image_store(common: Common, remote_name: str) -> ImageStore:
@@ -117,3 +124,169 @@ def show_exchanged(common: Common, remote: str, done: list[Exchanged]) -> None:
         common.output.record("end", {"count": len(done), "exit": 0})
     else:
         common.output.info(f"{len(changed)} changed, {len(done) - len(changed)} unchanged")
+
+
+def fetch_pipelines(
+    common: Common, pipelines: tuple[str, ...], remote_name: str, *, accept_rewritten: bool
+) -> int | None:
+    """Fetch pipelines from a remote."""
+    catalogue = open_catalogue(common)
+    remote, seen = open_remote(common, remote_name)
+    policy = policy_of(common)
+    done = fetch(catalogue, remote, remote_name, seen, pipelines, policy, accept_rewritten=accept_rewritten)
+    show_exchanged(common, remote_name, done)
+    return None
+
+
+def publish_pipelines(common: Common, pipelines: tuple[str, ...], remote_name: str) -> int | None:
+    """Publish pipelines and their images at a remote."""
+    catalogue = open_catalogue(common)
+    remote, seen = open_remote(common, remote_name)
+    wanted = [catalogue.find(each) for each in pipelines] or catalogue.all()
+    by = account_names()[1]
+    image_store = open_image_store(common, remote_name)
+    done = publish(catalogue, remote, remote_name, seen, wanted, by, image_store)
+    show_exchanged(common, remote_name, done)
+    missing = [each.pipeline.reference for each in done if each.content == "missing"]
+    if missing:
+        raise IncompleteError(
+            "image-not-here",
+            f"{counted(len(missing), 'image')} could not be uploaded: neither this machine nor the remote has the content",
+            subject=", ".join(missing[:5]),
+            hint="Fetch it from a remote that has it, then publish again: hibali pipelines image get NAME --from REMOTE",
+        )
+    return None
+
+
+def sign_version(common: Common, pipeline: str, key: str) -> int | None:
+    """Sign a version with an ssh key."""
+    catalogue = open_catalogue(common)
+    found = catalogue.find(pipeline)
+    image = catalogue.images.record(found.name, found.version)
+    covered = image.digest if image else ""
+    text = signed_text(found, covered)
+    file, signature = sign(text, Path(key).expanduser(), policy_of(common).scratch, covered)
+    catalogue.sign(found, file, signature)
+    if common.json:
+        common.output.record("pipeline", pipeline_record(found, catalogue.deprecation(found)))
+    else:
+        common.output.line(f"{found.reference}: signed")
+    return None
+
+
+def stage_image(common: Common, *, pipeline: str, site_name: str, image: str) -> int | None:
+    """Stage a pipeline's image at a site."""
+    catalogue = Catalogue()
+    found = catalogue.find(pipeline)
+    site = run_site(common, site_name)
+    container = load_container(site.container.name)
+    staged = _stage(common, found, site, container, image, pinned_image(catalogue, found))
+    if common.json:
+        record = {
+            "pipeline": found.reference,
+            "site": site.name,
+            "container": container.name,
+            "id": staged.id,
+        }
+        made = {"path": staged.path or None, "digest": staged.digest or None, "fresh": staged.fresh}
+        common.output.record("staged-image", {**record, **made})
+    else:
+        done = "is ready" if staged.fresh else "was ready already"
+        location = f": {staged.path}" if staged.path else ""
+        common.output.info(f"{found.reference}: {staged.id} {done} at {site.name}{location}")
+    return None
+
+
+def _stage(
+    common: Common, pipeline: Pipeline, site: Site, container: Container, archive: str, pinned: Pinned | None
+) -> Staged:
+    if not container.isolates:
+        raise UsageError(
+            "no-image", f"the container runtime {container.name} has no images", subject=site.name
+        )
+    name = container.image_name(pipeline.container)
+    if not archive and pinned is None:
+        raise NotFoundError(
+            "no-image",
+            "the catalogue has no image of this pipeline",
+            subject=pipeline.reference,
+            hint=f"Add one from `docker save`: hibali pipelines image add {pipeline.reference} --archive FILE",
+        )
+    with listening(common, f"stage {pipeline.reference} at {site.name}") as on_event:
+        host = opener(site, on_event)()
+        try:
+            images = open_images(host, site, container, Synchroniser(), on_event)
+            if archive:
+                return stage_archive(pipeline, name, images, Path(archive))
+            assert pinned is not None
+            return stage_pinned(name, images, pinned)
+        finally:
+            host.close()
+
+
+def configure_remote(common: Common, name: str, url: str, images: str | None, *, replace: bool) -> int | None:
+    """Add a remote to config.toml."""
+    if not re.fullmatch(REMOTE_NAME, name):
+        raise UsageError("bad-remote-name", "a remote's name matches [a-z][a-z0-9-]*", subject=name)
+    if not url or url.startswith("-") or any(ord(letter) < 32 for letter in url):
+        raise UsageError("bad-remote-url", "its URL is neither a URL nor a folder", subject=name)
+    if images is not None and not re.fullmatch(IMAGES_PLACE, images):
+        raise UsageError(
+            "bad-images-place", "the image store must be an absolute path or SITE:PATH", subject=name
+        )
+    change = add_remote(common.config, RemoteSettings(name, url, images), replace=replace)
+    if common.json:
+        image_field = {"images": images} if images else {}
+        common.output.record("remote", {"name": name, "url": url, **image_field, "change": change})
+    else:
+        common.output.info(f"{name}: {change}")
+    return None
+
+
+def add_image(common: Common, pipeline: str, archive: str) -> int | None:
+    """Store an archive as the image of a pipeline."""
+    catalogue = open_catalogue(common)
+    found = catalogue.find(pipeline)
+    record, change = catalogue.images.add(found, Path(archive))
+    print_image(common, catalogue, found, record, change)
+    return None
+
+
+def drop_image(common: Common, pipeline: str, *, force: bool) -> int | None:
+    """Remove the content of a pipeline's image from this machine."""
+    catalogue = open_catalogue(common)
+    found = catalogue.find(pipeline)
+    record = catalogue.images.require(found)
+    if not force and catalogue.images.local_file(found, record) is not None:
+        _require_elsewhere(common, found.reference, record)
+    catalogue.images.drop(found)
+    print_image(common, catalogue, found, record, "dropped")
+    return None
+
+
+def _require_elsewhere(common: Common, reference: str, record: ImageRecord) -> None:
+    """Raise `RefusedError` where no remote has the content; one that cannot be asked has not."""
+    for name in sorted(common.settings().remotes):
+        try:
+            image_store = open_image_store(common, name)
+            if image_store is not None and record.digest in image_store.present([record]):
+                return
+        except HibaliError as problem:
+            common.output.warn(f"{name} was not checked: {problem.message}")
+    raise RefusedError(
+        "only-copy",
+        "no remote has this image",
+        subject=reference,
+        hint=f"Add --force, or publish it first: hibali pipelines publish {reference} --to REMOTE",
+    )
+
+
+def get_image(common: Common, pipeline: str, remote_name: str) -> int | None:
+    """Fetch the content of a pipeline's image from a remote."""
+    catalogue = open_catalogue(common)
+    found = catalogue.find(pipeline)
+    record, change = catalogue.images.receive(
+        found, require_image_store(common, remote_name).get, remote_name
+    )
+    print_image(common, catalogue, found, record, change)
+    return None

@@ -1,4 +1,4 @@
-"""Show pipelines: as JSON records, as table rows, in full, and their differences."""
+"""Add, list, show, compare and remove the pipelines of the catalogue."""
 
 from __future__ import annotations
 
@@ -7,40 +7,38 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.files import private_folder, state_folder
-from hibali.text import counted
+from hibali.text import counted, printable
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, Output
+from registry.catalogue import Catalogue
+from registry.catalogue_folder import Deprecation
+from registry.command_line import refuse_unrunnable
+from registry.images.record import ImageRecord
+from registry.pipeline import Change, Input, OutputFile, Pipeline, find_changes, split_reference
+from registry.search import Damaged, Summary, search_pipelines
 
 if TYPE_CHECKING:
-    from hibali_cli.options import Common
-    from registry.catalogue import Catalogue
-    from registry.catalogue_folder import Deprecation
-    from registry.images.record import ImageRecord
-    from registry.pipeline import Input, OutputFile, Pipeline
-    from registry.search import Damaged, Summary
-    from registry.sources.base import Access
+    from registry.sources import Access
     from runs.images import Pinned
     from runs.store import SiteRuns
 
-    FindDeprecation = Callable[[Summary], Deprecation | None]
-    from registry.pipeline import Change
+FindDeprecation = Callable[[Summary], Deprecation | None]
 
 
 def open_catalogue(common: Common) -> Catalogue:
     """Open the catalogue, with its history unless that is turned off or git is missing."""
-    from registry.catalogue import Catalogue
-
     kept = common.settings().catalogue.keep == "git"
     if kept and shutil.which("git") is None:
-        common.output.detail("git is not installed: the catalogue has no history")
+        common.output.detail("git is not installed: the catalogue is stored without history")
         kept = False
     return Catalogue(history=kept)
 
 
 def access_of(common: Common) -> Access:
     """Return what sources of descriptors may use."""
-    from registry.sources.base import Access
+    from registry.sources import Access  # start-up: only to add descriptors
 
     settings = common.settings().catalogue
     scratch = private_folder(state_folder() / "catalogue-partial")
@@ -49,7 +47,7 @@ def access_of(common: Common) -> Access:
 
 def pinned_image(catalogue: Catalogue, pipeline: Pipeline) -> Pinned | None:
     """Return the image of a pipeline in the catalogue; its content is searched only when needed."""
-    from runs.images import Pinned
+    from runs.images import Pinned  # start-up: lists need nothing of runs
 
     record = catalogue.image(pipeline)
     return Pinned(record, lambda: catalogue.image_file(pipeline)) if record else None
@@ -70,7 +68,7 @@ def image_fields(record: ImageRecord, *, here: bool) -> dict[str, Any]:
 def describe_image(record: ImageRecord, *, here: bool) -> str:
     """Describe an image in one line."""
     names = f" {', '.join(record.names)}" if record.names else ""
-    state = "here" if here else "not here"
+    state = "stored locally" if here else "not stored locally"
     return f"{record.digest} ({record.format}, {counted(record.size, 'byte')}, {state}){names}"
 
 
@@ -124,8 +122,6 @@ def list_pipelines(
     images: Mapping[tuple[str, str], str],
 ) -> int:
     """Print a line for each entry; `images` has the digests of images. Returns 6 when an entry is damaged, else 0."""
-    from registry.search import Damaged
-
     rows: list[tuple[Cell, ...]] = []
     damaged = 0
     for each in entries:
@@ -194,7 +190,7 @@ def show_pipeline(
 
 
 def show_sites(output: Output, sites: Sequence[SiteRuns]) -> None:
-    """Show where it ran: the last run at each site, and the results of all."""
+    """Show the last run at each site, and the results of all runs there."""
     if sites:
         output.text("\n")
         output.table(
@@ -211,8 +207,6 @@ def _states(site: SiteRuns) -> str:
 
 
 def _why_unrunnable(pipeline: Pipeline) -> str:
-    from hibali.errors import HibaliError
-    from registry.command_line import refuse_unrunnable
 
     try:
         refuse_unrunnable(pipeline)
@@ -242,7 +236,6 @@ def _describe_path(output: OutputFile) -> str:
 
 
 def _default(tool_input: Input) -> str:
-    import json
 
     return "" if tool_input.default is None else json.dumps(tool_input.default, ensure_ascii=False)
 
@@ -277,7 +270,7 @@ def show_changes(output: Output, changes: list[Change], code: int) -> None:
     if output.json:
         output.record("end", {"count": len(changes), "exit": code})
     elif not changes:
-        output.info("no differences")
+        output.info("No differences.")
 
 
 def _values(change: Change) -> str:
@@ -295,3 +288,160 @@ def _values(change: Change) -> str:
 def _format_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
+
+
+def add_pipelines(common: Common, source: str, name: str | None) -> int | None:
+    """Check descriptors and add them to the catalogue."""
+    from registry.sources import find_candidates  # start-up: only to add descriptors
+
+    catalogue = open_catalogue(common)
+    added, failures = 0, list[HibaliError]()
+    for candidate in find_candidates(source, access_of(common)):
+        if name is not None and added + len(failures):
+            raise UsageError(
+                "usage", "--name needs a single descriptor; the source has several", subject=source
+            )
+        try:
+            pipeline = catalogue.add(candidate.raw, name, subject=candidate.subject)
+        except HibaliError as problem:
+            failures.append(problem)
+            continue
+        added += 1
+        others = [] if name is not None else catalogue.find_other_titles(pipeline)
+        if others:
+            common.output.warn(
+                f"{pipeline.reference}: its title is '{printable(pipeline.title)}', but that of other versions of {pipeline.name} is "
+                f"'{printable(others[0])}'. If it is another pipeline, remove it and add it with --name."
+            )
+        if common.json:
+            common.output.record("pipeline", pipeline_record(pipeline))
+        else:
+            common.output.line(pipeline.reference)
+            common.output.info(f"sha256 {pipeline.digest}")
+    return _report_failures(common, source, added, failures)
+
+
+def _report_failures(common: Common, source: str, added: int, failures: list[HibaliError]) -> int | None:
+    if not added and len(failures) == 1:
+        raise failures[0]
+    if not added and not failures:
+        raise NotFoundError("no-descriptor", "the source has no Boutiques descriptor", subject=source)
+    for each in failures:
+        common.output.warn(f"{each.subject}: {each.message}")
+    if failures:
+        raise IncompleteError(
+            "not-all-added",
+            f"{len(failures)} of {counted(added + len(failures), 'descriptor')} were not added; see above",
+            subject=source,
+        )
+    return None
+
+
+def deprecate_pipelines(
+    common: Common, pipeline: str, successor: str | None, because: str, *, undo: bool
+) -> int | None:
+    """Deprecate versions, or remove their deprecation."""
+    if undo and (successor or because):
+        raise UsageError("usage", "--undo cannot be used with --successor or --because", subject=pipeline)
+    catalogue = open_catalogue(common)
+    instead = catalogue.find(successor).reference if successor else ""
+    deprecation = None if undo else Deprecation(instead, because)
+    for each in catalogue.deprecate(pipeline, deprecation):
+        if common.json:
+            common.output.record("pipeline", pipeline_record(each, catalogue.deprecation(each)))
+        else:
+            common.output.line(f"{each.reference}: {deprecation or 'not deprecated'}")
+    return None
+
+
+def compare_versions(common: Common, old: str, new: str, *, detailed_exit_code: bool) -> int | None:
+    """Show the differences of two versions; return the exit code."""
+    catalogue = Catalogue()
+    changes = find_changes(catalogue.find(old), catalogue.find(new))
+    code = 10 if changes and detailed_exit_code else 0
+    show_changes(common.output, changes, code)
+    return code
+
+
+def list_catalogue(common: Common) -> int | None:
+    """List the pipelines of the catalogue."""
+    catalogue = Catalogue()
+    return list_pipelines(
+        common.output, catalogue.entries(), catalogue.deprecation, catalogue.image_digests()
+    )
+
+
+def remove_version(common: Common, pipeline: str) -> int | None:
+    """Remove a version from the catalogue."""
+    open_catalogue(common).remove(pipeline)
+    name, version = split_reference(pipeline)
+    if common.json:
+        common.output.record("pipeline-change", {"name": name, "version": version, "change": "removed"})
+    else:
+        common.output.info(f"{name}@{version} removed")
+    return None
+
+
+def search_catalogue(common: Common, words: tuple[str, ...]) -> int | None:
+    """List the pipelines that contain all words, best first."""
+    catalogue = Catalogue()
+    sound = [each for each in catalogue.entries() if isinstance(each, Summary)]
+    found = (each for each, _ in search_pipelines(sound, words))
+    return list_pipelines(common.output, found, catalogue.deprecation, catalogue.image_digests())
+
+
+def show_details(common: Common, pipeline: str) -> int | None:
+    """Show a pipeline in full, and its runs."""
+    from runs.store import runs_by_site, runs_of  # start-up: lists need nothing of runs
+
+    catalogue = Catalogue()
+    found = catalogue.find(pipeline)
+    trusted, deprecation = catalogue.is_trusted(found.digest), catalogue.deprecation(found)
+    sites = runs_by_site(runs_of(found.digest))
+    image = catalogue.image(found)
+    here = image is not None and catalogue.images.local_file(found, image) is not None
+    if common.json:
+        fields = image_fields(image, here=here) if image else None
+        runs = [each.to_record() for each in sites]
+        common.output.record(
+            "pipeline", {**full_record(found, deprecation, fields, trusted=trusted), "runs": runs}
+        )
+    else:
+        words = describe_image(image, here=here) if image else ""
+        show_pipeline(common.output, found, deprecation, words, trusted=trusted)
+        show_sites(common.output, sites)
+    return None
+
+
+def trust_version(common: Common, pipeline: str) -> int | None:
+    """Allow a version to run without a container."""
+    found = Catalogue().trust(pipeline)
+    if common.json:
+        common.output.record("pipeline", {**pipeline_record(found), "trusted": True})
+    else:
+        common.output.info(f"{found.reference} may run without a container (sha256 {found.digest})")
+    return None
+
+
+def show_image(common: Common, pipeline: str) -> int | None:
+    """Show the image of a pipeline."""
+    catalogue = Catalogue()
+    found = catalogue.find(pipeline)
+    record = catalogue.images.require(found)
+    file = catalogue.images.local_file(found, record)
+    if common.json:
+        fields = {"name": found.name, "version": found.version, **image_fields(record, here=file is not None)}
+        common.output.record("image", {**fields, **({"file": str(file)} if file else {})})
+    else:
+        common.output.pairs(
+            {
+                "pipeline": found.reference,
+                "digest": record.digest,
+                "id": record.id,
+                "format": record.format,
+                "size": record.size,
+                "names": ", ".join(record.names),
+                "file": str(file) if file else "not stored locally",
+            }
+        )
+    return None

@@ -15,8 +15,9 @@ from typing import Any
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Failed, Listener
 from hibali.text import counted, path_fields, printable
-from hibali_cli.handlers.run_sites import run_site
+from hibali_cli.handlers.run_sites import run_site, update_runs
 from hibali_cli.options import Common
+from hibali_cli.progress import listening
 from runs.bundles.create import outputs_of
 from runs.compare import (
     Copies,
@@ -66,7 +67,7 @@ class Comparison:
 
     @property
     def has_tasks(self) -> bool:
-        """Return whether one of them is a sweep."""
+        """Whether one of the runs is a sweep."""
         return self.a.sweep is not None or self.b.sweep is not None
 
 
@@ -74,7 +75,7 @@ def read_command(text: str | None, folder: str | None) -> tuple[str, ...]:
     """Parse `--by`. Raises `UsageError`."""
     if text is None:
         if folder is not None:
-            raise UsageError("usage", "it applies only together with --by", subject="--dir")
+            raise UsageError("usage", "--dir needs --by", subject="--dir")
         return ()
     try:
         words = tuple(shlex.split(text))
@@ -155,23 +156,23 @@ def print_comparison(common: Common, found: Comparison, *, with_tolerance: bool)
         return int(found.exit)
     if found.facts:
         rows = [(fact.name, _shown(fact.a), _shown(fact.b)) for fact in found.facts]
-        common.output.table(["not the same", f"A {found.a.id}", f"B {found.b.id}"], rows)
+        common.output.table(["difference", f"A {found.a.id}", f"B {found.b.id}"], rows)
         common.output.text("\n")
     for each in found.outputs:
         label = _WITHIN if each in found.within else _LABELS[each.output.fate]
         common.output.text(f"{label:<9}  {_named(each)}\n")
     for run_id, problem in found.problems:
         common.output.warn(f"{run_id}: {printable(problem.path)}: {problem.message}")
-    words: dict[str, str] = {_WITHIN: "within tolerance", **_LABELS}
+    labels: dict[str, str] = {_WITHIN: "within tolerance", **_LABELS}
     others = [
-        f"{counts[each]} {words[each]}" for each in words if each != OutputResult.EQUAL and counts[each]
+        f"{counts[each]} {labels[each]}" for each in labels if each != OutputResult.EQUAL and counts[each]
     ]
     common.output.info(
-        f"{counts[OutputResult.EQUAL]} of {counted(len(found.outputs), 'output')} are equal{''.join('; ' + each for each in others)}"
+        f"Equal outputs: {counts[OutputResult.EQUAL]} of {len(found.outputs)}{''.join('; ' + each for each in others)}"
     )
     if found.alone:
         common.output.info(
-            f"{counted(found.alone, 'task')} without a task with the same answers in the other run"
+            f"{counted(found.alone, 'task')} without a task with the same input values in the other run"
         )
     if found.exit is not Exit.DONE:
         raise IncompleteError(
@@ -219,3 +220,14 @@ def _named(each: TaskOutputComparison) -> str:
 
 def _shown(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def compare_and_print(common: Common, a: str, b: str, *, by: str | None, folder: str | None) -> int | None:
+    """Compare the outputs of two runs; return the exit code."""
+    words = read_command(by, folder)
+    run_store = RunStore()
+    runs = [run_store.load(a), run_store.load(b)]
+    with listening(common, f"compare {a} {b}") as on_event:
+        runs = update_runs(common, run_store, runs, on_event)
+        found = compare_runs(common, run_store, runs, words, folder, on_event)
+    return print_comparison(common, found, with_tolerance=bool(words))

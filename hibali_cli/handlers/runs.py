@@ -1,4 +1,4 @@
-"""Show runs: as a table, in full, as JSON, and how one ended."""
+"""List, show, cancel and release runs, and report how they ended."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from hibali.amounts import format_duration, format_size
 from hibali.errors import HibaliError, NotFoundError, OutputsMissingError, RunFailedError, TryLaterError
 from hibali.text import counted, printable, write_ranges
 from hibali_cli.display import plain_line, shortened
+from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results, is_terminal
+from hibali_cli.progress import listening
+from runs.cancel import cancel_run, check_releasable, release_run
 from runs.model import Run, State, Sweep
+from runs.schedulers.base import load_scheduler
 from runs.store import RunStore
 
 
@@ -36,7 +40,7 @@ def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
 
 
 def _looks_like_one(typed: str) -> bool:
-    """Whether text can only be a run and no site or file: its id begins with a date."""
+    """Return whether text can only be a run id, which starts with a date, and not a site or file."""
     return len(typed) > _DATE and typed[:_DATE].isdigit() and typed[_DATE] == "-"
 
 
@@ -135,7 +139,7 @@ def _most_wanted(rows: Sequence[Row], most: int) -> list[Row]:
 
 
 def _widths(cells: Sequence[Sequence[str]], available: int) -> list[int]:
-    """Return the width of each column, 0 for one that is left out; the least important ones give way."""
+    """Return the width of each column; the least important ones become 0 if the columns do not fit."""
     widths = [0] * len(_HEADINGS)
     left = available
     for column in _IMPORTANCE:
@@ -183,10 +187,10 @@ def counts_text(sweep: Sweep) -> str:
 
 
 def tasks_text(sweep: Sweep) -> str:
-    """Return how many tasks have ended, of how many, and how many of them were unsuccessful."""
+    """Format the numbers of ended, all and unsuccessful tasks: `3/10, 1 failed`."""
     ended = sum(task.state.ended for task in sweep.tasks.values())
     bad = ended - len(sweep.in_state(State.SUCCEEDED))
-    return f"{ended}/{len(sweep.tasks)}" + (f", {bad} not well" if bad else "")
+    return f"{ended}/{len(sweep.tasks)}" + (f", {bad} unsuccessful" if bad else "")
 
 
 def show_tasks(common: Common, sweep: Sweep) -> None:
@@ -208,7 +212,7 @@ def _short(text: str, *, drawn: bool) -> str:
 
 
 def grid(sweep: Sweep) -> Iterator[str]:
-    """Yield lines of letters with the number of each one's first task; in a large sweep a letter is the worst state of several tasks."""
+    """Yield lines of letters, one for each task, that start with the number of the first one; in a large sweep a letter is the worst state of several tasks."""
     numbers = list(sweep.tasks)
     each = -(-len(numbers) // (_IN_LINE * _MOST_LINES))
     width = len(str(numbers[-1]))
@@ -218,7 +222,7 @@ def grid(sweep: Sweep) -> Iterator[str]:
         groups = ("".join(letters[place : place + _GROUP]) for place in range(0, len(letters), _GROUP))
         yield f"{line[0]:>{width}}  {' '.join(groups)}"
     if each > 1:
-        yield f"{'':>{width}}  each for {each} tasks, the worst of them"
+        yield f"{'':>{width}}  one letter for {each} tasks: their worst state"
 
 
 def _worst(sweep: Sweep, numbers: Sequence[int]) -> str:
@@ -245,7 +249,7 @@ def state_text(run: Run) -> str:
 
 
 def run_pairs(run: Run) -> dict[str, Cell]:
-    """Return what people see of one run."""
+    """Return the names and values of one run for users."""
     return {
         "run": run.id,
         "state": run.state,
@@ -270,7 +274,7 @@ def run_pairs(run: Run) -> dict[str, Cell]:
         "after": ", ".join(run.spec.after) or None,
         "collected": ", ".join(run.results.collected) or None,
         "receipts": ", ".join(run.results.receipts) or None,
-        "begun by": f"hibali {run.spec.version}" if run.spec.version else None,
+        "started by": f"hibali {run.spec.version}" if run.spec.version else None,
         "removed there": run.results.cleaned or None,
     }
 
@@ -281,7 +285,7 @@ def _describe_input(each: Mapping[str, str]) -> str:
 
 
 def find_failure(run: Run) -> HibaliError | None:
-    """Return the error for how a run ended; None for one that succeeded or has not ended."""
+    """Return the error for a run that failed; None for one that succeeded or has not ended."""
     if run.sweep is not None:
         return _find_sweep_failure(run, run.sweep)
     if run.state is State.FAILED and run.status.missing:
@@ -302,15 +306,15 @@ def find_failure(run: Run) -> HibaliError | None:
     if run.state is State.LOST:
         return TryLaterError(
             "run-lost",
-            f"the end of this run is not known: {run.status.reason}",
+            f"the result of this run is unknown: {run.status.reason}",
             subject=run.id,
-            hint=f"`hibali runs wait {run.id}` asks again.",
+            hint=f"To query the site again: hibali runs wait {run.id}",
         )
     return None
 
 
 def _outputs_missing(run: Run) -> OutputsMissingError:
-    """Name each missing output with its expected path."""
+    """Return the error that lists each missing output with its expected path."""
     paths = {each.id: each.path for each in run.spec.outputs}
     lines = [f"{each}: {paths.get(each, '?')}" for each in run.status.missing[:_MOST_NAMED]]
     more = len(run.status.missing) - len(lines)
@@ -322,7 +326,7 @@ def _outputs_missing(run: Run) -> OutputsMissingError:
     return OutputsMissingError(
         "outputs-missing",
         "\n".join(
-            [f"the tool ended with 0, but {what} missing", *lines, *([f"and {more} more"] if more else [])]
+            [f"the tool exited with 0, but {what} missing:", *lines, *([f"and {more} more"] if more else [])]
         ),
         subject=run.id,
         hint=f"hibali runs logs {run.id} --stderr",
@@ -341,16 +345,16 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
     if not run.state.ended:
         return None
     counts = counts_text(sweep)
-    hint = f"`hibali runs rerun {run.id} --failed` runs those again; `hibali runs logs {run.id} --task N` tells why."
+    hint = f"`hibali runs logs {run.id} --task N` shows why; `hibali runs rerun {run.id} --failed` reruns the failed tasks."
     if failed := sweep.in_state(State.FAILED):
         if all(sweep.tasks[number].missing for number in failed):
             return OutputsMissingError(
                 "outputs-missing",
-                f"the tool ended with 0 in every task, but left required outputs of {len(failed)} missing: {counts}",
+                f"the tool exited with 0 in every task, but required outputs of {counted(len(failed), 'task')} are missing: {counts}",
                 subject=run.id,
                 hint=hint,
             )
-        return RunFailedError("tasks-failed", f"not all tasks succeeded: {counts}", subject=run.id, hint=hint)
+        return RunFailedError("tasks-failed", f"some tasks failed: {counts}", subject=run.id, hint=hint)
     if sweep.in_state(State.CANCELLED):
         return RunFailedError(
             "run-cancelled", f"the sweep was cancelled: {counts}", subject=run.id, hint=hint
@@ -358,15 +362,15 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
     if sweep.in_state(State.LOST):
         return TryLaterError(
             "run-lost",
-            f"the end of some tasks is not known: {counts}",
+            f"the results of some tasks are unknown: {counts}",
             subject=run.id,
-            hint=f"`hibali runs wait {run.id}` asks again.",
+            hint=f"To query the site again: hibali runs wait {run.id}",
         )
     return None
 
 
 def report_unfinished(common: Common, run: Run) -> None:
-    """Report the state of a run that is not waited for. Raises `TryLaterError` if the queue is full."""
+    """Report the state of a run without waiting for its end. Raises `TryLaterError` if the queue is full."""
     if common.json:
         common.output.record("run", run.to_record())
     if run.waits:
@@ -385,7 +389,7 @@ def report_unfinished(common: Common, run: Run) -> None:
 
 
 def report_ends(common: Common, run_store: RunStore, runs: list[Run]) -> None:
-    """Show how runs ended; after that the same command starts a new run. Raises the first failure."""
+    """Show the results of runs; after that the same command starts a new run. Raises the first failure."""
     for run in runs:
         if common.json:
             common.output.record("run", run.to_record())
@@ -396,3 +400,75 @@ def report_ends(common: Common, run_store: RunStore, runs: list[Run]) -> None:
         if run.state.final and not run.results.reported:
             run_store.note(run.id, "reported")
     raise_failure(runs)
+
+
+def cancel_and_show(common: Common, run_id: str) -> int | None:
+    """Cancel a run and show its state."""
+    run_store = RunStore()
+    run = run_store.load(run_id)
+    if not run.state.final:
+        with listening(common, f"cancel {run.id}") as on_event:
+            open_host = opener(run_site(common, run.site), on_event)
+            run = cancel_run(open_host, load_scheduler(run.placement.scheduler), run_store, run, on_event)
+    if common.json:
+        show_run(common, run)
+    else:
+        common.output.info(f"{run.id} {state_text(run)}")
+    return None
+
+
+def list_runs(common: Common, *, update: bool, states: tuple[str, ...], site_name: str | None) -> int | None:
+    """List runs as they were last observed, or after querying their sites."""
+    run_store = RunStore()
+    runs = [run for run in run_store.all() if site_name in {None, run.site}]
+    if update:
+        with listening(common, "runs") as on_event:
+            runs = update_runs(common, run_store, runs, on_event)
+    runs = [run for run in runs if not states or run.state in states]
+    if common.json:
+        for run in runs:
+            common.output.record("run", run.to_record())
+        common.output.record("end", {"count": len(runs), "exit": 0})
+        return None
+    rows = [
+        (
+            run.id,
+            run.state,
+            tasks_text(run.sweep) if run.sweep is not None else None,
+            run.spec.pipeline,
+            run.site,
+            run.spec.name or None,
+            len(run.results.collected),
+        )
+        for run in runs
+    ]
+    common.output.table(["run", "state", "tasks", "pipeline", "site", "name", "collected"], rows)
+    return None
+
+
+def release_and_show(common: Common, run_id: str) -> int | None:
+    """Release a run on hold and show its state."""
+    run_store = RunStore()
+    run = run_store.load(run_id)
+    check_releasable(run)
+    with listening(common, f"release {run.id}") as on_event:
+        host = opener(run_site(common, run.site), on_event)()
+        try:
+            run = release_run(host, load_scheduler(run.placement.scheduler), run_store, run)
+        finally:
+            host.close()
+    if common.json:
+        show_run(common, run)
+    else:
+        common.output.info(f"{run.id} {run.state}")
+    return None
+
+
+def query_and_show(common: Common, run_id: str) -> int | None:
+    """Query the site of a run that has not ended, and show the run."""
+    run_store = RunStore()
+    run = run_store.load(run_id)
+    with listening(common, f"run {run.id}") as on_event:
+        [run] = update_runs(common, run_store, [run], on_event, submit_next=True)
+    show_run(common, run)
+    return None

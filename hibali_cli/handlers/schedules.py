@@ -1,61 +1,52 @@
-"""Show schedules, and check the command line and the endpoints of each."""
+"""Add, change, run and show schedules."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import click
-
-from hibali.config.settings import Settings
-from hibali.documents import read_json_file
-from hibali.errors import HibaliError, NotFoundError, TryLaterError, UsageError
-from hibali.locations import Location, check_writable, read_location
-from hibali_cli.completion import ENDS, PIPELINES, PLACES, REMOTES, RUNS, SITES, kinds_of
-from hibali_cli.failure import print_error
-from hibali_cli.options import COMMON_NAMES, Common
-from registry.catalogue import Catalogue
-from registry.invocation import check_invocation
-from runs.inputs import list_inputs
-from runs.model import FROM_RUN
-from runs.schedules.environment import bare_environment, local_zone
-from runs.schedules.install import lines_of, lingers, systemd_is_available
-from runs.schedules.preflight import ScheduleEndpoint, find_schedule_problems, missing_source, try_command
-from runs.schedules.records import Trigger, holder_of
-from runs.schedules.schedule import Schedule, Schedules
-from runs.store import RunStore
-from transfers.stores.open_store import open_store
-
-UNSAFE_CHARACTERS = re.compile(
-    r"[\x00-\x1f\x7f\ud800-\udfff]"
-)  # control characters, and bytes that are not UTF-8
-
-
-def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """Check the arguments after `hibali` of a command to schedule; raises `UsageError` as running it would."""
-    arguments = list(argv[1:] if argv[:1] == ("hibali",) else argv)
-    if not arguments or arguments[0] == "schedule":
-        raise UsageError(
-            "bad-command",
-            "the command to run must follow --, as in: -- push /data bucket:data",
-            subject="hibali schedule add",
-        )
-    for argument in arguments:
-        if UNSAFE_CHARACTERS.search(argument):
-            raise UsageError(
-                "bad-command",
-                "an argument with a newline, another control character or invalid UTF-8 cannot be stored",
-                subject=ascii(argument),
-                hint="Use the folder that contains it.",
-            )
-    parse_command(arguments)
-    return tuple(arguments)
+from hibali.amounts import format_duration, format_size
+from hibali.errors import NotFoundError, RefusedError, UsageError
+from hibali.text import counted
+from hibali_cli.handlers.schedule_check import UNSAFE_CHARACTERS, check_argv, find_problems, print_problems
+from hibali_cli.options import Common
+from runs.schedules.environment import local_zone
+from runs.schedules.install import (
+    choose_installer,
+    drop_and_install,
+    install,
+    installed_names,
+    lines_of,
+    lingers,
+    put_and_install,
+    systemd_is_available,
+)
+from runs.schedules.maintenance import maintain, run_missed
+from runs.schedules.records import (
+    Trigger,
+    holder_of,
+    log_path,
+    read_triggers,
+    schedule_folder,
+    triggered_schedules,
+    truncate_start_log,
+)
+from runs.schedules.schedule import (
+    Installer,
+    Missed,
+    Schedule,
+    Schedules,
+    check_name,
+    check_variable,
+    load_schedules,
+    read_expression,
+)
+from runs.schedules.trigger import trigger_due, trigger_now
+from transfers.overlap import forget_roots
 
 
 def schedule_fields(schedule: Schedule, triggers: Sequence[Trigger], *, installed: bool) -> dict[str, Any]:
@@ -79,7 +70,7 @@ def format_next_run(schedule: Schedule) -> str:
 
 
 def warn_of_missing(common: Common, schedules: Schedules, installed: set[str]) -> None:
-    """Warn of schedules that nothing triggers: the crontab was edited, or hibali was moved."""
+    """Warn of schedules without a trigger: the crontab was edited, or hibali was moved."""
     for name, each in sorted(schedules.schedules.items()):
         if not each.paused and each.by != "print" and name not in installed:
             common.output.warn(
@@ -88,7 +79,7 @@ def warn_of_missing(common: Common, schedules: Schedules, installed: set[str]) -
 
 
 def format_outcome(trigger: Trigger | None) -> str:
-    """Describe the result of a firing in a few words."""
+    """Describe the result of a trigger in a few words."""
     if trigger is None:
         return "never run"
     if trigger.state == "skipped":
@@ -99,7 +90,7 @@ def format_outcome(trigger: Trigger | None) -> str:
 
 
 def print_change(common: Common, schedules: Schedules, schedule: Schedule, change: str) -> None:
-    """Report a change of a schedule: as a JSON record, or for users with what triggers it now."""
+    """Report a change of a schedule: as a JSON record, or for users with its trigger."""
     printed = schedule.by == "print" and change != "removed"
     lines = lines_of(common.config, schedules, "print") if printed else []
     if common.json:
@@ -109,7 +100,7 @@ def print_change(common: Common, schedules: Schedules, schedule: Schedule, chang
         for line in lines:
             common.output.text(line + "\n")
     if change in {"removed", "paused"}:
-        common.output.info(f"{schedule.name} is {change}; nothing triggers it any more.")
+        common.output.info(f"{schedule.name} is {change}, and has no trigger now.")
         return
     by = {"cron": "by your crontab", "systemd": "by a timer of your systemd", "print": "by the lines above"}[
         schedule.by
@@ -123,279 +114,223 @@ def print_change(common: Common, schedules: Schedules, schedule: Schedule, chang
         )
     if schedule.by == "systemd" and not systemd_is_available():
         common.output.warn(
-            "Your systemd does not answer now. The files are written; it will read them when it starts."
+            "Your systemd cannot be reached now. The files are written; systemd will read them when it starts."
         )
 
 
-def find_problems(common: Common, schedule: Schedule, *, connect: bool = True) -> list[HibaliError]:
-    """Find problems that will keep a schedule from working: in its command, then at its sites and endpoints.
+def add_schedule(common: Common, name: str, words: tuple[str, ...], options: dict[str, object]) -> int | None:
+    """Check a command and schedule it."""
+    by = options["by"]
+    known = load_schedules(common.config)
+    schedule = _read_schedule(common, name, words, options)
+    before = known.schedules.get(name)
+    if before is not None and not options["replacing"]:
+        if replace(schedule, since=before.since, by=before.by if by is None else schedule.by) == before:
+            install(common.config, known)
+            print_change(common, known, before, "same")
+            return None
+        raise RefusedError(
+            "schedule-differs",
+            f"another schedule with this name exists in {known.path}",
+            subject=name,
+            hint=f"See `hibali schedule show {name}`. To replace it, add --replace.",
+        )
+    problems = find_problems(common, schedule, connect=not options["no_check"])
+    if problems:
+        print_problems(common, name, problems, adding=True)
+    if by is None:
+        schedule = replace(schedule, by=choose_installer())
+    known = put_and_install(common.config, schedule)
+    forget_roots(schedule_folder(name))
+    print_change(common, known, schedule, "added" if before is None else "replaced")
+    return None
 
-    Each step is taken only if the one before found nothing; without `connect` only the first.
-    """
-    found = find_mistakes(common, schedule)
-    if found or not connect:
-        return found
-    ends = find_collections(common, schedule)
-    found = find_schedule_problems(common.config, common.settings(), schedule, datetime.now(UTC), ends)
-    return found or find_closed_ends(common, schedule, ends)
+
+def _read_schedule(common: Common, name: str, words: tuple[str, ...], options: dict[str, object]) -> Schedule:
+    folder = os.getcwd()  # noqa: PTH109  # a folder as the user sees it
+    if UNSAFE_CHARACTERS.search(folder):
+        raise UsageError("bad-folder", "the name of this folder cannot be stored", subject=ascii(folder))
+    return Schedule(
+        name=check_name(name),
+        cron=read_expression(str(options["cron"])),
+        command=check_argv(words),
+        folder=folder,
+        since=datetime.now(UTC).replace(microsecond=0),
+        by=cast("Installer", options["by"] or "cron"),
+        jitter=_seconds(options["jitter"]),
+        max_time=common.max_seconds or 0.0,
+        retry_for=_seconds(options["retry_for"]),
+        missed=cast("Missed", options["missed"]),
+        silent_after=_seconds(options["silent_after"]),
+        environment=dict(check_variable(text) for text in cast("tuple[str, ...]", options["env"])),
+    )
 
 
-def print_problems(
-    common: Common, name: str, problems: Sequence[HibaliError], *, adding: bool = False
-) -> None:
-    """Report all problems; raise the first that the user must correct, else the first temporary one."""
+def _seconds(value: object) -> float:
+    return value if isinstance(value, float) else 0.0
+
+
+def list_schedules(common: Common) -> int | None:
+    """List the schedules of this configuration."""
+    known = load_schedules(common.config)
+    found = [(known.schedules[name], read_triggers(name)) for name in sorted(known.schedules)]
+    installed = installed_names(common.config, known)
     if common.json:
-        records = [problem.to_record() for problem in problems]
-        common.output.record("schedule-check", {"name": name, "obstacles": records})
-    if not problems:
-        return
-    worst = min(problems, key=lambda problem: 1 if int(problem.exit) == 5 else 0)
-    for problem in problems:
-        if problem is not worst:
-            print_error(problem)
-    if adding and isinstance(worst, TryLaterError):
-        worst.hint = f"{worst.hint} To add the schedule anyway: --no-check".strip()
-    raise worst
-
-
-# Parameters that a command reads and requires, and those that it writes; in other commands a location may be either.
-_READ: Mapping[str, tuple[str, ...]] = {
-    "cat": ("locations",),
-    "du": ("location",),
-    "ls": ("location",),
-    "manifest": ("location",),
-    "plan": ("source",),
-    "pull": ("source",),
-    "push": ("local",),
-    "sync": ("source",),
-    "verify": ("first",),
-}
-_WRITTEN: Mapping[str, tuple[str, ...]] = {
-    "mkdir": ("location",),
-    "pull": ("local", "backup_dir"),
-    "push": ("target", "backup_dir"),
-    "rm": ("location",),
-    "sync": ("target", "backup_dir"),
-}
-_FILES: Mapping[str, tuple[str, ...]] = {
-    "apply": ("file",),
-    "bundle run": ("file",),
-    "bundle show": ("file",),
-    "pipelines add": ("source",),
-    "verify": ("manifest",),
-}
-_INTERACTIVE = frozenset({"init", "sites import", "sites login"})
-_NEED_YES = frozenset({"rm"})
-_NAMES_A_NEW_ONE = frozenset({"pipelines fetch", "pipelines remotes add", "sites add"})
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A parsed command line: the words of the command, and its parameters by name."""
-
-    name: str
-    context: click.Context
-
-    def values(self, name: str) -> tuple[Any, ...]:
-        """Return the values of a parameter, () for none."""
-        value = self.context.params.get(name)
-        if value is None:
-            return ()
-        return value if isinstance(value, tuple) else (value,)
-
-    def texts(self, kind: str) -> Iterator[tuple[click.Parameter, str]]:
-        """Yield the values of parameters that take a name of this kind."""
-        for parameter in self.context.command.params:
-            if kind in kinds_of(parameter, self.context):
-                for value in self.values(str(parameter.name)):
-                    yield parameter, str(value)
-
-
-def parse_command(argv: Sequence[str]) -> Command:
-    """Parse the arguments after `hibali` without running them. Raises as running them would."""
-    from hibali_cli.root import root
-
-    context = click.Context(root, info_name="hibali")
-    found: click.Command = root
-    rest = list(argv)
-    while isinstance(found, click.Group) and (rest or not found.invoke_without_command):
-        if not rest or rest[0].startswith("-"):
-            if found.invoke_without_command:
-                break
-            raise UsageError(
-                "bad-command", f"{' '.join(argv)!r} is no command by itself", subject="hibali schedule add"
+        for schedule, triggers in found:
+            common.output.record(
+                "schedule", schedule_fields(schedule, triggers, installed=schedule.name in installed)
             )
-        name, command, rest = found.resolve_command(context, rest)
-        if command is None or name is None:
-            raise UsageError("bad-command", "there is no such command", subject=" ".join(argv))
-        found = command
-        context = click.Context(found, info_name=name, parent=context)
-    if {"-h", "--help"} & set(rest):
-        raise UsageError("bad-command", "help is not a command to schedule", subject="hibali schedule add")
-    parsed = found.make_context(context.info_name, list(rest), parent=context.parent)
-    return Command(parsed.command_path.partition(" ")[2], parsed)
+        common.output.record("end", {"count": len(found), "exit": 0})
+        return None
+    rows = [
+        (
+            schedule.name,
+            schedule.cron.text,
+            format_next_run(schedule),
+            format_outcome(triggers[-1] if triggers else None),
+            " ".join(schedule.command),
+        )
+        for schedule, triggers in found
+    ]
+    warn_of_missing(common, known, installed)
+    common.output.table(["name", "cron", "next", "last", "command"], rows)
+    if not found:
+        common.output.info('No schedules yet: hibali schedule add NAME --cron "0 3 * * *" -- push ...')
+    return None
 
 
-def find_mistakes(common: Common, schedule: Schedule) -> list[HibaliError]:
-    """Return problems that are found without connecting to a site.
+def show_log(common: Common, name: str, *, count: int, text: bool) -> int | None:
+    """Show the results of a schedule's runs, or their output."""
+    if name not in triggered_schedules():
+        load_schedules(common.config).one(name)
+    if text:
+        _show_output(common, name, count)
+        return None
+    triggers = read_triggers(name)[-count:]
+    if common.json:
+        for trigger in triggers:
+            common.output.record("firing", trigger.to_record())
+        common.output.record("end", {"count": len(triggers), "exit": 0})
+        return None
+    rows = [
+        (
+            f"{datetime.fromisoformat(each.began).astimezone():%Y-%m-%d %H:%M:%S}",
+            format_outcome(each) + (" (catch-up)" if each.made_up else ""),
+            None if each.seconds is None else format_duration(each.seconds),
+            each.amount("files_moved") if each.amounts else None,
+            format_size(each.amount("bytes_moved")) if each.amounts else None,
+            each.amount("files_failed") if each.amounts else None,
+            each.proof,
+            each.message or (each.operations or each.runs or (None,))[-1],
+        )
+        for each in triggers
+    ]
+    common.output.table(
+        ["began", "result", "duration", "files", "bytes", "failed", "verification", "message"], rows
+    )
+    return None
 
-    Raises `click.UsageError` for a command that cannot be parsed.
-    """
-    command = parse_command(schedule.command)
-    found: list[HibaliError] = []
+
+def _show_output(common: Common, name: str, count: int) -> None:
     try:
-        _check_folder(schedule)
-    except NotFoundError as problem:
-        return [problem]
-    with contextlib.chdir(schedule.folder):
-        settings = _settings(common, command)
-        checks: Iterable[Callable[[], None]] = (
-            lambda: _check_interactive(command),
-            lambda: _check_names(command, settings),
-            lambda: _check_options(common, command),
-            lambda: _check_files(command),
+        lines = log_path(name).read_bytes().splitlines()
+    except FileNotFoundError:
+        raise NotFoundError("no-log", "the schedule has no output yet", subject=name) from None
+    if common.json:
+        common.output.record(
+            "log",
+            {"id": name, "stream": "stderr", "text": b"\n".join(lines[-count:]).decode("utf-8", "replace")},
         )
-        for check in checks:
-            try:
-                check()
-            except HibaliError as problem:
-                if not any(each.message == problem.message for each in found):
-                    found.append(problem)
-    return found
-
-
-def find_collections(common: Common, schedule: Schedule) -> list[ScheduleEndpoint]:
-    """Return every location that the command reads or writes."""
-    command = parse_command(schedule.command)
-    with contextlib.chdir(schedule.folder):
-        settings = _settings(common, command)
-        return [
-            ScheduleEndpoint(read_location(str(text), settings), must_exist)
-            for name, must_exist in _ends_of(command)
-            for text in command.values(name)
-        ]
-
-
-def find_closed_ends(
-    common: Common, schedule: Schedule, ends: Sequence[ScheduleEndpoint]
-) -> list[HibaliError]:
-    """Open the `ends`, and check a run as a dry run does; return what fails."""
-    command = parse_command(schedule.command)
-    found = [_closed(end.location, must_exist=end.must_exist) for end in ends if end.location.typed_local]
-    problems = [problem for problem in found if problem is not None]
-    if command.name == "run" and not command.context.params["dry_run"]:
-        with contextlib.chdir(schedule.folder):
-            problems += _dry_run(common, schedule) or _missing_inputs(command, _settings(common, command))
-    return problems
-
-
-def _dry_run(common: Common, schedule: Schedule) -> list[HibaliError]:
-    argv = ["run", "--dry-run", "--json", "--no-progress", *schedule.command[1:]]
-    problem = try_command(argv, bare_environment(common.config, schedule.environment))
-    return [] if problem is None else [problem]
-
-
-def _missing_inputs(command: Command, settings: Settings) -> list[HibaliError]:
-    """Look for the files of the answers, which a dry run does not check."""
-    if not command.values("invocation") or command.values("each") or command.values("parameters"):
-        return []
-    [pipeline], [invocation_path] = command.values("pipeline"), command.values("invocation")
-    invocation = check_invocation(Catalogue().find(pipeline), read_json_file(Path(invocation_path)))
-    texts = [each.text for each in list_inputs(invocation) if not each.text.startswith(FROM_RUN)]
-    return [problem for text in texts if (problem := _closed(read_location(text, settings))) is not None]
-
-
-def _closed(location: Location, *, must_exist: bool = True) -> HibaliError | None:
-    """Open a location; return why that fails."""
-    try:
-        with contextlib.closing(open_store(location)) as store:
-            return missing_source(location) if store.stat() is None and must_exist else None
-    except HibaliError as problem:
-        return problem
-
-
-def _ends_of(command: Command) -> Iterator[tuple[str, bool]]:
-    """Yield the parameters that are locations, and whether these must exist."""
-    for name in _READ.get(command.name, ()):
-        yield name, True
-    for name in _WRITTEN.get(command.name, ()):
-        yield name, False
-
-
-def _check_folder(schedule: Schedule) -> None:
-    if not os.access(schedule.folder, os.R_OK | os.X_OK):
-        raise NotFoundError(
-            "no-such-folder",
-            "the folder in which the command runs does not exist, or cannot be entered",
-            subject=schedule.folder,
-            hint=f"Add {schedule.name} again from another folder, with --replace.",
-        )
-
-
-def _settings(common: Common, command: Command) -> Settings:
-    """Return the configuration that the command will read."""
-    return replace(common, config=command.context.params.get("config") or common.config).settings()
-
-
-def _check_interactive(command: Command) -> None:
-    if command.name in _INTERACTIVE or (
-        command.name in _NEED_YES and not (command.context.params["yes"] or command.context.params["dry_run"])
-    ):
-        raise UsageError(
-            "needs-a-person",
-            "it asks questions, and nobody is there to answer",
-            subject=f"hibali {command.name}",
-            hint="Add --yes to the command." if command.name in _NEED_YES else "",
-        )
-
-
-def _check_names(command: Command, settings: Settings) -> None:
-    """Check names; raises as for an unknown site, root, remote, run or pipeline."""
-    for kind in (PLACES, ENDS):
-        for _, text in command.texts(kind):
-            read_location(text, settings)
-    for _, text in _one_of(command, (*_READ.get(command.name, ()), *_WRITTEN.get(command.name, ()))):
-        read_location(text, settings)
-    if command.name in _NAMES_A_NEW_ONE:
         return
-    for parameter, text in command.texts(SITES):
-        either = RUNS in kinds_of(parameter, command.context)
-        if not either and not (text == "auto" and parameter.metavar == "SITE|auto"):
-            settings.site(text)
-    for _, text in command.texts(REMOTES):
-        settings.remote(text)
-    for parameter, text in command.texts(RUNS):
-        if len(kinds_of(parameter, command.context)) == 1:
-            RunStore().load(RunStore().find_id(text))
-    for parameter, text in command.texts(PIPELINES):
-        if len(kinds_of(parameter, command.context)) == 1:
-            Catalogue().find(text)
+    for line in lines[-count:]:
+        common.output.line(line)
 
 
-def _one_of(command: Command, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for name in names:
-        for value in command.values(name):
-            yield name, str(value)
+def pause_schedule(common: Common, name: str) -> int | None:
+    """Pause a schedule."""
+    schedule = load_schedules(common.config).one(name)
+    schedule = replace(schedule, paused=True)
+    known = put_and_install(common.config, schedule)
+    print_change(common, known, schedule, "paused")
+    return None
 
 
-def _check_options(common: Common, command: Command) -> None:
-    """Check options; raises for conflicting ones, and for missing lists of names."""
-    if command.name not in {"push", "pull", "sync"}:
-        return
-    from hibali_cli.transfer_options import pop_follow_options, request_of
-
-    options = {name: value for name, value in command.context.params.items() if name not in COMMON_NAMES}
-    ends = {"push": ("local", "target"), "pull": ("source", "local"), "sync": ("source", "target")}
-    source, target = (options.pop(name) for name in ends[command.name])
-    if command.name == "push":
-        pop_follow_options(options)
-    del options["dry_run"], options["detailed_exit_code"]
-    with_config = replace(common, config=command.context.params.get("config") or common.config)
-    check_writable(request_of(with_config, command.name, source, target, options).target)
+def remove_schedule(common: Common, name: str) -> int | None:
+    """Remove a schedule."""
+    schedule = load_schedules(common.config).one(name)
+    known = drop_and_install(common.config, name)
+    forget_roots(schedule_folder(name))
+    print_change(common, known, schedule, "removed")
+    return None
 
 
-def _check_files(command: Command) -> None:
-    for name in _FILES.get(command.name, ()):
-        for text in command.values(name):
-            if text != "-" and "://" not in text and not Path(text).exists():
-                raise NotFoundError("no-such-file", "the file does not exist", subject=text)
+def resume_schedule(common: Common, name: str) -> int | None:
+    """Resume a paused schedule."""
+    schedule = load_schedules(common.config).one(name)
+    schedule = replace(schedule, paused=False, since=datetime.now(UTC).replace(microsecond=0))
+    known = put_and_install(common.config, schedule)
+    forget_roots(schedule_folder(name))
+    print_change(common, known, schedule, "resumed")
+    return None
+
+
+def run_schedule(common: Common, name: str | None, *, due: bool) -> int | None:
+    """Run a schedule's command now; return its exit code."""
+    known = load_schedules(common.config)
+    if name is None:
+        if not due:
+            raise UsageError(
+                "usage",
+                "the name of a schedule is missing: hibali schedule run NAME",
+                subject="hibali schedule run",
+            )
+        truncate_start_log(None)
+        run_missed(common.config, known, common.output.warn)
+        return None
+    schedule = known.one(name)
+    if due:
+        truncate_start_log(name)
+    trigger = trigger_due(common.config, schedule) if due else trigger_now(common.config, schedule)
+    if trigger is None:
+        return None
+    maintain(common.config, known, common.output.warn)
+    if common.json:
+        common.output.record("firing", trigger.to_record())
+    elif not due:
+        moved = f"; {counted(trigger.amount('files_moved'), 'file')} moved" if trigger.amounts else ""
+        common.output.info(f"{name}: {format_outcome(trigger)}{moved}; {trigger.id}")
+        if trigger.exit and trigger.message:
+            common.output.warn(f"  {trigger.message}")
+            common.output.warn(f"  {trigger.hint or f'hibali schedule log {name} --text'}")
+    return trigger.exit or 0
+
+
+def show_schedule(common: Common, name: str) -> int | None:
+    """Show one schedule and its last run."""
+    known = load_schedules(common.config)
+    schedule = known.one(name)
+    triggers = read_triggers(name)
+    installed = installed_names(common.config, known)
+    if common.json:
+        common.output.record("schedule", schedule_fields(schedule, triggers, installed=name in installed))
+        return None
+    warn_of_missing(common, replace(known, schedules={name: schedule}), installed)
+    last = triggers[-1] if triggers else None
+    values: dict[str, str | int | None] = {
+        "name": schedule.name,
+        "command": shlex.join(["hibali", *schedule.command]),
+        "next": format_next_run(schedule),
+        "last": format_outcome(last),
+        "log": str(log_path(name)),
+        "file": str(known.path),
+    }
+    shown = {key: value for key, value in schedule.to_table().items() if key not in {"command", "paused"}}
+    for key, value in shown.items():
+        values[key] = (
+            " ".join(f"{a}={b}" for a, b in value.items()) if isinstance(value, dict) else str(value)
+        )
+    if last is not None and last.message:
+        values["message"] = last.message
+        values["hint"] = last.hint
+    common.output.pairs(values)
+    return None

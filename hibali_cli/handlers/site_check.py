@@ -6,27 +6,32 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import click
+
 from hibali.amounts import format_size
+from hibali.config.edit import add_site, plan_site, render_site
 from hibali.config.model import Site
 from hibali.config.settings import require_built
 from hibali.errors import AccessError, Exit, HibaliError, TryLaterError
-from hibali.locations import Location
+from hibali.locations import Location, read_location
 from hibali.subprocesses import has_terminal
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
 from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
+from hibali_cli.handlers.sites import site_table
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, write_message
 from hibali_cli.progress import listening
 from runs.rate_limits import site_usage, start_afresh
+from runs.site_commands import programs_of
 from transfers.check import Trial, Tuning, check_site, clean_site, tune
+from transfers.remote.transport import forced_command_script
 from transfers.stores.base import CleanupResult, Leftover
+from transfers.stores.globus.login import log_in, log_out
 
 
 def check_and_print(common: Common, site: Site) -> None:
     """Print what the site reports; raises the most important problem, if any."""
-    from runs.site_commands import programs_of
-
     require_built(site)
     start_afresh(site)
     with listening(common, f"check {site.name}") as on_event:
@@ -40,7 +45,7 @@ def check_and_print(common: Common, site: Site) -> None:
     else:
         common.output.pairs({"site": site.name, **report.facts})
     if not problems:
-        common.output.info(f"{site.name} answers.")
+        common.output.info(f"{site.name}: the connection works.")
         return
     worst = min(problems, key=_order)
     for problem in problems:
@@ -146,7 +151,7 @@ def _usage_pairs(record: dict[str, Any]) -> dict[str, Cell]:
         pairs[what] = f"{record['hour'][key]} in the last hour, {record['day'][key]} in the last day"
     commands = ", ".join(f"{name} {times}" for name, times in record["day"]["commands"].items())
     pairs["commands in the last day"] = commands or None
-    pairs["questions"] = f"at most every {limits['poll_seconds']:g} s, after shorter intervals at the start"
+    pairs["polls"] = f"at most every {limits['poll_seconds']:g} s, after shorter intervals at the start"
     for each in record["refusals"]:
         until = f", paused until {each['paused_until']}" if each["paused_until"] else ""
         pairs[each["by"]] = f"refused {each['times']} times in a row ({each['because']}){until}"
@@ -199,7 +204,6 @@ _SAID = {
 
 def log_in_and_print(common: Common, site: Site) -> None:
     """Log in, asking on the terminal where needed, and check the collection."""
-    from transfers.stores.globus.login import log_in
 
     def ask(url: str, why: str) -> str:
         return _ask_for_code(site, url, why)
@@ -214,8 +218,6 @@ def log_in_and_print(common: Common, site: Site) -> None:
 
 def log_out_and_print(common: Common, site: Site) -> None:
     """Log out and report it."""
-    from transfers.stores.globus.login import log_out
-
     found = log_out(site)
     change = "logged out" if found.change == "logged out" else "same"
     if common.json:
@@ -231,12 +233,68 @@ def _ask_for_code(site: Site, url: str, why: str) -> str:
     if not has_terminal():
         raise AccessError(
             "login-needed",
-            "the Globus login needs a browser and a code from you, but stdin and stderr are not a terminal",
+            "the Globus login needs a browser and a code, but stdin and stderr are not a terminal",
             subject=site.name,
             hint=f"On a terminal: hibali sites login {site.name}",
         )
     write_message(
-        f"{why}: open this in a browser, on any machine, and type the code that it shows.\n\n{url}\n"
+        f"{why}: open this URL in a browser, on any machine, and type the code that it shows.\n\n{url}\n"
     )
     with terminal_as_stdout():
         return read_line("Code: ", lambda _: [])
+
+
+def check_and_tune(common: Common, name: str, *, tune: bool, logins: int | None) -> int | None:
+    """Check a site, and measure its connection on request."""
+    settings = common.settings()
+    site = settings.site(name)
+    if logins is not None and not tune:
+        raise click.UsageError("--logins needs --tune.")
+
+    check_and_print(common, site)
+    if tune:
+        place = read_location(f"{name}:", settings) if site.kind == "ssh" else None
+        tune_and_print(common, site, place, logins)
+    return None
+
+
+def add_and_check(common: Common, name: str, options: dict[str, Any]) -> int | None:
+    """Add a site to config.toml, and check that it responds."""
+    replace, check = options.pop("replace"), not options.pop("no_check")
+    dry_run = options.pop("dry_run")
+    table = site_table(name, options)
+    if dry_run:
+        plan_site(common.config, name, table, replace=replace)
+        text = render_site(name, table)
+        if common.json:
+            common.output.record("site-change", {"name": name, "change": "planned", "toml": text})
+        else:
+            common.output.text(text)
+        return None
+    change, site = add_site(common.config, name, table, replace=replace)
+    if common.json:
+        common.output.record("site-change", {"name": name, "change": change})
+    common.output.info({"same": f"{name} exists already."}.get(change, f"{name} is {change}."))
+    if check and change != "same":
+        _check(common, site)
+    return None
+
+
+def _check(common: Common, site: Any) -> None:
+    try:
+        check_and_print(common, site)
+    except HibaliError as problem:
+        common.output.info(
+            f"{site.name} stays in config.toml. To check it again: hibali sites check {site.name}"
+        )
+        raise as_access_or_later(problem) from None
+
+
+def print_gate(common: Common, *, python: str, no_agent: bool) -> int | None:
+    """Print the forced command."""
+    script = forced_command_script(python, agent=not no_agent)
+    if common.json:
+        common.output.record("gate", {"script": script})
+    else:
+        common.output.text(script)
+    return None

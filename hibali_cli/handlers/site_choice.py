@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from hibali.config.settings import Settings
 from hibali.errors import HibaliError, RunFailedError, TryLaterError, UsageError
-from hibali_cli.handlers.run_sites import opener, update_runs, wait_for_runs
+from hibali_cli.handlers.run_sites import opener, update_runs
+from hibali_cli.handlers.run_watch import wait_for_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_options import RunOptions
@@ -138,7 +139,7 @@ def _choose(
         if run.site not in requests:
             raise UsageError(
                 "run-elsewhere",
-                f"a run of the same command is unfinished at {run.site}, where it cannot run any more",
+                f"a run of the same command is unfinished at {run.site}, which cannot run it any more",
                 subject=run.id,
                 hint="Restore that site in config.toml, or start another run with --new.",
             )

@@ -13,9 +13,10 @@ from hibali.config.importers import Found, Passed, Proposal, proposals_in
 from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import NotFoundError, RefusedError
+from hibali.http import fetch
 from hibali.subprocesses import has_terminal
 from hibali.system_errors import unreadable
-from hibali.text import printable
+from hibali.text import did_you_mean, printable
 from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.options import Common
 
@@ -23,7 +24,7 @@ OWN = ("ssh", "rclone")
 
 
 class ImportRequest(NamedTuple):
-    """Where to find sites: `source` is ssh, rclone, a file or a URL; "" for ssh and rclone."""
+    """The source of sites: ssh, rclone, a file or a URL; "" for ssh and rclone."""
 
     source: str = ""
     only: tuple[str, ...] = ()
@@ -49,8 +50,6 @@ def find_sites(settings: Settings, request: ImportRequest) -> list[Found]:
 
 def _read(settings: Settings, source: str) -> bytes:
     if "://" in source:
-        from hibali.http import fetch
-
         parts = urlsplit(source)
         origins = set(settings.catalogue.origins)
         if parts.scheme == "http" and parts.hostname in {"localhost", "127.0.0.1", "::1"}:
@@ -73,8 +72,6 @@ def choose_proposals(found: Sequence[Found], only: Sequence[str]) -> list[Propos
         return proposals
     missing = [name for name in only if name not in {each.name for each in proposals}]
     if missing:
-        from hibali.text import did_you_mean
-
         passed = next((each for each in found if isinstance(each, Passed) and each.name in missing), None)
         suggestion = did_you_mean(missing[0], [each.name for each in proposals])
         raise NotFoundError(
@@ -87,7 +84,7 @@ def choose_proposals(found: Sequence[Found], only: Sequence[str]) -> list[Propos
 
 
 def change_of(common: Common, proposal: Proposal) -> Change | None:
-    """Return the change that adds it; None where config.toml has another site of that name."""
+    """Return the change that adds it; None if config.toml has a different site with that name."""
     try:
         return plan_site(common.config, proposal.name, proposal.table, replace=False)
     except RefusedError:
@@ -95,7 +92,7 @@ def change_of(common: Common, proposal: Proposal) -> Change | None:
 
 
 def show_proposals(common: Common, found: Sequence[Found], proposals: Sequence[Proposal]) -> None:
-    """Show the proposals exactly as they would be written, with what is missing; skipped hosts come last."""
+    """Show the proposals exactly as they would be written, with notes on missing settings; skipped hosts come last."""
     for each in proposals:
         change = change_of(common, each)
         text = render_site(each.name, each.table)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from hibali.amounts import split_command
+from hibali.config.edit import remove_site
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import UsageError
+from hibali_cli.options import Common
 
 
 def site_record(site: Site) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def site_pairs(site: Site) -> dict[str, str]:
 
 
 def site_address(site: Site) -> str:
-    """Return the address in one word: a host, an endpoint, a URL or this machine."""
+    """Return the address of a site: a host, an endpoint, a URL or this machine."""
     return kind_of(site).address(site)
 
 
@@ -118,7 +120,7 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     for text in options["set"]:
         key, equals, value = text.partition("=")
         if not (key and equals):
-            raise UsageError("bad-pair", f"{text!r} is not --set KEY=VALUE", subject="--set")
+            raise UsageError("bad-pair", f"{text!r} is not of the form --set KEY=VALUE", subject="--set")
         _put(table, tuple(key.split(".")), _read_value(value))
     return table
 
@@ -152,7 +154,7 @@ def _kind(name: str, options: Mapping[str, Any]) -> str:
     if len(kinds) != 1:
         raise UsageError(
             "site-kind",
-            f"exactly one of {', '.join(map(_option, (*_KINDS, 'kind')))} says what the site is",
+            f"exactly one of {', '.join(map(_option, (*_KINDS, 'kind')))} is needed",
             subject=name,
             hint="See: hibali sites add --help",
         )
@@ -162,7 +164,7 @@ def _kind(name: str, options: Mapping[str, Any]) -> str:
     wrong = [_option(key) for key in foreign if options[key] not in {None, False}]
     if wrong:
         shown = f"--kind {kinds[0]}" if options["kind"] is not None else _option(kinds[0])
-        raise UsageError("site-option", f"{', '.join(wrong)} cannot go with {shown}", subject=name)
+        raise UsageError("site-option", f"{', '.join(wrong)} cannot be used with {shown}", subject=name)
     return kinds[0]
 
 
@@ -178,12 +180,50 @@ def _pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         left, equals, right = text.partition("=")
         if not (left and equals and right):
-            raise UsageError("bad-pair", f"{text!r} is not {option} LEFT=RIGHT", subject=option)
+            raise UsageError("bad-pair", f"{text!r} is not of the form {option} LEFT=RIGHT", subject=option)
         if left in pairs:
-            raise UsageError("bad-pair", f"{left!r} is given twice", subject=option)
+            raise UsageError("bad-pair", f"{left!r} occurs twice", subject=option)
         pairs[left] = right
     return pairs
 
 
 def _whole_path(path: str) -> str:
     return path if path.startswith("~") else str(Path(path).absolute())
+
+
+def list_sites(common: Common) -> int | None:
+    """List the sites of config.toml."""
+    settings = common.settings()
+    sites = [settings.sites[name] for name in sorted(settings.sites)]
+    if common.json:
+        for site in sites:
+            common.output.record("site", site_record(site))
+        common.output.record("end", {"count": len(sites), "exit": 0})
+        return None
+    rows = [
+        (site.name, site.kind, site_address(site), site.scheduler.name if site.scheduler else None)
+        for site in sites
+    ]
+    common.output.table(["name", "type", "at", "scheduler"], rows)
+    if not sites:
+        common.output.info(f"No sites yet in {settings.path}: hibali sites add NAME --ssh HOST")
+    return None
+
+
+def show_site(common: Common, name: str) -> int | None:
+    """Show the settings of a site."""
+    site = common.settings().site(name)
+    if common.json:
+        common.output.record("site", site_record(site))
+    else:
+        common.output.pairs(site_pairs(site))
+    return None
+
+
+def remove_and_print(common: Common, name: str) -> int | None:
+    """Remove a site from config.toml."""
+    path = remove_site(common.config, name)
+    if common.json:
+        common.output.record("site-change", {"name": name, "change": "removed", "file": str(path)})
+    common.output.info(f"{name} was removed from {path}; its data at the site is kept.")
+    return None

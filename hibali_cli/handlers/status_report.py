@@ -8,6 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from hibali.amounts import format_size
 from hibali.files import WholeFile
 from hibali.text import counted, path_fields, printable
@@ -15,6 +19,7 @@ from hibali_cli.options import Common
 from hibali_cli.output import coloured
 from runs.reports.status import Day, Health, Line, Mark, Overview, headline, mark_of, summary, to_record
 from runs.reports.status_data import read_overview
+from runs.reports.status_page import render
 
 _PAGE = "index.html"
 _SIGNS = {
@@ -31,7 +36,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def show_report(common: Common, output: str | None, days: int) -> int | None:
-    """Gather and show the status; recorded problems are not errors of this call."""
+    """Collect and show the status; recorded problems are not errors of this command."""
     found = read_overview(common.config, days)
     written = None if output is None else _write(found, output)
     if common.json:
@@ -48,8 +53,6 @@ def show_report(common: Common, output: str | None, days: int) -> int | None:
 
 def _write(found: Overview, output: str) -> tuple[str, int]:
     """Write the page and return its path and size. Raises as `WholeFile` does; then an existing page is kept."""
-    from runs.reports.status_page import render
-
     path = Path(output)
     if output.endswith("/") or path.is_dir():
         path /= _PAGE
@@ -61,8 +64,6 @@ def _write(found: Overview, output: str) -> tuple[str, int]:
 
 
 def _on_terminal(found: Overview) -> str:
-    from rich.console import Console
-    from rich.text import Text
 
     colour = coloured(sys.stdout)
     console = Console(
@@ -79,7 +80,7 @@ def _on_terminal(found: Overview) -> str:
         console.print()
         console.print(Text(printable(trouble.about), style="bold"), soft_wrap=True)
         console.print(Text(f"  {printable(trouble.what)}"), soft_wrap=True)
-        console.print(Text(f"  What to do: {printable(trouble.todo)}", style="cyan"), soft_wrap=True)
+        console.print(Text(f"  Fix: {printable(trouble.todo)}", style="cyan"), soft_wrap=True)
     if found.lines:
         console.print()
         console.print(_schedules(found.lines))
@@ -94,8 +95,6 @@ def _on_terminal(found: Overview) -> str:
 
 
 def _schedules(lines: Sequence[Line]) -> object:
-    from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for line in lines:
@@ -113,7 +112,6 @@ def _schedules(lines: Sequence[Line]) -> object:
 
 
 def _legend(lines: Sequence[Line]) -> object:
-    from rich.text import Text
 
     there = {mark_of(each) for line in lines for each in line.strip}
     return Text("  ".join(f"{_SIGNS[mark][0]} {mark}" for mark in Mark if mark in there), style="dim")
@@ -157,6 +155,7 @@ def _site(usage: object) -> str:
     assert isinstance(usage, dict)
     day, limits = usage["day"], usage["limits"]
     return (
-        f"{usage['name']}: {usage['queued_jobs']} of {limits['queued_jobs']} jobs in the queue, {day['logins']} logins,"
-        f" {day['scheduler_commands']} commands to schedulers, {format_size(day['bytes'])}"
+        f"{usage['name']}: {usage['queued_jobs']} of {counted(limits['queued_jobs'], 'queued job')},"
+        f" {counted(day['logins'], 'login')}, {counted(day['scheduler_commands'], 'scheduler command')},"
+        f" {format_size(day['bytes'])}"
     )

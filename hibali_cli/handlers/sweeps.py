@@ -14,6 +14,7 @@ from hibali.locations import Location, read_target
 from hibali.text import counted
 from hibali_cli.handlers.launch import (
     check_dataset,
+    collect_outputs,
     launch_and_follow,
     launch_at_site,
     launch_title,
@@ -26,7 +27,8 @@ from hibali_cli.handlers.launch import (
     warn_of_shortfalls,
     with_requested_job,
 )
-from hibali_cli.handlers.run_sites import following, notifying, opener, run_site, update_runs
+from hibali_cli.handlers.run_sites import opener, run_site, update_runs
+from hibali_cli.handlers.run_watch import following, notifying
 from hibali_cli.handlers.runs import find_failure, report_ends, state_text
 from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, texts_of
 from hibali_cli.options import Common
@@ -82,7 +84,7 @@ def read_tasks(pipeline: Pipeline, invocation_path: Path | None, sweep: SweepOpt
 def _choose_request(
     common: Common, workload: Workload, invocation_path: Path | None, sweep: SweepOptions, options: RunOptions
 ) -> Request:
-    """Return the request at the best of several sites, by the inputs of all tasks together."""
+    """Choose the best of several sites by the inputs of all tasks, and return the request there."""
     several = several_allowed(workload.tasks)
     located = locate_files(workload.inputs, common.settings(), None, several=several)
     named = replace(workload, name=options.name)
@@ -129,7 +131,7 @@ def _read_request(
 def _repeat_request(
     common: Common, run_store: RunStore, run: Run, pipeline: Pipeline, numbers: Sequence[int]
 ) -> Request:
-    """Return the request that repeats these tasks of a run, or all of one that is no sweep."""
+    """Return the request that repeats these tasks of a sweep, or a single run."""
     recorded = read_rerun_request(run, run_store, pipeline, numbers)
     compute = compute_site(run_site(common, run.site))
     image = str(recorded.typed.get("image", ""))
@@ -147,21 +149,19 @@ def _repeat_request(
 
 
 def rerun(common: Common, run_id: str, collect: CollectOptions, *, failed: bool, wait: bool) -> int:
-    """Run again the tasks of a run, or only the failed ones; return the exit code."""
+    """Rerun all tasks of a run, or only the failed ones; return the exit code."""
     check_table_options(collect, wait=wait)
     run_store = RunStore()
     run = run_store.load(run_id)
     if collect.table is not None and run.sweep is None:
-        raise UsageError(
-            "usage", "only a sweep has a table of tasks, and this run is none", subject="--table"
-        )
+        raise UsageError("usage", "--table needs a sweep, and this is a single run", subject="--table")
     with listening(common, f"run {run.id}") as on_event:
         [run] = update_runs(common, run_store, [run], on_event)
     numbers = tasks_to_rerun(run, failed=failed)
     if not numbers:
         if common.json:
             common.output.record("run", run.to_record())
-        common.output.info(f"{run.id} {state_text(run)}: there is nothing to run again")
+        common.output.info(f"{run.id} {state_text(run)}: no task failed, so none is rerun.")
         return 0
     catalogue = Catalogue()
     request = _repeat_request(common, run_store, run, catalogue.find(run.spec.pipeline), numbers)
@@ -218,7 +218,7 @@ def check_table_options(collect: CollectOptions, *, wait: bool) -> None:
 
 
 def _launch_and_follow(common: Common, request: Request, options: RunOptions) -> int:
-    """Launch a sweep, as far as the queue has places for it; with `--wait` follow all of it. Raises how it failed."""
+    """Launch a sweep, as many tasks as the queue limit allows; with `--wait` follow all. Raises the failure of the sweep as an error."""
     request = with_job_proxy(request)
     run_store = RunStore()
     receipt = None
@@ -243,7 +243,7 @@ def _report_submitted(common: Common, run: Run) -> None:
     waiting = sum(len(chunk.tasks) for chunk in sweep_of(run).unsubmitted())
     if waiting:
         common.output.info(
-            f"{counted(waiting, 'task waits', 'tasks wait')} because the queue is full; `hibali runs wait {run.id}` submits them"
+            f"{counted(waiting, 'task')} not submitted yet, because the queue is full. To submit: hibali runs wait {run.id}"
         )
 
 
@@ -305,7 +305,7 @@ def _saving_collector(run_store: RunStore, run: Run, dataset: str, collector: Ta
         if sweep_of(whole).tasks.keys() != sweep_of(part).tasks.keys():
             raise UsageError(
                 "part-of-a-sweep",
-                "these tasks are a part of their sweep, and the record of its line would repeat all of them",
+                "these are only some tasks of their sweep, but its recorded command would repeat all of them",
                 subject=run.id,
                 hint=f"Collect them without a record: hibali runs collect {run.id} DIR",
             )
@@ -314,7 +314,7 @@ def _saving_collector(run_store: RunStore, run: Run, dataset: str, collector: Ta
 
 
 def collect_sweep(common: Common, run_store: RunStore, run: Run, collect: CollectOptions) -> int:
-    """Pull the outputs of the tasks that have ended, and write the table of all tasks; return the exit code. Raises how the sweep failed."""
+    """Pull the outputs of the tasks that have ended, and write the table of all tasks; return the exit code. Raises the failure of the sweep as an error."""
     check_table_options(collect, wait=True)
     with listening(common, f"collect {run.id}") as on_event:
         [run] = update_runs(common, run_store, [run], on_event, submit_next=True)
@@ -375,6 +375,42 @@ def _show_dry_run(common: Common, request: Request) -> None:
     """Show the first job array and the first task; the others differ by their numbers and values."""
     shown = prepare_sweep_dry_run(request, new_identifier())
     count = len(request.workload.tasks)
-    jobs = "one job after the other" if request.job.allocations else counted(shown.chunks, "job array")
-    common.output.info(f"{counted(count, 'task')} in {jobs}; this is the first job, and the first task")
+    tasks, arrays = counted(count, "task"), counted(shown.chunks, "job array")
+    jobs = "one job after the other" if request.job.allocations else arrays
+    common.output.info(f"{tasks} in {jobs}. The first job and the first task:")
     show_files(common, request, shown.prepared, shown.files)
+
+
+def collect_run(
+    common: Common,
+    run_id: str,
+    *,
+    folder: str | None,
+    dataset: str | None,
+    table: str | None,
+    no_save: bool,
+) -> int | None:
+    """Pull the outputs of a run or of a sweep's tasks; return the exit code."""
+    if dataset is not None and (folder is not None or no_save):
+        raise UsageError("usage", "--dataset cannot be used with DIR or --no-save", subject="--dataset")
+    run_store = RunStore()
+    run = run_store.load(run_id)
+    if run.sweep is not None:
+        return collect_sweep(common, run_store, run, CollectOptions(folder, dataset, no_save, table))
+    if table is not None:
+        raise UsageError("usage", "--table needs a sweep, and this is a single run", subject="--table")
+    with listening(common, f"collect {run.id}") as on_event:
+        [run] = update_runs(common, run_store, [run], on_event)
+        saving = SaveOptions(save=not no_save)
+        if dataset is not None and run.state is State.SUCCEEDED:
+            saving = saving_in(run_store, run, dataset)
+        receipt = collect_outputs(
+            common, run_store, run, dataset or folder or f"./{run.id}", on_event, saving
+        )
+    report_collected(common, receipt)
+    if not run.results.reported:
+        run_store.note(run.id, "reported")
+    failure = find_failure(run)
+    if isinstance(failure, RunFailedError) and not common.json:
+        raise failure
+    return int(receipt.exit)

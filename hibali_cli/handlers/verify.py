@@ -27,17 +27,16 @@ from hibali.locations import Location, read_location
 from hibali.system_errors import unreadable
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
+from hibali_cli.handlers.transfers import pop_selection
 from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.transfer_options import pop_selection
 from transfers.entry import Verification
 from transfers.inventory import Hashed, Inventory, InventoryRequest
 from transfers.journal import Coverage, Receipt
 from transfers.manifest import Manifest, is_bag_name, read_manifest, write_bag, write_line
 from transfers.rules import Rules
-from transfers.single_files import read_share
-from transfers.verify import VerificationRequest, Verifier
+from transfers.verify import VerificationRequest, Verifier, read_share
 
 
 def verify(common: Common, first: str, second: str | None, options: dict[str, Any]) -> int:
@@ -54,7 +53,7 @@ def verify(common: Common, first: str, second: str | None, options: dict[str, An
             receipt = work.receipt
             receipt.exit = Exit.TRY_LATER
         except KeyboardInterrupt:
-            common.output.info("What was found good is kept: --resume goes on from here.")
+            common.output.info("The results so far are saved. To continue, add --resume.")
             raise
     _show_receipt(common, receipt)
     return int(receipt.exit)
@@ -65,13 +64,15 @@ def _read_request(
 ) -> VerificationRequest:
     manifest_path = options["manifest"]
     if manifest_path is not None and second is not None:
-        raise UsageError("usage", "a manifest is compared with one place, not with two", subject="--manifest")
+        raise UsageError("usage", "--manifest cannot be used with two locations", subject="--manifest")
     if options["bagit"] and manifest_path is None:
-        raise UsageError("usage", "it says how to read --manifest FILE", subject="--bagit")
+        raise UsageError("usage", "--bagit needs --manifest", subject="--bagit")
     if options["seed"] is not None and options["sample"] is None:
-        raise UsageError("usage", "it draws a sample: give --sample, too", subject="--seed")
+        raise UsageError("usage", "--seed needs --sample", subject="--seed")
     if manifest_path == options["files_from"] == "-":
-        raise UsageError("usage", "only one list can come from stdin", subject="--files-from")
+        raise UsageError(
+            "usage", "only one of --manifest and --files-from can be stdin", subject="--files-from"
+        )
     settings = common.settings()
     places = read_location(first, settings), read_location(second, settings) if second else None
     return VerificationRequest(
@@ -95,9 +96,9 @@ def _read(manifest_path: str, *, bag: bool) -> Manifest:
         with Path(manifest_path).open("rb") as stream:
             return read_manifest(stream, manifest_path, bag=bag)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "there is no such file", subject=manifest_path) from None
+        raise NotFoundError("no-such-file", "the file does not exist", subject=manifest_path) from None
     except PermissionError:
-        raise AccessError("denied", "this file may not be read", subject=manifest_path) from None
+        raise AccessError("denied", "permission denied", subject=manifest_path) from None
     except OSError as problem:
         raise unreadable(problem, manifest_path) from None
 
@@ -108,44 +109,44 @@ def _show_receipt(common: Common, receipt: Receipt) -> None:
         return
     coverage = receipt.coverage or Coverage()
     common.output.info(
-        f"{receipt.files_kept} of {counted(receipt.files, 'file')} are what they should be"
+        f"{receipt.files_kept} of {counted(receipt.files, 'file')} correct"
         f"{_describe_coverage(coverage)}; {receipt.seconds:.1f} s"
     )
     if receipt.exit == Exit.TRY_LATER:
         print_error(
             TryLaterError(
                 "max-time",
-                f"stopped because --max-time has elapsed, with {counted(coverage.files_unchecked, 'file')} not verified",
+                f"stopped because --max-time has elapsed; {counted(coverage.files_unchecked, 'file')} not verified",
                 subject=receipt.target,
-                hint="The same line with --resume goes on from here.",
+                hint="To continue, run the same command with --resume.",
             )
         )
     if coverage.files_unrecorded:
         print_error(_not_verified(receipt, coverage))
     if receipt.files_failed:
-        message = f"{receipt.files_failed} differ, are missing or could not be read; they are named above"
+        message = f"{counted(receipt.files_failed, 'file')} different, missing or unreadable; see above"
         print_error(IncompleteError("not-proven", message, subject=receipt.target))
 
 
 def _not_verified(receipt: Receipt, coverage: Coverage) -> NotVerifiedError:
     return NotVerifiedError(
         "not-verified",
-        f"{coverage.files_unrecorded} of {counted(receipt.files, 'file')} have no recorded digest, and were not verified",
+        f"{coverage.files_unrecorded} of {counted(receipt.files, 'file')} not verified: no digest is recorded",
         subject=receipt.target,
-        hint="To compare them with their source, and record them: hibali sync --checksum FROM TO",
+        hint="To compare them with their source, and record their digests: hibali sync --checksum FROM TO",
     )
 
 
 def _describe_coverage(coverage: Coverage) -> str:
-    """Describe the coverage, where not everything was hashed in this call."""
+    """Describe the coverage, if some files were not hashed in this call."""
     parts = []
     if coverage.files_recorded:
-        parts.append(f"{coverage.files_recorded} of them hashed by an earlier call and unchanged since")
+        parts.append(f"{coverage.files_recorded} hashed by an earlier verification and unchanged since")
     unchecked = coverage.files_unchecked - coverage.files_unrecorded
     if unchecked > 0:
-        parts.append(f"{unchecked} were not verified")
+        parts.append(f"{unchecked} not verified")
     if coverage.sample_seed is not None:
-        parts.append(f"the sample is that of --seed {coverage.sample_seed}")
+        parts.append(f"to repeat the sample: --seed {coverage.sample_seed}")
     return "".join(f"; {part}" for part in parts)
 
 
@@ -155,7 +156,7 @@ _BLOCK = 64 * 1024
 def write_manifest(
     common: Common, place: Location, rules: Rules, output: str | None, *, recorded: bool
 ) -> int:
-    """Print or write the manifest of a place; returns the exit code."""
+    """Print or write the manifest of a location; return the exit code."""
     leave_out = _inside(place, output) if output is not None else None
     summary = _Summary(common)
     if output is None and _on_terminal():
@@ -185,7 +186,7 @@ def write_bagit(common: Common, place: Location, folder: str, *, recorded: bool)
     if _inside(place, folder) is not None:
         raise UsageError(
             "bag-inside",
-            "the tag files would lie in the payload itself",
+            "the tag files would be inside the payload",
             subject=folder,
             hint="LOCATION is the payload: hibali manifest FOLDER/data --bagit FOLDER",
         )
@@ -196,15 +197,13 @@ def write_bagit(common: Common, place: Location, folder: str, *, recorded: bool)
             today = datetime.now(UTC).date()
             write_bag(stock, Path(folder), today, f"hibali {__version__}", summary.add)
         if summary.percent:
-            names = (
-                "the names with % are written as RFC 8493 has them, which the program bagit.py cannot read"
-            )
+            names = "names with % are encoded as in RFC 8493, which the program bagit.py cannot read"
             on_event(Noted(f"{summary.percent} of {names}."))
     return summary.end(folder)
 
 
 class _Summary:
-    """The counts of the files reported so far."""
+    """The counts of the files printed so far, and the last line."""
 
     def __init__(self, common: Common) -> None:
         self._common = common
@@ -223,7 +222,7 @@ class _Summary:
         return listen
 
     def add(self, hashed: Hashed) -> None:
-        """Write the line of one file."""
+        """Count one file, and with `--json` write its record."""
         entry = hashed.entry
         self._files += 1
         self._bytes += entry.size
@@ -242,17 +241,17 @@ class _Summary:
             )
 
     def end(self, subject: str) -> int:
-        """Write the last line."""
+        """Write the last line; return the exit code."""
         code = Exit.INCOMPLETE if self._failed else Exit.DONE
         if self._common.json:
             self._common.output.record("end", {"count": self._lines, "exit": int(code)})
             return int(code)
-        earlier = f"; {self._recorded} of the digests are on record and were not computed now"
+        earlier = f"; {counted(self._recorded, 'digest')} from the ledger, not computed now"
         self._common.output.info(
             f"{counted(self._files, 'file')}, {counted(self._bytes, 'byte')}{earlier if self._recorded else ''}"
         )
         if self._failed:
-            message = f"{self._failed} could not be read and are not in it; they are named above"
+            message = f"{counted(self._failed, 'file')} could not be read and left out; see above"
             print_error(IncompleteError("manifest-incomplete", message, subject=subject))
         return int(code)
 
@@ -269,11 +268,11 @@ def _print(common: Common, lines: bytearray) -> None:
 
 @contextmanager
 def _resume_hint(common: Common) -> Iterator[None]:
-    """Set the hint after an interruption: nothing has to be hashed again."""
+    """Print a hint after an interruption: no file has to be hashed again."""
     try:
         yield
     except KeyboardInterrupt:
-        common.output.info("What was hashed is kept: --recorded goes on from here.")
+        common.output.info("The computed digests are saved. To reuse them, add --recorded.")
         raise
 
 
@@ -282,7 +281,7 @@ def _on_terminal() -> bool:
 
 
 def _inside(place: Location, name: str) -> bytes | None:
-    """Return the path of a file or folder relative to a local place; None where it is outside."""
+    """Return the path of a file or folder relative to a local location; None if it is outside."""
     if place.site.kind != "local" or not place.path.startswith("/"):
         return None
     root = os.path.realpath(place.raw).rstrip(b"/") + b"/"
@@ -290,3 +289,27 @@ def _inside(place: Location, name: str) -> bytes | None:
     if found + b"/" == root:
         return b""
     return found.removeprefix(root) if found.startswith(root) else None
+
+
+def make_manifest(
+    common: Common,
+    location: str,
+    output: str | None,
+    bagit: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    *,
+    recorded: bool,
+) -> int | None:
+    """Write the manifest of a location, or make a bag of it; return the exit code."""
+    place = read_location(location, common.settings())
+    rules = Rules(include=include, exclude=exclude)
+    if bagit is None:
+        return write_manifest(common, place, rules, output, recorded=recorded)
+    if output is not None or include or exclude:
+        raise UsageError(
+            "usage",
+            "a bag needs the whole payload and writes its own files: omit -o, --include and --exclude",
+            subject="--bagit",
+        )
+    return write_bagit(common, place, bagit, recorded=recorded)

@@ -1,4 +1,4 @@
-"""What `history` tells of operations, and what it leaves of old ones."""
+"""Test `history`: lists of operations, and compacted journals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_history_tells_what_was_done_and_when_a_file_last_moved(local_there: Tra
         (first, "arrived", "digest"),
         (second[0], "arrived", "digest"),
     ]
-    assert b"It last moved on" in hibali("history", "--path", place, exit=0).err
+    assert b"Last transferred on" in hibali("history", "--path", place, exit=0).err
     source = hibali("history", "--path", local_there.source / "sub", "--json", exit=0).lines[:-1]
     assert [(line["way"], line["files"]) for line in source] == [("left", 2), ("left", 1)]
     strange = hibali("history", "--path", b"there:data/sub/\xff\n", "--json", exit=0).lines[:-1]
@@ -61,7 +61,7 @@ def test_history_tells_what_was_done_and_when_a_file_last_moved(local_there: Tra
         {"digest": 1},
         {"moved": 1},
     )
-    assert b"what to do" in hibali("history", "show", failed["id"], exit=0).out
+    assert b"hint" in hibali("history", "show", failed["id"], exit=0).out
     assert hibali("history", "show", "../../x", "--json", exit=3).last["code"] == "no-such-operation"
     for words in (("--site", "there"), ("--json",), ("-q",)):
         assert b"would be ignored" in hibali("history", *words, "show", first, exit=2).err

@@ -53,9 +53,9 @@ def test_two_runs_are_compared_by_digest_and_nothing_moves(bench: Bench) -> None
         "differs    out.txt/said",
         "equal      out.txt/same",
     ]
-    assert b"1 of 3 outputs are equal; 1 differs; 1 only in A" in told.err
+    assert b"Equal outputs: 1 of 3; 1 differs; 1 only in A" in told.err
     again = hibali("runs", "compare", a, run_at(bench, "--new"), exit=0)
-    assert b"2 of 2 outputs are equal" in again.err
+    assert b"Equal outputs: 2 of 2" in again.err
 
 
 @pytest.mark.heavy

@@ -209,7 +209,7 @@ def test_somebody_is_told_of_the_end_and_a_failure_to_do_so_changes_nothing(hiba
     [record] = check_lines((bench.folder / "records").read_bytes())
     assert (record["id"], record["state"], record["invocation"]["code"]) == (run_id, "FAILED", 3)
     ended = bench.run(bench.answers(), "--wait", "--notify", "/no/such/program", exit=0)
-    assert f"the end of {ended.last['id']} could not be notified" in ended.err.decode()
+    assert f"the notification of the end of {ended.last['id']} failed" in ended.err.decode()
     assert hibali("runs", "wait", ended.last["id"], "--notify", "http://example.org/x", exit=2).out == b""
     assert hibali("runs", "watch", ended.last["id"], "--notify", f"{script}", exit=0)
     assert (bench.folder / "told").read_text().splitlines()[-1] == f"{ended.last['id']} SUCCEEDED"

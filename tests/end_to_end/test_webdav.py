@@ -274,7 +274,7 @@ def quoted(word: str) -> str:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("dav://192.0.2.1/x", "must begin with davs://"),
+        ("dav://192.0.2.1/x", "must start with davs://"),
         ("davs://me:secret@example.org/x", "login"),
         ("davs:///x", "must name a host"),
     ],

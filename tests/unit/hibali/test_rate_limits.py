@@ -37,7 +37,7 @@ def test_some_refusals_are_allowed_and_then_nobody_asks_for_a_while() -> None:
     with pytest.raises(TryLaterError) as told:
         of_site().check()
     assert told.value.code == "paused"
-    assert f"{ALLOWED} times in a row" in told.value.message
+    assert f"{ALLOWED} requests in a row" in told.value.message
     assert "\x1b" not in told.value.message
     of_site().answered()
     of_site().check()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hibali.events import Event, Noted
-from hibali_cli.handlers.run_sites import LogLines
+from hibali_cli.handlers.run_logs import LogLines
 from hibali_cli.options import Common
 from runs.logs import _Tail
 from transfers.entry import Entry, Kind

@@ -119,7 +119,7 @@ def test_a_record_of_another_archive_is_rejected(bench: Bench) -> None:
         ),
         ("echo x >$3; echo 'Disk quota exceeded' >&2; exit 1", IncompleteError, "not enough space"),
         ("kill -9 $$", TryLaterError, "signal 9"),
-        ("exit 127", UsageError, "no apptainer at the site"),
+        ("exit 127", UsageError, "apptainer was not found at the site"),
         ("true", IncompleteError, "the conversion created no file"),
     ],
 )

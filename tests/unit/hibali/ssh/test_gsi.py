@@ -103,7 +103,7 @@ def test_a_passphrase_is_the_first_line(tmp_path: Path, monkeypatch: pytest.Monk
     kept.chmod(0o600)
     assert read_passphrase(ProxySettings(passphrase_file=str(kept)), subject="far") == b"ge h\xffeim"
     kept.chmod(0o640)
-    with pytest.raises(AccessError, match="others can read it"):
+    with pytest.raises(AccessError, match="accounts can read it"):
         read_passphrase(ProxySettings(passphrase_file=str(kept)), subject="far")
     monkeypatch.setenv("MY_PASSPHRASE", "geheim")
     assert read_passphrase(ProxySettings(passphrase_variable="MY_PASSPHRASE"), subject="far") == b"geheim"
@@ -130,11 +130,11 @@ def test_a_table_says_how_a_proxy_is_made() -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ('passphrase = "x"', "secrets do not belong here"),
+        ('passphrase = "x"', "secrets are not allowed here"),
         ('passphrase_file = "/p"', "is for a proxy that hibali makes"),
         ('make = "myproxy"', "needs server"),
-        ('make = "myproxy"\nkey = "/k"', "does not go with"),
-        ('make = "grid-proxy-init"\naccount = "a"', "does not go with"),
+        ('make = "myproxy"\nkey = "/k"', "cannot be used with"),
+        ('make = "grid-proxy-init"\naccount = "a"', "cannot be used with"),
         ('make = "grid-proxy-init"\npassphrase_file = "/p"\npassphrase_variable = "P"', "only one of"),
         ('least = "0s"', "must be from 1m to 30d"),
         ('make = "myproxy"\naccount = "-x"', "is not an account"),

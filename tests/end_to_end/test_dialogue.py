@@ -43,10 +43,10 @@ def type_line(terminal: Terminal, prompt: str, keys: str) -> None:
     terminal.press(keys.encode())
 
 
-def test_answers_are_checked_at_once_and_what_comes_out_is_valid(hibali: Any, folder: Path) -> None:
+def test_answers_are_checked_at_once_and_yield_a_valid_invocation(hibali: Any, folder: Path) -> None:
     terminal = sit(hibali, "-o", "made.json")
     type_line(terminal, "infile:", "\r")
-    terminal.until(lambda screen: "This one is needed" in screen)
+    terminal.until(lambda screen: "This input is required" in screen)
     type_line(terminal, "infile:", "sc\t")
     terminal.until(lambda screen: screen.endswith("infile: scans/"))
     terminal.press(b"a\t")
@@ -55,7 +55,7 @@ def test_answers_are_checked_at_once_and_what_comes_out_is_valid(hibali: Any, fo
     type_line(terminal, "fraction [0.5]:", "1.5\r")
     terminal.until(lambda screen: "must be at most 1" in screen)
     type_line(terminal, "fraction [0.5]:", "\r")
-    type_line(terminal, "which others", "robust mode\r")
+    type_line(terminal, "set which of them", "robust mode\r")
     type_line(terminal, "seeds, entry 1:", "half\r")
     terminal.until(lambda screen: "must be a whole number" in screen)
     type_line(terminal, "seeds, entry 1:", "3\r")
@@ -79,14 +79,16 @@ def _descriptor(folder: Path) -> Path:
     return path
 
 
-def test_an_answer_is_taken_back_and_a_file_is_not_replaced_unasked(hibali: Any, folder: Path) -> None:
+def test_an_answer_is_withdrawn_and_a_file_is_not_replaced_without_confirmation(
+    hibali: Any, folder: Path
+) -> None:
     (folder / "mine.json").write_text("mine")
     terminal = sit(hibali, "-o", "mine.json")
     type_line(terminal, "infile:", "one.nii\r")
     type_line(terminal, "fraction [0.5]:", "<\r")
     type_line(terminal, "infile:", "two.nii\r")
     type_line(terminal, "fraction [0.5]:", "0.25\r")
-    type_line(terminal, "which others", "\r")
+    type_line(terminal, "set which of them", "\r")
     type_line(terminal, "mine.json exists. Replace it?", "\r")
     type_line(terminal, "Another file [stdout]:", "other.json\r")
     assert terminal.end() == 0
@@ -101,24 +103,24 @@ def test_results_go_to_stdout_and_questions_to_the_terminal(hibali: Any, folder:
         terminal.until(lambda screen: screen.endswith('.nii"'))
         terminal.press(b"\r")
         type_line(terminal, "fraction [0.5]:", "\r")
-        type_line(terminal, "which others", "\r")
+        type_line(terminal, "set which of them", "\r")
         assert terminal.end() == 0
     assert json.loads((folder / "out").read_text()) == {"infile": "scans/a\x1b[2Jhostile\nname.nii"}
 
 
 @pytest.mark.parametrize("keys", [b"\x03", b"\x04"])
-def test_who_leaves_leaves_nothing(hibali: Any, folder: Path, keys: bytes) -> None:
+def test_leaving_the_dialogue_writes_no_file(hibali: Any, folder: Path, keys: bytes) -> None:
     terminal = sit(hibali, "-o", "made.json")
     type_line(terminal, "infile:", "one.nii\r")
     terminal.until(lambda screen: screen.endswith("fraction [0.5]:"))
     terminal.press(keys)
     assert terminal.end() == 130
-    assert "Nothing was written" in terminal.screen()
+    assert "No file was written" in terminal.screen()
     assert not (folder / "made.json").exists()
 
 
 @pytest.mark.usefixtures("folder")
-def test_where_nobody_sits_the_other_way_is_told(hibali: Any) -> None:
+def test_without_a_terminal_the_alternative_command_is_shown(hibali: Any) -> None:
     told = hibali("pipelines", "example", "tool", "--ask", "--json", exit=2)
     assert told.last["code"] == "no-terminal"
     assert "hibali pipelines example tool@1.0 > invocation.json" in told.last["hint"]

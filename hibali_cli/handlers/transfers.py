@@ -1,0 +1,387 @@
+"""Make requests of the options of push, pull, sync, plan and apply, execute them, and show plans and receipts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hibali.amounts import format_size
+from hibali.config.settings import Settings
+from hibali.errors import Exit, IncompleteError, NotFoundError, UsageError, exit_of_interruption
+from hibali.locations import Location, read_location, read_target
+from hibali.system_errors import unreadable
+from hibali.text import counted, nearest
+from hibali_cli.failure import print_error
+from hibali_cli.options import Common
+from hibali_cli.progress import listening
+from hibali_cli.records import action_fields, event_fields
+from transfers.entry import Verification
+from transfers.follow.operation import follow as follow_source
+from transfers.follow.watcher import QUIET_SECONDS, FollowOptions, read_marker
+from transfers.journal import Receipt
+from transfers.movers.globus import with_local_collection
+from transfers.operation import plan_only, synchronise
+from transfers.plan_file import check_trust, read_plan
+from transfers.planner import TransferPlan, incomplete
+from transfers.request import Request, SaveOptions
+from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names
+from transfers.stores.globus.paths import TaskTimeouts
+
+
+def pop_selection(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the selection from the options of a command, and return it as fields of Rules."""
+    listed, zero = options.pop("files_from"), options.pop("from0")
+    selected = {name: options.pop(name) for name in ("include", "exclude", "min_size", "max_size")}
+    selected["newer_ns"] = options.pop("newer")
+    if listed is not None:
+        selected["files_from"] = _names(listed, zero=zero)
+    elif zero:
+        raise click.UsageError("-0/--from0 needs --files-from.")
+    return selected
+
+
+def _names(listed: str, *, zero: bool) -> frozenset[bytes]:
+
+    try:
+        content = sys.stdin.buffer.read() if listed == "-" else Path(listed).read_bytes()
+    except FileNotFoundError:
+        raise NotFoundError("no-such-file", "the list of names does not exist", subject=listed) from None
+    except OSError as problem:
+        raise unreadable(problem, listed) from None
+    return read_names(content, listed, separator=b"\0" if zero else b"\n")
+
+
+def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> SaveOptions:
+    """Return how files that come into a dataset are saved. Raises `UsageError`."""
+    if push_to and no_save:
+        raise UsageError(
+            "usage",
+            "--push-to cannot be used with --no-save: only saved files can be pushed",
+            subject="--push-to",
+        )
+    return SaveOptions(not no_save, push_to)
+
+
+_PACK_BYTES = 1024**3
+
+
+_LEAST_PACK_BYTES = 1024**2
+
+
+def pop_follow_options(options: dict[str, Any]) -> FollowOptions | None:
+    """Remove the options of following from those of a command; return None without --follow. Raises `UsageError`."""
+    follows = options.pop("follow")
+    values = {name: options.pop(name) for name in _NAMES}
+    if not follows:
+        for name, value in values.items():
+            if value not in (None, ()):
+                raise _wrong_use(f"--{name.replace('_', '-')} needs --follow")
+        return None
+    if options["dry_run"]:
+        raise _wrong_use(
+            "--follow cannot be used with --dry-run; a dry run without it shows the files to send now"
+        )
+    if options["pack"]:
+        raise _wrong_use("--follow cannot be used with --pack")
+
+    marker, until, quiet = values["done_marker"], values["until"], values["quiet_for"]
+    return FollowOptions(
+        QUIET_SECONDS if quiet is None else quiet,
+        None if marker is None else read_marker(os.fsencode(marker)),
+        None if until is None else Path(until),
+        values["append"],
+    )
+
+
+def _wrong_use(message: str) -> UsageError:
+    return UsageError("usage", message, hint="See: hibali push --help")
+
+
+def request_of(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> Request:
+    """Make the request of push, pull or sync from its options. Raises what `rules_of` and reading a location raise."""
+    settings = common.settings()
+    recorded = pop_recorded(options)
+    backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
+    pack_bytes = _pop_pack_bytes(options)
+    direct = options.pop("direct", False)
+    via, task_timeouts = (
+        options.pop("via"),
+        TaskTimeouts(options.pop("give_up_after"), options.pop("cancel_on_interrupt")),
+    )
+    push_to, no_save = options.pop("push_to"), options.pop("no_save")
+    ends = read_location(source, settings), read_target(target, settings)
+    if operation in {"push", "pull"}:
+        _check_direction(operation, *ends, settings)
+    return Request(
+        operation,
+        with_local_collection(ends[0], settings),
+        with_local_collection(ends[1], settings),
+        rules_of(options),
+        backup=None if backup is None else read_target(backup, settings),
+        rate=rate or 0,
+        pack_bytes=pack_bytes,
+        recorded=recorded,
+        direct=direct,
+        saving=saving_of(push_to, no_save=no_save),
+        via=via,
+        task_timeouts=task_timeouts,
+    )
+
+
+def _check_direction(operation: str, source: Location, target: Location, settings: Settings) -> None:
+    """Raise `UsageError` where push does not go from here to a site, or pull not from a site to here."""
+    found = source.typed_local, target.typed_local
+    if found == {"push": (True, False), "pull": (False, True)}[operation]:
+        return
+    place = source if operation == "pull" else target
+    name, _, rest = place.text.partition("/")
+    if found == (True, True) and name in settings.sites:
+        meant = f"{name} is a site: {name}:{rest}"
+    else:
+        command = {(True, False): "push", (False, True): "pull"}.get(found, "sync")
+        similar = nearest(name, settings.sites) if found == (True, True) else None
+        line = shlex.join(["hibali", command, source.text, target.text])
+        meant = f"Did you mean {similar}:{rest}, or {line}?" if similar else f"Did you mean: {line}"
+    way = "a local path to SITE:PATH" if operation == "push" else "SITE:PATH to a local path"
+    raise UsageError("wrong-direction", f"{operation} copies from {way}", subject=place.text, hint=meant)
+
+
+def _pop_pack_bytes(options: dict[str, Any]) -> int:
+    """Return the largest size of a pack; 0 without --pack."""
+    packs, size = options.pop("pack", False), options.pop("pack_size", None)
+    if not packs and size is not None:
+        raise UsageError("usage", "--pack-size needs --pack", hint="See: hibali push --help")
+    if size is not None and size < _LEAST_PACK_BYTES:
+        raise UsageError("usage", "--pack-size cannot be less than 1MiB", subject="--pack-size")
+    return (size or _PACK_BYTES) if packs else 0
+
+
+def pop_recorded(options: dict[str, Any]) -> bool:
+    """Return whether recorded digests count. Raises `UsageError` without --checksum."""
+    recorded = bool(options.pop("recorded"))
+    if recorded and not options["checksum"]:
+        raise UsageError("usage", "--recorded needs --checksum", subject="--recorded")
+    return recorded
+
+
+def rules_of(options: dict[str, Any]) -> Rules:
+    """Make the rules from the options of a command. Raises `UsageError`, and `NotFoundError` for a missing list of names."""
+    limit, proof = options.pop("max_delete"), options.pop("require_proof")
+    selection = pop_selection(options)
+    return Rules(
+        **options,
+        **selection,
+        delete_limit=read_delete_limit(limit) if limit else DeleteLimit(),
+        require_proof=Verification(proof) if proof else None,
+    )
+
+
+def push(common: Common, local: str, target: str, options: dict[str, Any]) -> int | None:
+    """Send files to a site once, or follow the source; return the exit code."""
+    following = pop_follow_options(options)
+    if following is None:
+        return move_files(common, "push", local, target, options)
+    return _follow(common, local, target, following, options)
+
+
+def make_plan(
+    common: Common,
+    source: str,
+    target: str,
+    *,
+    output: str | None,
+    detailed_exit_code: bool,
+    options: dict[str, Any],
+) -> int | None:
+    """Print or save the plan of a transfer; return the exit code."""
+    settings = common.settings()
+    recorded = pop_recorded(options)
+    ends = read_location(source, settings), read_target(target, settings)
+    request = Request("plan", *ends, rules_of(options), recorded=recorded)
+
+    def show(found: TransferPlan) -> None:
+        if output is None:
+            _show_plan(common, found)
+        else:
+            _show_summary(common, found, output)
+
+    with listening(common, f"plan {source} {target}", ends_at_plan=True) as on_event:
+        found = plan_only(request, show, on_event, save=None if output is None else Path(output))
+    return _plan_exit(found, target, detailed=detailed_exit_code)
+
+
+def apply_plan(
+    common: Common,
+    file: str,
+    ends: tuple[str, ...],
+    *,
+    backup_dir: str | None,
+    dry_run: bool,
+    detailed_exit_code: bool,
+    bwlimit: int | None,
+    push_to: tuple[str, ...],
+    no_save: bool,
+) -> int | None:
+    """Execute a saved plan; return the exit code."""
+    if len(ends) not in {0, 2}:
+        raise UsageError("usage", "give both FROM and TO, or neither", hint="See: hibali apply --help")
+    settings = common.settings()
+    named = [read_location(text, settings) for text in ends]
+    saved = read_plan(Path(file))
+    with closing(saved.planned):
+        header = saved.header
+        source, target = (
+            read_location(os.fsdecode(place.text), settings, literal=True)
+            for place in (header.source, header.target)
+        )
+        doubts = check_trust(saved, (source, target), named, Path(file))
+        if doubts:
+            common.output.warn(f"{file}: {doubts}. Executed because its source and target were given.")
+        common.output.info(f"{source.text} to {target.text}, as planned at {header.at}")
+        backup = None if backup_dir is None else read_target(backup_dir, settings)
+        saving = saving_of(push_to, no_save=no_save)
+        request = Request("apply", source, target, header.rules, saved, backup, bwlimit or 0, saving=saving)
+        return _execute(common, request, dry_run=dry_run, detailed=detailed_exit_code)
+
+
+def move_files(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> int:
+    """Execute one push, pull or sync, or print its plan; return the exit code."""
+    dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
+    request = request_of(common, operation, source, target, options)
+    return _execute(common, request, dry_run=dry_run, detailed=detailed)
+
+
+def _execute(common: Common, request: Request, *, dry_run: bool, detailed: bool) -> int:
+    """Execute a request and print the receipt, or only print the plan; return the exit code."""
+    title = f"{request.operation} {request.source.text} {request.target.text}"
+    with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as on_event:
+        if dry_run:
+            found = plan_only(request, lambda plan: _show_plan(common, plan), on_event)
+            return _plan_exit(found, request.target.text, detailed=detailed)
+        try:
+            receipt = synchronise(request, on_event)
+        except KeyboardInterrupt:
+            common.output.info(on_event.tally.safe())
+            raise
+    _show_receipt(common, receipt)
+    return int(receipt.exit)
+
+
+def _plan_exit(found: TransferPlan, target: str, *, detailed: bool) -> int:
+    """Return the exit code of a dry run: 6, with a message, where a part of the source or the target could not be read."""
+    if found.unlisted:
+        print_error(_unread(found, target))
+        return int(Exit.INCOMPLETE)
+    return int(Exit.CHANGES) if detailed and found.changes else int(Exit.DONE)
+
+
+def _unread(found: TransferPlan, target: str) -> IncompleteError:
+    """Return the error for a plan from incomplete listings."""
+    return IncompleteError(
+        "plan-incomplete",
+        f"the plan is not complete: {counted(len(found.unlisted), 'name')} could not be read; see above",
+        subject=target,
+        hint="Make these names readable, or exclude them; then run the command again.",
+    )
+
+
+def _follow(
+    common: Common, source: str, target: str, following: FollowOptions, options: dict[str, Any]
+) -> int:
+    """Follow the source, and print the receipt also of an interruption; return the exit code."""
+    del options["dry_run"], options["detailed_exit_code"]
+    request = request_of(common, "push", source, target, options)
+    with listening(common, f"push {source} {target}") as on_event:
+        receipt, interruption = follow_source(request, following, on_event)
+    if interruption is not None:
+        receipt.exit = exit_of_interruption(interruption)
+    _show_receipt(common, receipt)
+    return int(receipt.exit)
+
+
+def _show_plan(common: Common, plan: TransferPlan) -> None:
+    """Print every action on a line of its own."""
+    count = 0
+    for actions in (plan.moves, plan.adjustments, plan.deletions):
+        for action in actions:
+            count += 1
+            if common.json:
+                common.output.record("action", action_fields(action))
+            else:
+                common.output.line(
+                    f"{action.verb:<8}".encode() + action.entry.path + f"  ({action.because})".encode()
+                )
+    _show_counts(common, plan, count)
+
+
+def _show_summary(common: Common, plan: TransferPlan, saved: str) -> None:
+    """Print the names and bytes for each reason, as a table or as records of kind `reason`."""
+    names: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    for actions in (plan.moves, plan.adjustments, plan.deletions):
+        for action in actions:
+            reason = (str(action.verb), action.because)
+            names[reason] += 1
+            sizes[reason] += action.entry.size
+    rows = [(*reason, names[reason], sizes[reason]) for reason in sorted(names)]
+    columns = ("action", "because", "names", "bytes")
+    if common.json:
+        for row in rows:
+            common.output.record("reason", dict(zip(columns, row, strict=True)))
+    elif rows:
+        common.output.table(columns, rows)
+    _show_counts(common, plan, len(rows), f" Read {saved}, then run: hibali apply {saved}")
+
+
+def _show_counts(common: Common, plan: TransferPlan, lines: int, hint: str = "") -> None:
+    """Print the counts of a plan; `lines` is the number of records above them."""
+    planned = plan.planned()
+    if common.json:
+        common.output.record("planned", event_fields(planned))
+        code = Exit.INCOMPLETE if plan.unlisted else Exit.DONE
+        common.output.record("end", {"count": lines + 1, "exit": int(code)})
+        return
+    common.output.info(
+        f"Would move {planned.files_to_move} of {counted(planned.files, 'file')} ({format_size(planned.bytes_to_move)}),"
+        f" keep {planned.files_kept} and delete {planned.files_to_delete}. Nothing was changed.{hint}"
+    )
+
+
+_VERIFIED = {
+    "digest": ", verified by sha256 at both ends",
+    "recorded": ", verified by recorded sha256",
+    "claimed": ", verified by a checksum that the server reported",
+    "size": ", verified by size only",
+    "none": ", not verified",
+}
+
+
+def _show_receipt(common: Common, receipt: Receipt) -> None:
+    """Print the receipt: a record for programs, one sentence for people."""
+    if common.json:
+        common.output.record("receipt", receipt.to_record())
+        return
+    verified = _VERIFIED[receipt.proof_moved] if receipt.proof_moved else ""
+    packed = f" in {counted(receipt.packs_made, 'pack')}" if receipt.packs_made else ""
+    others = (
+        (receipt.files_adjusted, "adjusted"),
+        (receipt.files_linked, "linked"),
+        (receipt.files_deleted, "deleted"),
+    )
+    rest = "".join(f", {count} {word}" for count, word in others if count)
+    common.output.info(
+        f"{counted(receipt.files_moved, 'file')} ({format_size(receipt.bytes_moved)}) moved{packed}{verified};"
+        f" {receipt.files_kept} kept{rest}; {receipt.seconds:.1f} s; {receipt.id}"
+    )
+    if receipt.exit is Exit.INCOMPLETE:
+        print_error(incomplete(receipt.target, receipt.files_failed))
+
+
+_NAMES = ("quiet_for", "done_marker", "append", "until")
