@@ -62,7 +62,7 @@ def test_the_speed_is_that_of_late_and_sinks_when_nothing_comes() -> None:
     assert tally.rate(60) == pytest.approx(10**6, rel=0.2)
     assert tally.seconds_left(60) == pytest.approx(940, rel=0.2)
     assert (tally.rate(600) or 0) < 10**5
-    assert "1 of 1 files" not in tally.facts(60)
+    assert "1 of 1 file" not in tally.facts(60)
 
 
 def test_what_stood_there_before_is_done_and_was_not_fast() -> None:
