@@ -122,9 +122,7 @@ def collect(
     receipt = pull_files("collect", work_of(run, site), target, chosen.files, saving, on_event)
     whole = receipt.exit is Exit.DONE and receipt.files == len(chosen.files)
     if receipt.exit is Exit.DONE and not whole:
-        chosen.problems.append(
-            Failed(b"", "output-vanished", "not every output that was listed could be pulled")
-        )
+        chosen.problems.append(Failed(b"", "output-vanished", "not all listed outputs could be pulled"))
     for problem in chosen.problems:
         receipt.count(problem)
         on_event(problem)

@@ -127,9 +127,9 @@ class SiteImages:
         if found is not None:
             return found
         folder = self._folder_of(record.hex)
-        with SiteLock(self._host, self._cache.location(folder), self._on_event) as turn:
-            found = turn.wait("stage", lambda: self.find(record)) or self.find(record)
-            return found or self._make(record, folder, self._stage_archive(record, archive()), turn)
+        with SiteLock(self._host, self._cache.location(folder), self._on_event) as lock:
+            found = lock.wait("stage", lambda: self.find(record)) or self.find(record)
+            return found or self._make(record, folder, self._stage_archive(record, archive()), lock)
 
     def _folder_of(self, digest: str) -> bytes:
         return self._folder + b"/" + digest.encode("ascii")
@@ -147,7 +147,7 @@ class SiteImages:
         place = Location(local_site(), text, text, typed_local=True)
         return self._cache.stage_with_retries(identity, place, self._on_event)
 
-    def _make(self, record: ImageRecord, folder: bytes, archive: bytes, turn: SiteLock) -> Staged:
+    def _make(self, record: ImageRecord, folder: bytes, archive: bytes, lock: SiteLock) -> Staged:
         for left in self._host.names(folder):
             if left != b".hibali":  # the lock itself
                 self._host.remove_tree(folder + b"/" + left)
@@ -155,7 +155,7 @@ class SiteImages:
         self._host.make_folder(partial, exclusive=True)
         try:
             if self._container.form:
-                return self._convert(record, folder, partial, archive, turn)
+                return self._convert(record, folder, partial, archive, lock)
             self._run_all(as_text(archive), as_text(partial + b"/none"), record)
             found = self.find(record)
             if found is None:
@@ -174,7 +174,7 @@ class SiteImages:
             return
 
     def _convert(
-        self, record: ImageRecord, folder: bytes, partial: bytes, archive: bytes, turn: SiteLock
+        self, record: ImageRecord, folder: bytes, partial: bytes, archive: bytes, lock: SiteLock
     ) -> Staged:
         """Convert an archive, and write the result with its record into a folder that appears by one rename."""
         form = self._container.form.encode("ascii")
@@ -210,7 +210,7 @@ class SiteImages:
             ("sync", "-f", as_text(ready))
         )  # the record must not outlive what it describes (S19)
         self._host.put(ready + b"/" + _RECORD, canonical_json(known))
-        turn.check()
+        lock.check()
         self._host.move(ready, folder + b"/" + _READY)
         found = self._read_ready(folder, record.id)
         if found is None:

@@ -385,7 +385,9 @@ def find_output(run: Run, reference: Reference) -> Output:
             "no-such-output",
             "the run has no output with this id",
             subject=printable(reference.text),
-            hint=f"Is it {suggestion}?" if suggestion else f"It has: {', '.join(known) or 'none'}",
+            hint=f"Did you mean {suggestion}?"
+            if suggestion
+            else f"Its outputs: {', '.join(known) or 'none'}",
         )
     if not reference.below:
         return replace(found, optional=False)

@@ -140,8 +140,9 @@ def bytes_carried(site: str, since: datetime) -> int:
         with contextlib.suppress(OSError):
             if entry.name.endswith(".jsonl") and entry.stat(follow_symlinks=False).st_mtime >= start:
                 receipt = _receipt(Path(entry.path))
-                if _is_of(receipt, site):
-                    total += _sent(receipt)
+                sent = receipt.get("bytes_sent")
+                if isinstance(sent, int) and _is_of(receipt, site):
+                    total += sent
     return total
 
 
@@ -160,11 +161,6 @@ def _receipt(path: Path) -> dict[str, Any]:
 
 def _is_of(receipt: dict[str, Any], site: str) -> bool:
     return any(str(receipt.get(side, "")).startswith(f"{site}:") for side in ("source", "target"))
-
-
-def _sent(receipt: dict[str, Any]) -> int:
-    sent = receipt.get("bytes_sent")
-    return sent if isinstance(sent, int) else 0
 
 
 _SPANS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}

@@ -97,7 +97,7 @@ def no_site(candidates: Sequence[Candidate]) -> HibaliError:
     return UsageError(
         "no-site",
         message,
-        hint="Sites that can run something have a [scheduler] or a [container] table; or name them with --site.",
+        hint="Sites for runs have a [scheduler] or [container] table. To name a site: --site SITE",
     )
 
 

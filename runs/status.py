@@ -190,7 +190,7 @@ def _resolve_signalled(best: Status, record: ExitRecord, *, cancelled: bool, res
         )  # the scheduler has not reported the reason yet
     if restarted or best.phase in {Phase.WAITING, Phase.BROKEN}:
         return Observation(
-            State.LOST, best.native, "the scheduler stopped the tool and put the job back", record
+            State.LOST, best.native, "the scheduler stopped the tool and requeued the job", record
         )
     reason = _why(best)
     if record.code == 0:

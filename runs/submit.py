@@ -197,7 +197,7 @@ def _find_unclear_job(
 def _unclear(submission: SubmitRequest) -> TryLaterError:
     return TryLaterError(
         "submission-unclear",
-        "hibali cannot find out whether the scheduler accepted the job",
+        "hibali cannot determine whether the scheduler accepted the job",
         subject=submission.run,
         hint="Run the same command again to resume.",
     )

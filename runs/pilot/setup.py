@@ -56,7 +56,7 @@ def find_library() -> tuple[Path, Identity]:
     if identity.digest != SHA256:
         raise RefusedError(
             "other-hyperqueue",
-            f"this is not the HyperQueue {VERSION} that hibali knows: its sha256 is {identity.digest}",
+            f"this is not the HyperQueue {VERSION} that hibali supports: its sha256 is {identity.digest}",
             subject=os.fspath(path),
             hint=f"pip install --force-reinstall hyperqueue=={VERSION}",
         )

@@ -99,7 +99,7 @@ def certificate_end(listing: str, zone: tzinfo) -> datetime | None:
     if found is None:
         if re.search(r"^\s*Valid: (?:forever|after \S+)\s*$", listing, re.MULTILINE):
             return None
-        raise ValueError("this is no certificate")
+        raise ValueError("this is not a certificate")
     return datetime.fromisoformat(found[1]).replace(tzinfo=zone).astimezone(UTC)
 
 
@@ -107,7 +107,7 @@ def x509_end(output: str) -> datetime:
     """Return the end of an X.509 proxy or certificate from `openssl x509 -noout -enddate`; raises ValueError for other text."""
     found = _NOT_AFTER.search(output)
     if found is None:
-        raise ValueError("this is no certificate")
+        raise ValueError("this is not a certificate")
     month, day, time, year = found.groups()
     return datetime.fromisoformat(f"{year}-{_MONTHS.index(month) + 1:02d}-{int(day):02d}T{time}+00:00")
 

@@ -154,17 +154,13 @@ def explain_login(
                 subject=site,
                 hint="Ask the site for a key for automation, restricted to what this prints: hibali sites gate",
             )
-    if problem.code in {"no-credentials", "no-such-profile", "bad-credentials"} and set_here:
+    if problem.code == "no-credentials" or (
+        problem.code in {"no-such-profile", "bad-credentials"} and set_here
+    ):
+        shell = f"its credentials are in this shell's {' and '.join(set_here)}, which the schedule will not have: "
         return AccessError(
             "missing-secret",
-            f"its credentials are in this shell's {' and '.join(set_here)}, which the schedule will not have: {problem.message}",
-            subject=site,
-            hint='Store them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
-        )
-    if problem.code == "no-credentials":
-        return AccessError(
-            "missing-secret",
-            problem.message,
+            f"{shell if set_here else ''}{problem.message}",
             subject=site,
             hint='Store them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
         )

@@ -346,7 +346,7 @@ class _Metrics:
 
 def _version(value: Any, note: Note) -> int:
     if whole()(value, note) != 1:
-        raise ValueError("this version of hibali reads version 1")
+        raise ValueError("this version of hibali only supports version 1")
     return 1
 
 

@@ -148,9 +148,7 @@ class TaskCollector:
         request = Request("collect", source, self.target, saving=self._saving, chosen=chosen.files)
         receipt = synchronise(request, lambda event: self._record_event(event, on_event))
         if receipt.exit is Exit.DONE and receipt.files != len(chosen.files):
-            chosen.problems.append(
-                Failed(b"", "output-vanished", "not every output that was listed could be pulled")
-            )
+            chosen.problems.append(Failed(b"", "output-vanished", "not all listed outputs could be pulled"))
         return receipt, chosen
 
     def _record_event(self, event: Event, on_event: Listener) -> None:

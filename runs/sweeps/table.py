@@ -30,21 +30,7 @@ from runs.store import RunStore
 from runs.sweeps.launch import files_of
 from transfers.stores.open_store import open_store
 
-_FORMULA = (
-    "=",
-    "+",
-    "-",
-    "@",
-    "\t",
-    "\r",
-    "\n",
-    "|",
-    "%",
-    "\uff1d",
-    "\uff0b",
-    "\uff0d",
-    "\uff20",
-)  # the last ones are full-width
+_FORMULA = tuple("=+-@\t\r\n|%\uff1d\uff0b\uff0d\uff20")  # the last four are full-width
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _FORMATS = (".csv", ".jsonl", ".parquet")
 _TIME = "%Y-%m-%dT%H:%M:%SZ"

@@ -63,7 +63,9 @@ def test_what_cannot_be_taken_is_told_before_anything_begins(chain: Chain) -> No
     good = chain.step("good", "input.txt", *HERE).last
     runs = chain.bench.run_ids()
     assert chain.step("x", output(failed), *HERE, exit=7).last["code"] == "needed-run-failed"
-    assert chain.step("x", f"run:{good['id']}/out_fil", *HERE, exit=3).last["hint"] == "Is it out_file?"
+    assert (
+        chain.step("x", f"run:{good['id']}/out_fil", *HERE, exit=3).last["hint"] == "Did you mean out_file?"
+    )
     assert chain.step("x", output(good, "/below"), *HERE, exit=3).last["code"] == "no-such-output"
     assert chain.step("x", output(good, "/../../x"), *HERE, exit=2).last["code"] == "bad-reference"
     assert chain.step("x", "run:20260102-030405-0a1b2c3d/out", *HERE, exit=3).last["code"] == "no-such-run"

@@ -42,7 +42,10 @@ def test_one_task_is_taken_and_all_of_them_in_their_order(chain: Chain) -> None:
         f"Name one task of the sweep: {task(sweep, 1)}",
     )
     assert chain.step("x", task(sweep, 4), *HERE, exit=3).last["code"] == "no-such-task"
-    assert chain.step("x", f"run:{sweep['id']}.2/out_fil", *HERE, exit=3).last["hint"] == "Is it out_file?"
+    assert (
+        chain.step("x", f"run:{sweep['id']}.2/out_fil", *HERE, exit=3).last["hint"]
+        == "Did you mean out_file?"
+    )
 
 
 @pytest.mark.heavy

@@ -136,7 +136,7 @@ def test_a_manifest_with_hostile_text_is_rejected(host: RemoteHost, tmp_path: Pa
 
 
 def test_runs_in_a_folder_that_others_can_write_to_are_not_adopted(host: RemoteHost, tmp_path: Path) -> None:
-    """Whoever can make a folder there can say in it what a run is: which job is its own, where its outputs are."""
+    """Other users who can create folders there can forge the manifest of a run: its job and its outputs."""
     site = replace(local_site(), work=str(tmp_path / "work"))
     folder = tmp_path / "work" / "runs" / RUN
     folder.mkdir(parents=True)
@@ -157,7 +157,7 @@ def test_runs_in_a_folder_that_others_can_write_to_are_not_adopted(host: RemoteH
 def test_a_forged_manifest_is_rejected_or_every_command_can_show_its_run(
     host: RemoteHost, tmp_path: Path
 ) -> None:
-    """Each field in turn holds what it never would."""
+    """Replace each field by an impossible value."""
     good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
     (tmp_path / "run.json").write_text(json.dumps(good))
     fields = [field.name for field in dataclass_fields(Run)]

@@ -84,7 +84,7 @@ class Place:
 
 
 def explained(first: State, seen: Observation, place: Place, **more: Any) -> Observation:
-    """What becomes of what was seen of a run that takes an output of the first one."""
+    """Return the observation of a run that uses an output of the first one, with its reason."""
     run_store = RunStore()
     taken = {"id": "in", "name": "a", "identity": f"run:{FIRST}/out"}
     run_store.begin(FIRST, "1" * 64, FIELDS)
@@ -173,7 +173,7 @@ def a_sweep(
         (a_sweep(State.FAILED), [1, 4], None, None),
         (a_sweep(jobs=(("7",), ())), [1], ("7_1",), ("7",)),
         (a_sweep(jobs=(("7",), ())), [1, 4], None, None),  # the second array is not submitted yet
-        (a_sweep(jobs=(("7", "9"), ("8",))), [1], None, None),  # nobody knows which of the two runs it
+        (a_sweep(jobs=(("7", "9"), ("8",))), [1], None, None),  # it is unknown which of the two jobs runs it
     ],
 )
 def test_a_job_depends_on_the_tasks_that_it_needs(

@@ -159,7 +159,7 @@ def test_devices_and_setuid_bits_are_dropped(tmp_path: Path) -> None:
 
 
 def run_alone(tmp_path: Path, identifier: str) -> subprocess.CompletedProcess[bytes]:
-    """As at a site: the text on standard input of a python with nothing of ours."""
+    """Run the program as at a site: on the standard input of a Python without hibali."""
     words = [sys.executable, "-I", "-", tmp_path / "image.tar", tmp_path / "flat.tar", identifier]
     script = Path(flatten.__file__).read_bytes()
     return subprocess.run(words, input=script, capture_output=True, check=False, cwd="/")

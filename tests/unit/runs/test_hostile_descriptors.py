@@ -76,7 +76,7 @@ ATTEMPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (output(".[OUT]"), {"out": "./exit.json"}),
     (output("[OUT]"), {"out": "a\0b"}),
     (output("[OUT]"), {"out": "\udcff"}),
-    # configuration files written where nothing of ours should be, or with values that run
+    # configuration files outside the work folder, or with values that are executed
     (configured("../start", "exec touch pwned"), {}),
     (configured("/w/runs/x/command", "x"), {}),
     (configured("[SAY]", "x"), {"say": "../command"}),
@@ -147,7 +147,7 @@ ATTEMPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
         {},
     ),
-    # resources that no scheduler could be told
+    # resources that no scheduler accepts
     ({"suggested-resources": {"cpu-cores": 10**30}}, {}),
     ({"suggested-resources": {"ram": 1e300}}, {}),
     ({"suggested-resources": {"cpu-cores": "1\n#SBATCH --x"}}, {}),

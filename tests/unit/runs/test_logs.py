@@ -17,7 +17,7 @@ OUT, ERR = b"/run/stdout", b"/run/stderr"
 
 
 class Files:
-    """A site with a few files, and what was asked of it."""
+    """A site with a few files that records requests."""
 
     def __init__(self) -> None:
         self.content: dict[bytes, bytes] = {}

@@ -69,7 +69,7 @@ def test_changes_after_the_end_are_detected(work: Path, change: str, monkeypatch
     assert inspect_outputs(run, SITE, run.spec.outputs, hashed=False).changed == []
 
     def later() -> bool:
-        """Whether the clock of the filesystem goes on."""
+        """Return whether the clock of the filesystem has advanced."""
         (work / "clock").write_text("")
         return (work / "clock").stat().st_ctime_ns > ended
 

@@ -123,7 +123,7 @@ def test_requested_gpus_are_visible_to_the_tool() -> None:
 
 
 def test_tools_in_shifter_get_copies_of_inputs() -> None:
-    """It binds nothing read-only: what lies at the site must not be what the tool is given."""
+    """Shifter has no read-only binds, so the tool must not get the original files of the site."""
     found = prepared({"more": ["y", "z"]}, SHIFTER)
     assert [copy.target for copy in found.copies] == [f"{FOLDER}/inputs/{n}/name" for n in range(3)]
     assert f"cat {FOLDER}/inputs/0/name" in found.command

@@ -34,7 +34,7 @@ class Chain:
         (self.left.parent / "exit.json").write_text(record)
 
     def start(self, *paths: str) -> str:
-        """ "" where the tool starts, else what is said of why it does not."""
+        """Return the reason why the tool does not start, "" if it starts."""
         return self.start_after(Dependency(RUN, str(self.left.parent), paths))
 
     def start_after(self, need: Dependency) -> str:

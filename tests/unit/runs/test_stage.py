@@ -73,7 +73,7 @@ def host(hibali_home: object) -> Iterator[RemoteHost]:
 
 
 class Carrier:
-    """Brings files as `synchronise` would, and counts."""
+    """Copies files as `synchronise` does, and counts them."""
 
     def __init__(self) -> None:
         self.carried = 0
@@ -119,7 +119,7 @@ def test_a_cached_input_is_transferred_again_only_if_it_was_modified(
 
 
 def test_a_second_process_waits_for_the_first(host: RemoteHost, tmp_path: Path) -> None:
-    """Several runs that are begun at once bring the same input."""
+    """Several runs that start at once stage the same input."""
 
     class Held(Carrier):
         def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:

@@ -39,7 +39,7 @@ def test_an_exit_record_of_zero_is_a_success_unless_the_scheduler_cancelled_the_
 
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_tool_that_got_a_signal_never_succeeds(phase: Phase) -> None:
-    """A tool whose child was killed first may go on without it, and end with 0."""
+    """A tool whose child was killed first may continue without it, and exit with 0."""
     for again in (False, True):
         assert (
             resolve_status(status(phase), record(0, "TERM"), None, restarted=again).state
@@ -84,7 +84,7 @@ def test_a_cancel_request_explains_a_failure_but_not_a_success() -> None:
 @pytest.mark.parametrize("phase", list(Phase))
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_tool_that_ended_before_the_cancel_request_was_not_cancelled(phase: Phase, code: int) -> None:
-    """The job would have seen the wish at its end, so whatever the scheduler says came later."""
+    """The job would have seen the request at its end, so the scheduler acted later."""
     seen = resolve_status(
         status(phase), record(code), None, cancelled=True, cancel_marked=True, cancel_accepted=True
     )
@@ -96,19 +96,23 @@ def test_a_tool_that_ended_before_the_cancel_request_was_not_cancelled(phase: Ph
     ("phase", "told", "expected"),
     [
         (Phase.CANCELLED, True, State.CANCELLED),
-        (Phase.CANCELLED, False, State.CANCELLED),  # somebody else told the scheduler, or we died after it
+        (
+            Phase.CANCELLED,
+            False,
+            State.CANCELLED,
+        ),  # another user cancelled the job, or hibali died after the request
         (Phase.UNKNOWN, True, State.CANCELLED),
-        (Phase.RUNNING, True, State.RUNNING),  # the scheduler has not said yet how it ended
+        (Phase.RUNNING, True, State.RUNNING),  # the scheduler has not reported the end yet
         (Phase.RUNNING, False, State.RUNNING),
-        (Phase.ENDED, True, None),  # it ended by itself before the scheduler came to end it
-        (Phase.UNKNOWN, False, None),  # nobody told the scheduler
+        (Phase.ENDED, True, None),  # it ended by itself before the scheduler cancelled it
+        (Phase.UNKNOWN, False, None),  # the scheduler got no request
         (Phase.ELSEWHERE, False, None),
     ],
 )
 def test_a_tool_that_ended_after_the_cancel_request_has_the_scheduler_s_state(
     code: int, phase: Phase, told: bool, expected: State | None
 ) -> None:
-    """Its child may have been killed first, and it went on without it: no signal came, and the code proves nothing."""
+    """Its child may have been killed first, and it continued without it: no signal arrived, so the exit code proves nothing."""
     by_itself = State.FAILED if code else State.SUCCEEDED
     seen = resolve_status(
         status(phase),

@@ -63,7 +63,7 @@ def test_a_command_continues_its_latest_run_until_its_end_was_reported() -> None
     assert run_store.find_unreported(key) is not None  # nothing had ended
     seen(run_store, State.LOST)
     run_store.note(RUN, "reported")
-    assert run_store.find_unreported(key) is not None  # LOST is asked about again
+    assert run_store.find_unreported(key) is not None  # a LOST run is queried again
     seen(run_store, State.FAILED)
     run_store.note(RUN, "reported")
     assert run_store.find_unreported(key) is None

@@ -102,7 +102,7 @@ def test_a_refusal_is_raised_at_once_and_retried_by_the_next_call(place: Place) 
 def test_no_second_job_is_submitted_after_a_job_started(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It began, and did not come to say which it is."""
+    """The job started, but did not record its id."""
     monkeypatch.setattr("runs.submit._WRITING_SECONDS", 0.5)
     (place.folder / "submit").mkdir()
     (place.folder / "started").mkdir()
@@ -112,7 +112,7 @@ def test_no_second_job_is_submitted_after_a_job_started(
 
 
 def test_an_earlier_submission_is_searched_before_the_first_attempt(place: Place) -> None:
-    """The marker is gone with whatever removed the folder; the job has written itself down again."""
+    """The marker was removed with the folder; the job has recorded its id again."""
     (place.folder / "started").mkdir()
     (place.folder / "started" / "job").write_text("12:34:ab:host\n")
     assert place.submit(begun=True) == "12:34:ab:host"

@@ -26,7 +26,7 @@ FIELDS: dict[str, Any] = {
 
 
 class Accounting:
-    """A machine where one command can be asked."""
+    """A machine that runs one command."""
 
     def __init__(self, answer: bytes, code: int = 0) -> None:
         self._finished = CommandResult(code, answer, b"")

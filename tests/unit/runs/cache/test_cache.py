@@ -150,7 +150,7 @@ def test_the_last_use_counts_and_only_unfinished_runs_hold_entries() -> None:
 
 
 class Bench:
-    """A work folder on this machine with a cache, and two inputs to bring there."""
+    """A work folder on this machine with a cache, and two inputs to stage there."""
 
     def __init__(self, host: RemoteHost, folder: Path) -> None:
         self.host = host

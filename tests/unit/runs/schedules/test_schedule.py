@@ -81,7 +81,7 @@ def test_the_end_of_a_certificate() -> None:
     listing = "x:\n        Type: ssh\n        Valid: from 2026-01-01T00:00:00 to 2026-01-02T03:04:05\n"
     assert certificate_end(listing, UTC) == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert certificate_end("        Valid: forever\n", UTC) is None
-    with pytest.raises(ValueError, match="no certificate"):
+    with pytest.raises(ValueError, match="not a certificate"):
         certificate_end("nothing", UTC)
 
 

@@ -87,7 +87,7 @@ def test_a_task_can_be_read_as_a_run() -> None:
             choose_task(*wrong)
 
 
-def test_a_grid_has_a_letter_a_task_and_one_for_several_where_there_are_many() -> None:
+def test_the_grid_has_one_letter_for_each_task_or_for_several_of_many() -> None:
     lines = list(grid(sweep([State.SUCCEEDED] * 49 + [State.FAILED] + [State.RUNNING] * 12)))
     assert lines == [
         " 1  ++++++++++ ++++++++++ ++++++++++ ++++++++++ +++++++++F",
