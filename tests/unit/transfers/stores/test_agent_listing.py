@@ -45,7 +45,7 @@ def order(record: Record) -> bytes:
     return record.path + b"/" if record.kind == b"d" else record.path
 
 
-def answers(records: Sequence[Record], each: int = 1000, **closing: Any) -> Iterator[protocol.Frame]:
+def frames(records: Sequence[Record], each: int = 1000, **closing: Any) -> Iterator[protocol.Frame]:
     pages, header = Pages(), {"count": len(records), "orphans": [], "problems": [], **closing}
     for number, record in enumerate(sorted(records, key=order)):
         pages.add(record)
@@ -56,7 +56,7 @@ def answers(records: Sequence[Record], each: int = 1000, **closing: Any) -> Iter
 
 
 def listing(records: Sequence[Record], each: int = 1000, **closing: Any) -> AgentListing:
-    return AgentListing(answers(records, each, **closing), Understands(), lambda _: None)  # type: ignore[arg-type]
+    return AgentListing(frames(records, each, **closing), Understands(), lambda _: None)  # type: ignore[arg-type]
 
 
 def tree(folders: int, files: int) -> list[Record]:
@@ -67,27 +67,27 @@ def tree(folders: int, files: int) -> list[Record]:
 
 
 def left(
-    ours: Sequence[Record], theirs: Sequence[Record], each: int = 1000
+    at_source: Sequence[Record], at_target: Sequence[Record], each: int = 1000
 ) -> tuple[list[bytes], list[bytes], int]:
     """What has to be looked at one by one at either side, and how many files were not."""
     passed: list[Page] = []
-    both = BothSides(listing(ours, each), listing(theirs, each), passed.append)
+    both = BothSides(listing(at_source, each), listing(at_target, each), passed.append)
     source, target = both.source(), both.target()
-    mine, other = next(source, None), next(target, None)
+    source_left, target_left = next(source, None), next(target, None)
     seen: tuple[list[bytes], list[bytes]] = ([], [])
-    while mine is not None or other is not None:  # as the merge does it
-        if other is None or (mine is not None and mine.order <= other.order):
-            assert mine is not None
-            same = other is not None and mine.order == other.order
-            seen[0].append(mine.path)
-            mine = next(source, None)
+    while source_left is not None or target_left is not None:  # as the merge does it
+        if target_left is None or (source_left is not None and source_left.order <= target_left.order):
+            assert source_left is not None
+            same = target_left is not None and source_left.order == target_left.order
+            seen[0].append(source_left.path)
+            source_left = next(source, None)
             if same:
-                assert other is not None
-                seen[1].append(other.path)
-                other = next(target, None)
+                assert target_left is not None
+                seen[1].append(target_left.path)
+                target_left = next(target, None)
         else:
-            seen[1].append(other.path)
-            other = next(target, None)
+            seen[1].append(target_left.path)
+            target_left = next(target, None)
     return *seen, sum(page.files for page in passed)
 
 
@@ -115,40 +115,42 @@ def test_unchanged_pages_are_skipped() -> None:
 def test_a_change_is_found_in_its_folder_alone(change: dict[str, Any]) -> None:
     records = tree(20, 30)
     changed = [record._replace(**change) if record.path == b"d3/f7" else record for record in records]
-    mine, other, passed = left(records, changed)
-    assert b"d3/f7" in mine
-    assert all(path.startswith(b"d3") for path in mine + other)
+    source_left, target_left, passed = left(records, changed)
+    assert b"d3/f7" in source_left
+    assert all(path.startswith(b"d3") for path in source_left + target_left)
     assert 19 * 30 <= passed < 20 * 30
 
 
 def test_in_a_flat_folder_only_changed_pages_are_read() -> None:
     records = [file(b"name-%06d" % number) for number in range(20_000)]
     changed = [record for record in records if record.path != b"name-010000"]
-    mine, other, passed = left(records, changed, each=3000)
-    assert b"name-010000" in mine
-    assert len(mine) < 8000
-    assert passed == 20_000 - len(mine)
-    assert len(other) == len(mine) - 1
+    source_left, target_left, passed = left(records, changed, each=3000)
+    assert b"name-010000" in source_left
+    assert len(source_left) < 8000
+    assert passed == 20_000 - len(source_left)
+    assert len(target_left) == len(source_left) - 1
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))
 def test_every_difference_is_found_whatever_the_frame_boundaries(seed: int, each: int) -> None:
     chance = random.Random(seed)  # noqa: S311  # it makes trees
     records = [*tree(chance.randint(1, 6), chance.randint(0, 8)), file(b"a"), file(b"z")]
-    theirs = [record for record in records if chance.random() > 0.1]
-    theirs = [
+    at_target = [record for record in records if chance.random() > 0.1]
+    at_target = [
         record._replace(size=9) if record.kind == b"f" and chance.random() < 0.1 else record
-        for record in theirs
+        for record in at_target
     ]
-    mine, other, passed = left(records, theirs, each)
+    source_left, target_left, passed = left(records, at_target, each)
     same = {order(record): record.size for record in records}.items() & {
-        order(record): record.size for record in theirs
+        order(record): record.size for record in at_target
     }.items()
-    assert {record.path for record in records if (order(record), record.size) not in same} <= set(mine)
-    assert {record.path for record in theirs if (order(record), record.size) not in same} <= set(other)
-    assert mine == sorted(mine)
+    assert {record.path for record in records if (order(record), record.size) not in same} <= set(source_left)
+    assert {record.path for record in at_target if (order(record), record.size) not in same} <= set(
+        target_left
+    )
+    assert source_left == sorted(source_left)
     files = [record for record in records if record.kind == b"f"]
-    assert passed + sum(record.path in set(mine) for record in files) == len(files)
+    assert passed + sum(record.path in set(source_left) for record in files) == len(files)
 
 
 def test_special_files_are_never_skipped() -> None:
@@ -158,8 +160,8 @@ def test_special_files_are_never_skipped() -> None:
 
 def test_different_pages_have_different_digests() -> None:
     one = [file(b"a", size=1, mtime_ns=23)]
-    other = [file(b"a", size=12, mtime_ns=3)]
-    assert left(one, other)[2] == 0
+    target_left = [file(b"a", size=12, mtime_ns=3)]
+    assert left(one, target_left)[2] == 0
     link = [file(b"a", kind=b"l", link=b"f3 5 0")]
     assert left(link, [file(b"a", size=3, mtime_ns=5, mode=0)])[2] == 0
 
@@ -170,7 +172,7 @@ def test_a_listing_with_wrong_counts_is_refused() -> None:
         list(listing(records, count=7))
     with pytest.raises(ListingIncompleteError):
         list(listing(records, problems=[["d0/f9", ["denied", "no permission", False]]]))
-    good = list(answers(records))[-1]
+    good = list(frames(records))[-1]
     names, files, size, length, digest = good.header["pages"][0]
     for pages in (
         [[names + 1, files, size, length, digest], *good.header["pages"][1:]],
@@ -190,7 +192,7 @@ def replace_header(frame: protocol.Frame, pages: Any) -> protocol.Frame:
 
 def test_the_order_of_skipped_pages_is_checked() -> None:
     def twice() -> Iterator[protocol.Frame]:
-        [frame] = answers([file(b"a")])
+        [frame] = frames([file(b"a")])
         yield frame._replace(kind=protocol.REPLY)
         yield frame
 

@@ -115,11 +115,11 @@ def test_the_refresh_token_is_kept_if_the_response_has_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HIBALI_STATE", str(tmp_path))
-    asked: list[str] = []
+    refreshed_with: list[str] = []
 
-    def answer_of(**more: str) -> requests.Response:
+    def token_response(**more: str) -> requests.Response:
         body = {
-            "access_token": f"a{len(asked)}",
+            "access_token": f"a{len(refreshed_with)}",
             "expires_in": 3600,
             "resource_server": TRANSFERS,
             "scope": ALL,
@@ -130,21 +130,23 @@ def test_the_refresh_token_is_kept_if_the_response_has_none(
         return response
 
     def refresh(self: Any, token: str, **_: Any) -> globus_sdk.OAuthRefreshTokenResponse:
-        asked.append(token)
-        return globus_sdk.OAuthRefreshTokenResponse(answer_of(), client=self)
+        refreshed_with.append(token)
+        return globus_sdk.OAuthRefreshTokenResponse(token_response(), client=self)
 
     monkeypatch.setattr(globus_sdk.NativeAppAuthClient, "oauth2_refresh_token", refresh)
     tokens = open_tokens(ONE)
     native = globus_sdk.NativeAppAuthClient(ONE)
-    tokens.store_token_response(globus_sdk.OAuthTokenResponse(answer_of(refresh_token="r"), client=native))
+    tokens.store_token_response(
+        globus_sdk.OAuthTokenResponse(token_response(refresh_token="r"), client=native)
+    )
     for _ in range(2):
         with open_access([site("one", ONE)]) as access:
             authorizer = access.transfer().authorizer
             assert authorizer is not None
             for _ in range(2):
                 authorizer.handle_missing_authorization()
-                assert authorizer.get_authorization_header() == f"Bearer a{len(asked)}"
-    assert asked == ["r"] * 4
+                assert authorizer.get_authorization_header() == f"Bearer a{len(refreshed_with)}"
+    assert refreshed_with == ["r"] * 4
     kept = tokens.get_token_data(TRANSFERS)
     assert kept is not None
     assert (kept.access_token, kept.refresh_token) == ("a4", "r")

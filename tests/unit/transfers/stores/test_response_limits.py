@@ -1,4 +1,4 @@
-"""Test limits on bytes and time for answers of every server (S23)."""
+"""Test limits on bytes and time for the responses of every server (S23)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessServer]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer is waited for longer than half a second in all."""
+    """Limit every response to half a second in all."""
     for module in (url, webdav_requests, http, clients):
         monkeypatch.setattr(module, "_RESPONSE_SECONDS", 0.5)
     monkeypatch.setattr(webdav_requests, "_LISTING_SECONDS", 0.5)
@@ -79,7 +79,7 @@ def list_webdav(server: EndlessServer) -> Any:
         return list(Files(client).children(b"").names)
 
 
-def look_webdav(server: EndlessServer) -> Any:
+def stat_webdav(server: EndlessServer) -> Any:
     with closing(WebdavClient(server.origin + "/", "lab")) as client:
         return Files(client).free_bytes(b"x")
 
@@ -128,33 +128,33 @@ def _no_retries() -> Any:
     return RetryConfig(max_retries=0)
 
 
-LISTINGS = [list_s3, list_webdav, look_webdav, page, document, globus]
+LISTINGS = [list_s3, list_webdav, stat_webdav, page, document, globus]
 READS = [read_webdav, read_web, digest_webdav]
 TOO_LONG = {"answer-too-long", "too-large", "source-changed", "bad-answer"}
 
 
-@pytest.mark.parametrize("ask", [*LISTINGS, *READS])
+@pytest.mark.parametrize("send_request", [*LISTINGS, *READS])
 @pytest.mark.parametrize("framing", ["", "Content-Length: 100000000000\r\n"])
 def test_an_endless_response_is_cut_off(
-    server: EndlessServer, ask: Callable[[EndlessServer], Any], framing: str, hibali_home: Any
+    server: EndlessServer, send_request: Callable[[EndlessServer], Any], framing: str, hibali_home: Any
 ) -> None:
     """Whatever length it claims to have."""
     status = (
         "207 Multi-Status"
-        if ask in {list_webdav, look_webdav}
+        if send_request in {list_webdav, stat_webdav}
         else "206 Partial Content"
-        if ask in READS
+        if send_request in READS
         else "200 OK"
     )
-    if ask is digest_webdav:
+    if send_request is digest_webdav:
         status = "200 OK"
-    range_told = "Content-Range: bytes 0-999/100000000000\r\n" if "206" in status else ""
-    server.head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\n{framing}{range_told}\r\n".encode()
-    if ask is list_webdav:
+    content_range = "Content-Range: bytes 0-999/100000000000\r\n" if "206" in status else ""
+    server.head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\n{framing}{content_range}\r\n".encode()
+    if send_request is list_webdav:
         server.head += b'<D:multistatus xmlns:D="DAV:">'
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(HibaliError) as refused:
-        ask(server)
+        send_request(server)
     assert hibali_home
     assert refused.value.code in TOO_LONG, refused.value
     assert server.sent < 100 * 1024 * 1024
@@ -163,18 +163,18 @@ def test_an_endless_response_is_cut_off(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("ask", [*LISTINGS, head_s3, hook])
+@pytest.mark.parametrize("send_request", [*LISTINGS, head_s3, hook])
 @pytest.mark.parametrize("part", ["status", "headers", "body"])
 def test_a_response_sent_byte_by_byte_times_out(
-    server: EndlessServer, ask: Callable[[EndlessServer], Any], part: str, hibali_home: Any
+    server: EndlessServer, send_request: Callable[[EndlessServer], Any], part: str, hibali_home: Any
 ) -> None:
     """Its parts are never silent long enough for the timeout of a socket."""
-    if part == "body" and ask is head_s3:
-        pytest.skip("an answer to HEAD has none")
-    if ask is hook and part == "body":
+    if part == "body" and send_request is head_s3:
+        pytest.skip("a response to HEAD has no body")
+    if send_request is hook and part == "body":
         server.head = b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n"
     elif part == "body":
-        status = b"207 Multi-Status" if ask in {list_webdav, look_webdav} else b"200 OK"
+        status = b"207 Multi-Status" if send_request in {list_webdav, stat_webdav} else b"200 OK"
         server.head = b"HTTP/1.1 " + status + b"\r\nContent-Type: text/html\r\n\r\n"
         server.head += b'<D:multistatus xmlns:D="DAV:">' if b"207" in status else b""
     else:
@@ -182,23 +182,23 @@ def test_a_response_sent_byte_by_byte_times_out(
     server.pieces, server.pause = drops, 0.05
     began = time.monotonic()
     with pytest.raises(HibaliError) as refused:
-        ask(server)
+        send_request(server)
     assert hibali_home
     assert (refused.value.code, refused.value.exit) == ("answer-too-slow", 5), refused.value
     assert len(server.seen) <= 2
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("ask", [page, document, globus, list_s3, look_webdav])
+@pytest.mark.parametrize("send_request", [page, document, globus, list_s3, stat_webdav])
 def test_compressed_responses_are_limited_by_their_unpacked_size(
-    server: EndlessServer, ask: Callable[[EndlessServer], Any], hibali_home: Any
+    server: EndlessServer, send_request: Callable[[EndlessServer], Any], hibali_home: Any
 ) -> None:
-    status = b"207 Multi-Status" if ask is look_webdav else b"200 OK"
+    status = b"207 Multi-Status" if send_request is stat_webdav else b"200 OK"
     server.head = b"HTTP/1.1 " + status + b"\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n"
     server.pieces = bomb
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(HibaliError) as refused:
-        ask(server)
+        send_request(server)
     assert hibali_home
     assert refused.value.code in TOO_LONG | {"encoded-answer"}
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
@@ -206,9 +206,9 @@ def test_compressed_responses_are_limited_by_their_unpacked_size(
 
 def test_error_bodies_are_not_read_to_their_end(server: EndlessServer, hibali_home: Any) -> None:
     server.head = b"HTTP/1.1 403 Forbidden\r\n\r\n<Error><Code>AccessDenied</Code>"
-    for ask in (list_s3, list_webdav, page, document):
+    for send_request in (list_s3, list_webdav, page, document):
         with pytest.raises(HibaliError) as refused:
-            ask(server)
+            send_request(server)
         assert refused.value.code == "denied"
     assert hibali_home
     assert server.sent < 100 * 1024 * 1024
@@ -218,15 +218,15 @@ def test_an_object_is_read_no_further_than_it_is_long(server: EndlessServer, hib
     """A range that never ends, and a whole object that says that it is large."""
     assert hibali_home
     for size, unit in ((10, None), (100_000_000, (0, 1000))):
-        told = "Content-Length: 100000000000\r\n"
-        told += "Content-Range: bytes 0-999/100000000\r\n" if unit else ""
+        headers = "Content-Length: 100000000000\r\n"
+        headers += "Content-Range: bytes 0-999/100000000\r\n" if unit else ""
         status = "206 Partial Content" if unit else "200 OK"
         stamp = 'Last-Modified: Mon, 23 Nov 2026 00:00:00 GMT\r\nETag: "e"\r\n'
-        server.head = f"HTTP/1.1 {status}\r\n{told}{stamp}\r\n".encode()
+        server.head = f"HTTP/1.1 {status}\r\n{headers}{stamp}\r\n".encode()
         item = Item(0, Entry(b"x", Kind.FILE, size, 0, etag="e"))
-        asked = Unit((item,), *unit, segment=True) if unit else Unit((item,))
+        unit_read = Unit((item,), *unit, segment=True) if unit else Unit((item,))
         with s3_store(server) as store:
-            payload = next(iter(store.read([asked])))
+            payload = next(iter(store.read([unit_read])))
         assert payload.problems[0].code == "source-changed"
     assert server.sent < 100 * 1024 * 1024
 
@@ -245,9 +245,20 @@ def test_a_redirect_to_another_host_is_not_followed(server: EndlessServer, hibal
         f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {other.origin}/x\r\nContent-Length: 0\r\n\r\n".encode()
     )
     server.pieces = lambda: iter(())
-    asked = (list_s3, head_s3, list_webdav, look_webdav, read_webdav, page, read_web, document, hook, globus)
-    for ask in asked:
+    senders = (
+        list_s3,
+        head_s3,
+        list_webdav,
+        stat_webdav,
+        read_webdav,
+        page,
+        read_web,
+        document,
+        hook,
+        globus,
+    )
+    for send_request in senders:
         with pytest.raises(HibaliError):
-            ask(server)
-        assert other.seen == [], ask
+            send_request(server)
+        assert other.seen == [], send_request
     other.close()

@@ -43,9 +43,9 @@ def test_credentials_from_the_environment_equal_those_of_botocore(
     assert is_environment_alone(SETTINGS)
     found = CredentialSource(SETTINGS, "site").current()
     session = botocore.session.Session()
-    theirs = session.get_credentials().get_frozen_credentials()
+    expected = session.get_credentials().get_frozen_credentials()
     assert found is not None
-    assert (found.access_key, found.secret_key, found.token) == tuple(theirs)[:3]
+    assert (found.access_key, found.secret_key, found.token) == tuple(expected)[:3]
     assert find_endpoint(SETTINGS, "site").region == (session.get_config_variable("region") or "us-east-1")
 
 

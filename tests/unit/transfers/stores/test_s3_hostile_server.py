@@ -23,10 +23,10 @@ STAMP = "<LastModified>2026-01-02T03:04:05.000Z</LastModified>"
 
 
 class Server:
-    """Answers with what `answer` says: (status, headers, body) for a method, path and query."""
+    """Sends the result of `respond`: (status, headers, body) for a method, path and query."""
 
     def __init__(self) -> None:
-        self.answer: Callable[[str, str, dict[str, list[str]]], tuple[int, dict[str, str], bytes]] | None = (
+        self.respond: Callable[[str, str, dict[str, list[str]]], tuple[int, dict[str, str], bytes]] | None = (
             None
         )
         self.seen: list[tuple[str, str]] = []
@@ -39,8 +39,8 @@ class Server:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 parts = urlsplit(self.path)
                 server.seen.append((self.command, self.path))
-                assert server.answer is not None
-                status, headers, body = server.answer(self.command, parts.path, parse_qs(parts.query, True))
+                assert server.respond is not None
+                status, headers, body = server.respond(self.command, parts.path, parse_qs(parts.query, True))
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(body)), **headers}.items():
                     self.send_header(name, value)
@@ -52,7 +52,7 @@ class Server:
 
             do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _do  # noqa: N815 - http.server's names
 
-            def log_message(self, *words: Any) -> None:
+            def log_message(self, *arguments: Any) -> None:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -91,36 +91,36 @@ def listing(inside: str, more: str = "") -> bytes:
     return f"<ListBucketResult><EncodingType>url</EncodingType>{inside}{more}</ListBucketResult>".encode()
 
 
-def says(body: bytes) -> Callable[..., tuple[int, dict[str, str], bytes]]:
+def always(body: bytes) -> Callable[..., tuple[int, dict[str, str], bytes]]:
     """That listing, no other object, no metadata."""
 
-    def answer(method: str, path: str, query: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
+    def respond(method: str, path: str, query: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
         assert path
         if method == "GET" and "list-type" in query:
             return 200, {}, body
         return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
 
-    return answer
+    return respond
 
 
 @pytest.mark.parametrize(
     "key", ["root/../out", "root/a//b", "root//etc", "root/a%00b", "root/./a", "root/a/", "root/.."]
 )
 def test_an_unsafe_key_is_refused_by_name(server: Server, store: S3Store, key: str) -> None:
-    server.answer = says(listing(contents("root/aa", key)))
-    with pytest.raises(RefusedError) as told:
+    server.respond = always(listing(contents("root/aa", key)))
+    with pytest.raises(RefusedError) as caught:
         list(store.list())
-    assert told.value.code == "unsafe-name"
+    assert caught.value.code == "unsafe-name"
 
 
 def test_an_empty_folder_marker_is_skipped(server: Server, store: S3Store) -> None:
-    server.answer = says(listing(contents("root/", "root/x/", size=0) + contents("root/x/a")))
+    server.respond = always(listing(contents("root/", "root/x/", size=0) + contents("root/x/a")))
     assert [entry.path for entry in store.list()] == [b"x/a"]
 
 
 def test_an_unsorted_listing_is_sorted(server: Server, store: S3Store) -> None:
     names = ("a/b", "a/c", "a-x", "a.b", "a0", "a")
-    server.answer = says(listing(contents(*(f"root/{name}" for name in names))))
+    server.respond = always(listing(contents(*(f"root/{name}" for name in names))))
     assert [entry.path for entry in store.list()] == [b"a", b"a-x", b"a.b", b"a/b", b"a/c", b"a0"]
 
 
@@ -140,34 +140,34 @@ def test_an_unsorted_listing_is_sorted(server: Server, store: S3Store) -> None:
     ],
 )
 def test_a_listing_that_contradicts_itself_is_refused(server: Server, store: S3Store, body: bytes) -> None:
-    server.answer = says(body)
-    with pytest.raises(IncompleteError) as told:
+    server.respond = always(body)
+    with pytest.raises(IncompleteError) as caught:
         list(store.list())
-    assert told.value.code == "listing-violation"
+    assert caught.value.code == "listing-violation"
 
 
 def test_a_truncated_listing_is_retried_and_then_an_error(server: Server, store: S3Store) -> None:
     body = listing(contents("root/a"))
-    server.answer = lambda *_: (200, {"Content-Length": str(len(body) + 100)}, body)
+    server.respond = lambda *_: (200, {"Content-Length": str(len(body) + 100)}, body)
     with pytest.raises(TryLaterError):
         list(store.list())
     assert len(server.seen) > 1
 
 
 def test_a_busy_server_is_retried(server: Server, store: S3Store) -> None:
-    answers = iter([(503, {}, b"<Error><Code>SlowDown</Code></Error>")])
-    normal = says(listing(contents("root/a")))
-    server.answer = lambda *words: next(answers, None) or normal(*words)
+    responses = iter([(503, {}, b"<Error><Code>SlowDown</Code></Error>")])
+    normal = always(listing(contents("root/a")))
+    server.respond = lambda *arguments: next(responses, None) or normal(*arguments)
     assert [entry.path for entry in store.list()] == [b"a"]
 
 
 def test_redirects_are_not_followed(server: Server, store: S3Store) -> None:
     other = Server()
-    other.answer = says(listing(contents("root/a")))
-    server.answer = lambda *_: (307, {"Location": f"{other.url}/b"}, b"")
-    with pytest.raises(UsageError) as told:
+    other.respond = always(listing(contents("root/a")))
+    server.respond = lambda *_: (307, {"Location": f"{other.url}/b"}, b"")
+    with pytest.raises(UsageError) as caught:
         list(store.list())
-    assert told.value.code == "wrong-endpoint"
+    assert caught.value.code == "wrong-endpoint"
     assert other.seen == []
     other.close()
 
@@ -184,7 +184,7 @@ def test_another_object_under_the_name_is_a_problem(
     server: Server, store: S3Store, headers: dict[str, str], body: bytes
 ) -> None:
     stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}
-    server.answer = lambda *_: (200, {**stamp, **headers}, body)
+    server.respond = lambda *_: (200, {**stamp, **headers}, body)
     entry = Entry(b"a", Kind.FILE, 4, etag="e")
     (payload,) = store.read([Unit((Item(0, entry),))])
     assert payload.problems[0].code == "source-changed"
@@ -193,7 +193,7 @@ def test_another_object_under_the_name_is_a_problem(
 
 def test_a_recorded_digest_is_sent_to_the_target(server: Server, store: S3Store) -> None:
     stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'}
-    server.answer = lambda *_: (200, stamp, b"1234")
+    server.respond = lambda *_: (200, stamp, b"1234")
     entry = Entry(b"a", Kind.FILE, 4, etag="e", digest="00" * 32)
     (payload,) = store.read([Unit((Item(0, entry),))])
     assert (payload.digests, payload.verifications) == (["00" * 32], [Verification.RECORDED])
@@ -201,7 +201,7 @@ def test_a_recorded_digest_is_sent_to_the_target(server: Server, store: S3Store)
 
 def test_a_wrong_range_is_an_error(server: Server, store: S3Store) -> None:
     stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'}
-    server.answer = lambda *_: (206, {**stamp, "Content-Range": "bytes 0-3/8"}, b"1234")
+    server.respond = lambda *_: (206, {**stamp, "Content-Range": "bytes 0-3/8"}, b"1234")
     entry = Entry(b"a", Kind.FILE, 8, etag="e")
     (payload,) = store.read([Unit((Item(0, entry),), 4, 4, segment=True)])
     assert 0 in payload.problems
@@ -209,9 +209,9 @@ def test_a_wrong_range_is_an_error(server: Server, store: S3Store) -> None:
 
 def test_a_missing_response_is_a_transient_error(server: Server, store: S3Store) -> None:
     server.close()
-    with pytest.raises(HibaliError) as told:
+    with pytest.raises(HibaliError) as caught:
         store.stat()
-    assert (told.value.code, told.value.transient) == ("unreachable", True)
+    assert (caught.value.code, caught.value.transient) == ("unreachable", True)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -223,9 +223,9 @@ def test_an_object_is_not_read_through_a_redirect(
     assert hibali_home
     other = Server()
     stamp = {"ETag": '"e"', "Last-Modified": "Mon, 23 Nov 2026 00:00:00 GMT"}
-    other.answer = lambda *_: (200, stamp, b"x")
+    other.respond = lambda *_: (200, stamp, b"x")
     elsewhere = other.url.replace("127.0.0.1", "localhost")
-    server.answer = lambda _, path, __: (status, {"Location": f"{elsewhere}{path}"}, b"")
+    server.respond = lambda _, path, __: (status, {"Location": f"{elsewhere}{path}"}, b"")
     url = server.url
     if proxied:
         monkeypatch.setenv("http_proxy", server.url)

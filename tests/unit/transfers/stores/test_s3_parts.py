@@ -106,9 +106,9 @@ def test_process_credentials_are_read() -> None:
     ],
 )
 def test_other_credentials_are_refused_without_repeating_them(text: bytes) -> None:
-    with pytest.raises(ValueError) as told:  # noqa: PT011 - any text will do but the secret
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - any text will do but the secret
         parse_process_credentials(text)
-    assert "planted-secret" not in str(told.value)
+    assert "planted-secret" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -124,9 +124,9 @@ def test_a_command_gives_credentials() -> None:
 def test_a_command_that_fails_is_an_access_error() -> None:
     program = "import sys; print('planted-secret'); sys.exit('planted-secret')"
     settings = S3Settings("aws", credentials_command=(sys.executable, "-c", program))
-    with pytest.raises(AccessError) as told:
+    with pytest.raises(AccessError) as caught:
         CredentialSource(settings, "site").current()
-    assert "planted-secret" not in json.dumps(told.value.to_record())
+    assert "planted-secret" not in json.dumps(caught.value.to_record())
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -135,9 +135,9 @@ def test_without_credentials_no_metadata_service_is_queried(monkeypatch: pytest.
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/")
     monkeypatch.setattr(socket.socket, "connect", lambda *words: asked.append(words))
-    with pytest.raises(AccessError) as told:
+    with pytest.raises(AccessError) as caught:
         CredentialSource(S3Settings("aws"), "site").current()
-    assert told.value.code == "no-credentials"
+    assert caught.value.code == "no-credentials"
     assert asked == []
 
 
@@ -148,9 +148,9 @@ def test_profiles_come_from_the_shared_files(hibali_home: Any) -> None:
     found = CredentialSource(S3Settings("aws", profile="lab"), "site").current()
     assert found is not None
     assert (found.access_key, found.secret_key) == ("A", "B")
-    with pytest.raises(AccessError) as told:
+    with pytest.raises(AccessError) as caught:
         CredentialSource(S3Settings("aws", profile="other"), "site").current()
-    assert told.value.code == "no-such-profile"
+    assert caught.value.code == "no-such-profile"
 
 
 def test_anonymous_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,9 +245,9 @@ def test_listings_are_sorted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) 
     random.Random(3).shuffle(names)  # noqa: S311 - the same each time
     found = [Listed(name, 1, "e", "m") for name in names]
     assert list(in_order(found, "x")) == sorted(found)
-    with pytest.raises(IncompleteError) as told:
+    with pytest.raises(IncompleteError) as caught:
         list(in_order([*found, found[20]], "x"))
-    assert told.value.code == "listing-violation"
+    assert caught.value.code == "listing-violation"
 
 
 @pytest.mark.parametrize("size", [1, 5 << 20, 80 << 30, 5 << 40])

@@ -15,7 +15,7 @@ from transfers.stores.sftp.kind import facts_of
 from transfers.stores.sftp.paths import SafePaths
 from transfers.stores.sftp.store import SftpStore
 
-# Answers in turn; `answer` has the number of the question in place of `#`.
+# FAULT, NAMES and VERSION are replaced by each test.
 _SERVER = """
 import os, struct, sys
 def exactly(count):
@@ -25,30 +25,30 @@ def exactly(count):
         if not part: sys.exit(0)
         found += part
     return found
-def question():
+def read_packet():
     length = struct.unpack(">I", exactly(4))[0]
     return exactly(length)
 def text(value): return struct.pack(">I", len(value)) + value
-def say(kind, identifier, content=b""):
+def reply(kind, identifier, content=b""):
     os.write(1, struct.pack(">IBI", len(content) + 5, kind, identifier) + content)
 ATTRS = lambda mode, size=0: struct.pack(">IQII", 0x5, size, mode, 0)[:16]
 def names(*given): return struct.pack(">I", len(given)) + b"".join(text(n) + text(b"") + ATTRS(m, s) for n, m, s in given)
 FOLDER, FILE = 0o40755, 0o100644
-question()
+read_packet()
 os.write(1, struct.pack(">IBI", 5, 2, VERSION))
 listed = False
 while True:
-    asked = question()
-    kind, identifier = asked[0], struct.unpack(">I", asked[1:5])[0]
-    LIES
-    if kind in (7, 17): say(105, identifier, ATTRS(FOLDER))
-    elif kind == 16: say(104, identifier, names((b"/", FOLDER, 0)))
-    elif kind == 11: say(102, identifier, text(b"h"))
+    packet = read_packet()
+    kind, identifier = packet[0], struct.unpack(">I", packet[1:5])[0]
+    FAULT
+    if kind in (7, 17): reply(105, identifier, ATTRS(FOLDER))
+    elif kind == 16: reply(104, identifier, names((b"/", FOLDER, 0)))
+    elif kind == 11: reply(102, identifier, text(b"h"))
     elif kind == 12 and not listed:
         listed = True
-        say(104, identifier, names(*NAMES))
-    elif kind == 12: say(101, identifier, struct.pack(">I", 1) + text(b"") + text(b""))
-    else: say(101, identifier, struct.pack(">I", 0) + text(b"") + text(b""))
+        reply(104, identifier, names(*NAMES))
+    elif kind == 12: reply(101, identifier, struct.pack(">I", 1) + text(b"") + text(b""))
+    else: reply(101, identifier, struct.pack(">I", 0) + text(b"") + text(b""))
 """
 
 Play = Callable[..., SftpStore]
@@ -56,12 +56,12 @@ Play = Callable[..., SftpStore]
 
 @pytest.fixture
 def play(tmp_path: Path) -> Play:
-    """A store over a server that says these names, and lies as told."""
+    """Return a function that starts a store over a server with these names, which runs `fault` for each request."""
 
-    def start(names: str = "()", lies: str = "pass", version: int = 3) -> SftpStore:
+    def start(names: str = "()", fault: str = "pass", version: int = 3) -> SftpStore:
         script = tmp_path / "server.py"
         script.write_text(
-            _SERVER.replace("VERSION", str(version)).replace("NAMES", names).replace("LIES", lies)
+            _SERVER.replace("VERSION", str(version)).replace("NAMES", names).replace("FAULT", fault)
         )
         client = Client(Channel([sys.executable, str(script)], "there"))
         return SftpStore(client, b"/root", facts_of(read_back=True), read_back=True)
@@ -78,9 +78,9 @@ def test_a_valid_listing_is_read(play: Play) -> None:
 @pytest.mark.parametrize("name", ['b"../x"', 'b"a/b"', 'b""', 'b"a\\0"', 'b"/etc"'])
 def test_an_invalid_name_ends_the_listing(play: Play, name: str) -> None:
     store = play(f"(({name}, FILE, 1),)")
-    with pytest.raises(IncompleteError) as told:
+    with pytest.raises(IncompleteError) as caught:
         list(store.list())
-    assert told.value.code == "listing-violation"
+    assert caught.value.code == "listing-violation"
     store.close()
 
 
@@ -91,23 +91,23 @@ def test_a_repeated_name_ends_the_listing(play: Play) -> None:
     store.close()
 
 
-LIES = {
+INVALID_REPLIES = {
     "too long": 'os.write(1, b"\\xff\\xff\\xff\\xff")',
     "empty": 'os.write(1, b"\\0\\0\\0\\0")',
-    "nobody's answer": "identifier += 1000",
-    "another kind": "kind == 17 and say(103, identifier, text(b'x')); kind = 0 if kind == 17 else kind",
+    "reply to no request": "identifier += 1000",
+    "another kind": "kind == 17 and reply(103, identifier, text(b'x')); kind = 0 if kind == 17 else kind",
     "cut off": "os.write(1, b'\\0\\0\\0\\x50\\x69'); sys.exit(0)",
     "silence": "sys.exit(0)",
-    "attributes end early": "kind == 17 and say(105, identifier, b'\\0\\0\\0\\x0f'); kind = 0 if kind == 17 else kind",
+    "attributes end early": "kind == 17 and reply(105, identifier, b'\\0\\0\\0\\x0f'); kind = 0 if kind == 17 else kind",
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_an_invalid_reply_is_a_protocol_error(play: Play, lie: str) -> None:
-    store = play(lies=LIES[lie])
-    with pytest.raises(HibaliError) as told:
+@pytest.mark.parametrize("fault", INVALID_REPLIES)
+def test_an_invalid_reply_is_a_protocol_error(play: Play, fault: str) -> None:
+    store = play(fault=INVALID_REPLIES[fault])
+    with pytest.raises(HibaliError) as caught:
         list(store.list())
-    assert told.value.code in {"protocol", "connection-lost"}
+    assert caught.value.code in {"protocol", "connection-lost"}
     store.close()
 
 
@@ -117,17 +117,17 @@ def test_another_version_is_refused(play: Play) -> None:
 
 
 def test_a_program_that_is_no_sftp_server_is_refused(tmp_path: Path) -> None:
-    for words, error in (
+    for argv, error in (
         (["echo", "This account can only run transfers"], IncompleteError),
         (["true"], TryLaterError),
     ):
         with pytest.raises(error):
-            Channel(words, "there")
+            Channel(argv, "there")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_unsafe_names_are_never_sent_to_the_server(play: Play) -> None:
-    store = play(lies="assert b'..' not in asked")
+    store = play(fault="assert b'..' not in packet")
     safe_paths = SafePaths(store._client, b"/root")
     for path in (b"../x", b"a/../../x", b"/x", b"", b"a\0b", b"a//b"):
         assert safe_paths.parents([path], make=True)[path].code == "unsafe-name"

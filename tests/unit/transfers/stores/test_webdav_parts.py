@@ -34,12 +34,12 @@ def multistatus(*responses: str) -> bytes:
 
 
 def parsed(body: bytes, piece: int = 7) -> list[ResponseEntry]:
-    told: list[ResponseEntry] = []
-    parser = MultiStatus(told.append, "x")
+    caught: list[ResponseEntry] = []
+    parser = MultiStatus(caught.append, "x")
     for start in range(0, len(body), piece):
         parser.feed(body[start : start + piece])
     parser.close()
-    return told
+    return caught
 
 
 def test_responses_are_parsed_in_chunks() -> None:
@@ -70,9 +70,9 @@ def test_responses_are_parsed_in_chunks() -> None:
     ],
 )
 def test_invalid_xml_is_refused(body: bytes) -> None:
-    with pytest.raises(TryLaterError) as told:
+    with pytest.raises(TryLaterError) as caught:
         parsed(body)
-    assert told.value.code == "bad-answer"
+    assert caught.value.code == "bad-answer"
 
 
 def test_written_xml_is_escaped() -> None:
@@ -166,7 +166,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 @contextlib.contextmanager
-def server(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[str, list[str]]]:
+def server(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[str, list[str]]]:
     """Its URL and what it was asked; every request is answered as told."""
     seen: list[str] = []
 
@@ -182,7 +182,7 @@ def server(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tup
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             login = " with a login" if "Authorization" in self.headers else ""
             seen.append(f"{self.command} {self.path}{login}")
-            status, headers, body = answer(self.command, self.path, dict(self.headers))
+            status, headers, body = respond(self.command, self.path, dict(self.headers))
             self.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, value)
@@ -206,8 +206,8 @@ def server(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tup
 
 
 @contextlib.contextmanager
-def files_at(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[Files, list[str]]]:
-    with server(answer) as (url, seen):
+def files_at(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[Files, list[str]]]:
+    with server(respond) as (url, seen):
         client = WebdavClient(url, "lab", Login("me", "secret"))
         yield Files(client), seen
         client.close()
@@ -225,18 +225,18 @@ def files_at(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[t
 )
 def test_a_listing_with_unrequested_names_is_refused(responses: tuple[str, ...]) -> None:
     with files_at(lambda *_: (207, {}, multistatus(*responses))) as (files, _):
-        with pytest.raises(IncompleteError) as told:
+        with pytest.raises(IncompleteError) as caught:
             list(files.children(b"").names)
-        assert told.value.code == "listing-violation"
+        assert caught.value.code == "listing-violation"
 
 
 def test_a_truncated_listing_is_an_error() -> None:
     body = multistatus(FOLDER.format(href="/"), FILE.format(href="/a", size=1))
     cut = {"Content-Length": str(len(body) + 10)}
     with files_at(lambda *_: (207, cut, body)) as (files, seen):
-        with pytest.raises(HibaliError) as told:
+        with pytest.raises(HibaliError) as caught:
             list(files.children(b"").names)
-        assert told.value.code == "unreachable"
+        assert caught.value.code == "unreachable"
         assert len(seen) > 1, "it is asked again"
 
 
@@ -254,18 +254,18 @@ def test_redirects_to_another_host_are_refused_and_get_no_login() -> None:
         files_at(lambda *_: (302, {"Location": f"{other}x"}, b"")) as (files, _),
     ):
         for ask in (lambda: files.get(b"x"), lambda: files.stat(b"x"), lambda: files.put(b"x", b"1", {})):
-            with pytest.raises(UsageError) as told:
+            with pytest.raises(UsageError) as caught:
                 ask()
-            assert told.value.code == "wrong-endpoint"
+            assert caught.value.code == "wrong-endpoint"
         assert learned == []
 
 
 def test_redirects_are_limited_and_stay_on_the_host() -> None:
-    def answer(_: str, path: str, __: dict[str, str]) -> Answer:
+    def respond(_: str, path: str, __: dict[str, str]) -> Answer:
         number = int(path[1:])
         return (200, {"ETag": '"e"'}, b"found") if number == 9 else (307, {"Location": f"/{number + 1}"}, b"")
 
-    with files_at(answer) as (files, seen):
+    with files_at(respond) as (files, seen):
         assert bytes(files.get(b"6").content) == b"found"
         assert seen == [f"GET /{number} with a login" for number in (6, 7, 8, 9)]
         with pytest.raises(UsageError):
@@ -276,11 +276,11 @@ def test_redirects_are_limited_and_stay_on_the_host() -> None:
 def test_a_busy_server_is_retried_after_its_retry_after() -> None:
     times: list[float] = []
 
-    def answer(*_: object) -> Answer:
+    def respond(*_: object) -> Answer:
         times.append(time.monotonic())
         return (200, {"ETag": '"e"'}, b"1") if len(times) > 1 else (503, {"Retry-After": "1"}, b"")
 
-    with files_at(answer) as (files, _):
+    with files_at(respond) as (files, _):
         assert bytes(files.get(b"x").content) == b"1"
     assert times[1] - times[0] >= 1
 
@@ -291,23 +291,23 @@ def test_a_file_without_ranges_is_read_whole_or_not_at_all() -> None:
         got = files.get(b"x", offset=1000, length=100)
         assert (bytes(got.content), got.size, got.etag) == (content[1000:1100], len(content), "e")
     huge = {"ETag": '"e"', "Content-Length": str(1 << 40)}
-    with files_at(lambda *_: (200, huge, b"1")) as (files, _), pytest.raises(IncompleteError) as told:
+    with files_at(lambda *_: (200, huge, b"1")) as (files, _), pytest.raises(IncompleteError) as caught:
         files.get(b"x", offset=1000, length=100)
-    assert told.value.code == "no-ranges"
+    assert caught.value.code == "no-ranges"
 
 
 def test_a_server_without_webdav_is_an_error() -> None:
-    with files_at(lambda *_: (200, {}, b"<html>")) as (files, _), pytest.raises(IncompleteError) as told:
+    with files_at(lambda *_: (200, {}, b"<html>")) as (files, _), pytest.raises(IncompleteError) as caught:
         files.stat(b"")
-    assert told.value.code == "not-webdav"
+    assert caught.value.code == "not-webdav"
 
 
 def test_a_server_that_denies_writing_is_read_only() -> None:
-    def answer(method: str, path: str, _: dict[str, str]) -> Answer:
+    def respond(method: str, path: str, _: dict[str, str]) -> Answer:
         if method == "PROPFIND" and path == "/":
             return 207, {}, multistatus(FOLDER.format(href="/"))
         return (404 if method == "PROPFIND" else 405), {}, b""
 
-    with files_at(answer) as (files, seen):
+    with files_at(respond) as (files, seen):
         assert probe_server(files, b"") == ServerSupport()
     assert not [line for line in seen if line.startswith(("PUT", "MOVE", "LOCK"))]
