@@ -109,7 +109,7 @@ def open_tree(
     store, found = opener.find(location)
     stack.callback(store.close)
     if found is None:
-        raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
+        raise NotFoundError("no-such-place", "it does not exist", subject=location.text)
     if found.kind is not Kind.FILE:
         tree = Tree(location, store.root_path, store, [store])
         stack.callback(tree.close)

@@ -1,8 +1,7 @@
 """Run a transfer: open both endpoints, plan, execute the plan, and write the receipt.
 
 `synchronise` is the whole of push, pull, sync and apply; the functions below it are in the order in which
-they run. `plan_only` is the dry run. What a follower does in cycles (transfers.follow) is built from the same
-functions.
+they run. `plan_only` is the dry run. transfers.follow uses the same functions in cycles.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ def start_operation(
     return Operation(request, recorder, reconnection, stores, answered)
 
 
-# ---- attempts: all of it again, after a lost connection that the stores cannot resume
+# ---- attempts: a restart after a lost connection that the stores cannot resume
 
 
 def _run(operation: Operation, stack: ExitStack) -> None:
@@ -273,7 +272,7 @@ def record_empty_target(endpoints: Endpoints, recorder: Recorder) -> None:
         recorder.append({"kind": "empty"})
 
 
-# ---- the lock: held from before the plan until after the last change
+# ---- the lock, from before the plan until after the last change
 
 
 def lock_existing(endpoints: Endpoints, *, exists: bool) -> Lock | None:

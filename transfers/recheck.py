@@ -94,7 +94,7 @@ def recheck(
 ) -> TransferPlan:
     """Return the part of a plan that is still to be done, with entries from the current listings.
 
-    What an earlier command did with the same plan is kept. Raises `RefusedError("drift")` if any name is
+    Results of an earlier command with the same plan are kept. Raises `RefusedError("drift")` if any name is
     neither as planned nor done: the plan does not fit the current state.
     """
     with closing(_Recheck(source, target, rules)) as check:

@@ -125,7 +125,7 @@ class _Removal:
             )
         found = above.stat(location.name)
         if found is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
+            raise NotFoundError("no-such-place", "it does not exist", subject=location.text)
         if location.slash and found.kind is not Kind.FOLDER:
             found = self._folder_of_that_name(found)
         identity = check_unprotected(location, above, self._request.sites, link=found.kind is Kind.LINK)

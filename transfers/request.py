@@ -43,7 +43,7 @@ class Request:
         rate: the rate limit in bytes per second; 0 for the limits of the sites.
         pack_bytes: the size of packs that files are put into; 0 for no packs.
         recorded: whether recorded digests are used to compare files.
-        direct: whether the source's site sends to the target's site by itself.
+        direct: whether the source's site sends directly to the target's site.
         saving: the options for committing received files in a dataset.
         chosen: the only files of the source to transfer, by the name that each gets at the target.
         via: `auto`, `globus`, or `stream` for bytes that pass through this machine.

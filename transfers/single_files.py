@@ -71,7 +71,7 @@ def _real_place(location: Location, store: Store) -> Location:
     """Return the location of the file to which a symlink leads."""
     found = store.stat()
     if found is None:
-        raise NotFoundError("no-such-place", "there is nothing there", subject=location.text)
+        raise NotFoundError("no-such-place", "it does not exist", subject=location.text)
     if found.kind is Kind.FOLDER:
         raise UsageError(
             "is-a-folder",
@@ -287,7 +287,7 @@ class StoreFiles(SmallFiles):
         if root is None:
             raise NotFoundError(
                 "no-such-place",
-                "there is nothing there",
+                "it does not exist",
                 subject=self._location.text,
                 hint=f"To create it: hibali mkdir {self._location.text}",
             )

@@ -461,7 +461,7 @@ def test_a_missing_remote_is_reported(ground: Ground, tmp_path: Path) -> None:
     assert ground.subject is not None
     remote = SiteRemote(ground.subject.location("elsewhere"))
     if ground.subject.place.holds_folders:
-        with pytest.raises(NotFoundError, match="nothing there"):
+        with pytest.raises(NotFoundError, match="does not exist"):
             remote.take_snapshot().offers()
     else:
         assert remote.take_snapshot().offers() == {}

@@ -7,8 +7,9 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from hibali.config.model import local_site
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
@@ -36,6 +37,7 @@ from transfers.stores.open_store import open_store
 from transfers.stores.single_file import SingleSource
 
 _Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
 
 _LOCKED_SECONDS = 60.0  # long enough for another transfer into the same folder, unless its file is large
 
@@ -206,6 +208,18 @@ Progress = Callable[[int], None]
 _JOURNAL = b".hibali/journal"
 
 
+def _reconnecting(
+    method: Callable[Concatenate[AnnexContents, _Arguments], _Result],
+) -> Callable[Concatenate[AnnexContents, _Arguments], _Result]:
+    """Run a method once more with new connections if a cached one was lost."""
+
+    @wraps(method)
+    def run(self: AnnexContents, /, *args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        return self._place.run(lambda: method(self, *args, **options))
+
+    return run
+
+
 class AnnexContents:
     """The annexed contents at a site.
 
@@ -218,54 +232,24 @@ class AnnexContents:
         self._place = CachedRoot(location, on_event)
         self._subject = location.text
 
+    @_reconnecting
     def make_place(self) -> None:
         """Create the root folder; on a read-only site, raise `NotFoundError` if it is missing."""
-        self._place.run(self._make)
-
-    def is_present(self, path: bytes, size: int | None = None) -> bool:
-        """Return whether a file (of that size) exists. Raises `NotFoundError` if the root is missing."""
-        return self._place.run(lambda: self._present(path, size))
-
-    def store(self, path: bytes, file: Path, progress: Progress) -> None:
-        """Upload a file, hashed at both ends; an interrupted upload is resumed."""
-        self._place.run(lambda: self._store(path, file, progress))
-
-    def retrieve(self, path: bytes, file: Path, progress: Progress, digest: str | None = None) -> None:
-        """Download into `file`, which may have the start already; verify the sha256 if given."""
-        self._place.run(lambda: self._retrieve(path, file, progress, digest))
-
-    def remove(self, path: bytes) -> None:
-        """Remove a file; a missing one is not an error."""
-        self._place.run(lambda: self._remove(path))
-
-    def remove_folder(self, path: bytes) -> None:
-        """Remove a folder of empty folders; one with files is kept, a missing one is not an error."""
-        self._place.run(lambda: self._remove_folder(path))
-
-    def rename(self, path: bytes, other: bytes) -> bool:
-        """Rename a file without a transfer; return False, with nothing changed, if that is not possible."""
-        return self._place.run(lambda: self._rename(path, other))
-
-    def files(self) -> list[Entry]:
-        """Return all files, in order; raises if the listing is incomplete."""
-        return self._place.run(lambda: [one for one in self._place.store().list() if one.kind is Kind.FILE])
-
-    def close(self) -> None:
-        """Close all connections; safe to call twice."""
-        self._place.close()
-
-    def _make(self) -> None:
         store = self._place.store()
         if store.facts.writable:
             self._place.writable().make_root()
         elif store.stat() is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self._subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._subject)
 
-    def _present(self, path: bytes, size: int | None) -> bool:
+    @_reconnecting
+    def is_present(self, path: bytes, size: int | None = None) -> bool:
+        """Return whether a file (of that size) exists. Raises `NotFoundError` if the root is missing."""
         found = self._place.find(path)
         return found is not None and found.kind is Kind.FILE and (size is None or found.size == size)
 
-    def _store(self, path: bytes, file: Path, progress: Progress) -> None:
+    @_reconnecting
+    def store(self, path: bytes, file: Path, progress: Progress) -> None:
+        """Upload a file, hashed at both ends; an interrupted upload is resumed."""
         self._place.check_name(path)
         if self._store_small(path, file):
             progress(file.stat().st_size)
@@ -277,6 +261,73 @@ class AnnexContents:
                 for _ in target.list():  # listing under the lock removes what a killed command left
                     pass
             self._carry(source, target, progress)
+
+    @_reconnecting
+    def retrieve(self, path: bytes, file: Path, progress: Progress, digest: str | None = None) -> None:
+        """Download into `file`, which may have the start already; verify the sha256 if given."""
+        found = self._place.find_file(path)
+        whole = self._place.whole()
+        if whole is not None and found.size <= PACK_BYTES:
+            write_content(whole.fetch_whole(found), file, progress, digest=digest, subject=self._subject)
+            return
+        store = self._place.store()
+        store.expect(found.size)
+        download_file(store, found, file, progress, digest=digest, subject=self._subject)
+
+    @_reconnecting
+    def remove(self, path: bytes) -> None:
+        """Remove a file; a missing one is not an error."""
+        found = self._place.find(path)
+        if found is None:
+            return
+        self._place.writable()
+        whole = self._place.whole()
+        if found.kind is Kind.FILE and whole is not None:
+            self._check_problem(whole.remove_whole(found))
+            return
+        folder, name = _parted(path)
+        with self._place.open_locked_folder(folder) as (target, below):
+            self._remove_from(target, [found._replace(path=below + name)])
+
+    @_reconnecting
+    def remove_folder(self, path: bytes) -> None:
+        """Remove a folder of empty folders; one with files is kept, a missing one is not an error."""
+        found = self._place.find(path)
+        if found is None or found.kind is not Kind.FOLDER or not self._place.store().facts.folders:
+            return
+        with self._place.open_folder(path) as (folder_store, _):
+            held = list(folder_store.list())
+        if any(entry.kind is not Kind.FOLDER for entry in held):
+            return
+        folder, name = _parted(path)
+        with self._place.open_locked_folder(folder) as (target, _):
+            deepest = [entry._replace(path=name + b"/" + entry.path) for entry in reversed(held)]
+            self._remove_from(target, [*deepest, found._replace(path=name)])
+
+    @_reconnecting
+    def rename(self, path: bytes, other: bytes) -> bool:
+        """Rename a file without a transfer; return False, with nothing changed, if that is not possible."""
+        self._place.check_name(other)
+        found = self._place.find_file(path)
+        above = os.path.commonpath([b"/" + path, b"/" + other + b"/."])[1:]
+        with self._place.open_locked_folder(above) as (folder_store, below):
+            before, after = (below + one[len(above) :].lstrip(b"/") for one in (path, other))
+            results = named_anew(folder_store, found._replace(path=before), after)
+            if results is None:
+                return False
+            for committed in results:
+                self._check_problem(committed.problem)
+            self._remove_from(folder_store, [found._replace(path=before)])
+        return True
+
+    @_reconnecting
+    def files(self) -> list[Entry]:
+        """Return all files, in order; raises if the listing is incomplete."""
+        return [one for one in self._place.store().list() if one.kind is Kind.FILE]
+
+    def close(self) -> None:
+        """Close all connections; safe to call twice."""
+        self._place.close()
 
     def _store_small(self, path: bytes, file: Path) -> bool:
         """Store a file of at most PACK_BYTES in one request; return False if it needs a lock."""
@@ -314,7 +365,7 @@ class AnnexContents:
             if not isinstance(event, Committed):
                 self._place.on_event(event)
                 continue
-            self._check(event)
+            self._check_problem(event.problem)
             if (
                 event.verification.strength
                 < weakest(source.facts.read_verification, target.facts.write_verification).strength
@@ -323,66 +374,13 @@ class AnnexContents:
                 raise IncompleteError("unproven", message, subject=self._subject)
         progress(entry.size)
 
-    def _check(self, committed: Committed) -> None:
-        self._check_problem(committed.problem)
-
     def _check_problem(self, problem: Problem | None) -> None:
         if problem is not None:
             raise IncompleteError(problem.code, problem.message, subject=self._subject)
 
-    def _retrieve(self, path: bytes, file: Path, progress: Progress, digest: str | None) -> None:
-        found = self._place.find_file(path)
-        whole = self._place.whole()
-        if whole is not None and found.size <= PACK_BYTES:
-            write_content(whole.fetch_whole(found), file, progress, digest=digest, subject=self._subject)
-            return
-        store = self._place.store()
-        store.expect(found.size)
-        download_file(store, found, file, progress, digest=digest, subject=self._subject)
-
-    def _remove(self, path: bytes) -> None:
-        found = self._place.find(path)
-        if found is None:
-            return
-        self._place.writable()
-        whole = self._place.whole()
-        if found.kind is Kind.FILE and whole is not None:
-            self._check_problem(whole.remove_whole(found))
-            return
-        folder, name = _parted(path)
-        with self._place.open_locked_folder(folder) as (target, below):
-            self._remove_from(target, [found._replace(path=below + name)])
-
     def _remove_from(self, target: Store, entries: list[Entry]) -> None:
         for _, problem in target.remove(entries):
             self._check_problem(problem)
-
-    def _remove_folder(self, path: bytes) -> None:
-        found = self._place.find(path)
-        if found is None or found.kind is not Kind.FOLDER or not self._place.store().facts.folders:
-            return
-        with self._place.open_folder(path) as (folder_store, _):
-            held = list(folder_store.list())
-        if any(entry.kind is not Kind.FOLDER for entry in held):
-            return
-        folder, name = _parted(path)
-        with self._place.open_locked_folder(folder) as (target, _):
-            deepest = [entry._replace(path=name + b"/" + entry.path) for entry in reversed(held)]
-            self._remove_from(target, [*deepest, found._replace(path=name)])
-
-    def _rename(self, path: bytes, other: bytes) -> bool:
-        self._place.check_name(other)
-        found = self._place.find_file(path)
-        above = os.path.commonpath([b"/" + path, b"/" + other + b"/."])[1:]
-        with self._place.open_locked_folder(above) as (folder_store, below):
-            before, after = (below + one[len(above) :].lstrip(b"/") for one in (path, other))
-            results = named_anew(folder_store, found._replace(path=before), after)
-            if results is None:
-                return False
-            for committed in results:
-                self._check(committed)
-            self._remove_from(folder_store, [found._replace(path=before)])
-        return True
 
 
 def _parted(path: bytes) -> tuple[bytes, bytes]:

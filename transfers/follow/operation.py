@@ -258,10 +258,10 @@ class Follower:
     Attributes:
         operation, endpoints: the operation that it is part of.
         following: when a file is finished.
-        watcher: what is known of the source, and of the target.
+        watcher: the known state of the source and of the target.
         progress: for the report of an interruption.
-        unlisted_target: what could not be listed at the target.
-        full: whether the target takes no more files.
+        unlisted_target: the names that could not be listed at the target.
+        full: whether the target is full.
     """
 
     operation: Operation

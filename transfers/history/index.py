@@ -8,7 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -93,36 +93,16 @@ def _write_cache(path: Path, found: Mapping[str, _Known]) -> None:
 
 def _fields(operation: Operation) -> dict[str, Any]:
     return {
-        "id": operation.id,
-        "operation": operation.operation,
-        "began": operation.began,
-        "source": operation.source,
-        "target": operation.target,
+        **{each.name: getattr(operation, each.name) for each in fields(operation)},
         "origin": None if operation.origin is None else place_fields(operation.origin),
         "place": None if operation.place is None else place_fields(operation.place),
-        "receipt": operation.receipt,
-        "stopped": operation.stopped,
-        "touched": operation.touched,
-        "compacted": operation.compacted,
-        "schedule": operation.schedule,
-        "firing": operation.firing,
         "sites": sorted(operation.sites),
     }
 
 
-def _read_fields(fields: dict[str, Any]) -> Operation:
-    return Operation(
-        **{
-            **fields,
-            "origin": _read_place(fields["origin"]),
-            "place": _read_place(fields["place"]),
-            "sites": frozenset(fields["sites"]),
-        }
-    )
-
-
-def _read_place(fields: dict[str, Any] | None) -> OperationRoot | None:
-    return None if fields is None else read_place(fields)
+def _read_fields(record: dict[str, Any]) -> Operation:
+    roots = {key: record[key] and read_place(record[key]) for key in ("origin", "place")}
+    return Operation(**{**record, **roots, "sites": frozenset(record["sites"])})
 
 
 _HEADER = {"kind": "history-cache", "version": _VERSION}

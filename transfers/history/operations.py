@@ -188,7 +188,7 @@ def _site_of(text: str) -> str:
 
 _END = (
     64 * 1024
-)  # bytes at the start and the end of a journal that hold the lines before the first and after the last file
+)  # bytes at the start and the end of a journal: they include the lines before the first and after the last file
 _BEFORE_FILES = frozenset({"operation", "origin", "place", "empty", "compacted"})
 
 

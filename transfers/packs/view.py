@@ -459,7 +459,7 @@ class PackedStore(StoreView):
             if entry.path and not (shallow and b"/" in entry.path):
                 yield entry
         if not found:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self._subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._subject)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""

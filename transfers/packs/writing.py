@@ -83,7 +83,7 @@ class PackWriter:
         chunks = self._chunks()
         summed = hashlib.sha256()
         held = bytearray()
-        at = 0  # where in the tar file `held` begins
+        at = 0  # the offset of `held` in the tar file
         for unit in units:
             start, length = (unit.offset, unit.length) if unit.segment else (0, self._layout.tar.size)
             try:
