@@ -291,14 +291,14 @@ def disables(tool_input: Input, value: Any, identifier: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A checked invocation. `values` includes the defaults that apply, without absent inputs; `given` has the values as written.
+    """A checked invocation. `values` includes the defaults that apply, without absent inputs; `as_written` has the values as written.
 
     `file_ids` are the inputs that name files outside the pipeline's image. `withdrawn` are the inputs whose default does not apply,
     each with the input that excludes it.
     """
 
     values: Mapping[str, Any]
-    given: Mapping[str, Any] = field(compare=False)
+    as_written: Mapping[str, Any] = field(compare=False)
     file_ids: tuple[str, ...] = ()
     withdrawn: Mapping[str, str] = field(default_factory=dict, compare=False)
 

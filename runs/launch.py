@@ -199,7 +199,7 @@ def _begin(
         "scheduler": compute.scheduler.name,
         "container": compute.container.name,
         "hibali": __version__,
-        "invocation": dict(workload.invocation.given),
+        "invocation": dict(workload.invocation.as_written),
         "asked": dict(request.typed),
         "resources": request.decide_resources().to_fields(),
         "after": list(workload.after),

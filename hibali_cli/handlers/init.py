@@ -36,7 +36,7 @@ from hibali_cli.output import coloured, write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
 from runs.doctor.network import Step, StepList, Verdict
-from runs.doctor.site import check_site
+from runs.doctor.site import diagnose_site
 
 _WIDTH = max(len(verdict) for verdict in Verdict)
 _NAMES = max(map(len, ("settings", "connection", "credentials", "transport", "scheduler", "container")))
@@ -47,7 +47,7 @@ def run_checks(common: Common, site: Site, *, job: bool) -> StepList:
     """Check the site and show each step as it ends."""
     checks = StepList(lambda step: _show(common, step))
     with listening(common, f"doctor {site.name}") as on_event:
-        check_site(checks, site, on_event, job=job)
+        diagnose_site(checks, site, on_event, job=job)
     return checks
 
 

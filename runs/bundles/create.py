@@ -320,7 +320,7 @@ def manifest_of(lines: Iterable[tuple[bytes, str]]) -> bytes:
 
 def _invocation_text(parts: Parts, record: Record) -> bytes:
     """Return the invocation with the bundle's members in place of files."""
-    values = dict(parts.invocation.given)
+    values = dict(parts.invocation.as_written)
     members = [each.member for each in record.inputs]
     for identifier, value in parts.invocation.file_inputs():
         own = [

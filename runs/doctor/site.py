@@ -185,7 +185,7 @@ _WEB = ("name", "connection", "endpoint")
 _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
 
 
-def check_site(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
+def diagnose_site(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
     """Run all steps of a site of this kind, with `job` including a test job. Reports every `HibaliError` as a fault."""
     try:
         require_built(site)

@@ -326,6 +326,20 @@ def check_plain(text: str, label: str) -> str:
     return text
 
 
+def placement_options(resources: Resources, account: str, partition: str, reservation: str = "") -> list[str]:
+    """Return the options for account, partition and reservation; each argument is the text before a value."""
+    options = (
+        (account, resources.account, "account"),
+        (partition, resources.partition, "partition"),
+        (reservation, resources.reservation, "reservation"),
+    )
+    return [
+        f"{option}{check_plain(value, label)}"
+        for option, value, label in options
+        if option and value is not None
+    ]
+
+
 # Wrap a command that fails if there is nothing left to do: that error counts as success.
 _IGNORE_ERROR = r"""
 over=$1; shift

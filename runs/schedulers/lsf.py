@@ -22,10 +22,10 @@ from runs.schedulers.base import (
     Submitting,
     check_directive,
     check_number,
-    check_plain,
     cores_of_a_node,
     has_option,
     ignore_error,
+    placement_options,
     query_failed,
     requests_cores,
     task_number,
@@ -89,13 +89,7 @@ class Lsf(Scheduler):  # no accounting: the output of bacct has no stable format
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """Return `#BSUB` lines; all cores are on one node unless nodes or processes are requested."""
-        options = []
-        if resources.account is not None:
-            options.append(f"-P {check_plain(resources.account, 'account')}")
-        if resources.partition is not None:
-            options.append(f"-q {check_plain(resources.partition, 'partition')}")
-        if resources.reservation is not None:
-            options.append(f"-U {check_plain(resources.reservation, 'reservation')}")
+        options = placement_options(resources, "-P ", "-q ", "-U ")
         if resources.seconds is not None:
             minutes = max(-(-resources.seconds // 60), 1)
             options.append(f"-W {minutes // 60}:{minutes % 60:02}")

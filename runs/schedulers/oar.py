@@ -27,10 +27,10 @@ from runs.schedulers.base import (
     as_clock,
     check_directive,
     check_number,
-    check_plain,
     cores_of_a_node,
     has_option,
     ignore_error,
+    placement_options,
     query_failed,
     requests_cores,
     task_number,
@@ -91,11 +91,7 @@ class Oar(Scheduler):
 
         OAR has no option for memory: a job gets the memory that belongs to its cores.
         """
-        options = []
-        if resources.account is not None:
-            options.append(f"--project {check_plain(resources.account, 'account')}")
-        if resources.partition is not None:
-            options.append(f"-q {check_plain(resources.partition, 'partition')}")
+        options = placement_options(resources, "--project ", "-q ")
         if resources.reservation is not None:  # a job of the type `container`
             options.append(f"-t inner={check_number(resources.reservation, 'the reservation')}")
         wanted = _wanted(resources)

@@ -26,10 +26,10 @@ from runs.schedulers.base import (
     Submitting,
     as_clock,
     check_directive,
-    check_plain,
     cores_of_a_node,
     has_option,
     ignore_error,
+    placement_options,
     query_failed,
     requests_cores,
     task_number,
@@ -131,19 +131,13 @@ class Pbs(Scheduler):  # no accounting: it is in files of the server, and qstat 
 
         A site's own directive for nodes, cores or chunks replaces the generated one.
         """
-        options = []
-        if resources.account is not None:
-            options.append(f"-A {check_plain(resources.account, 'account')}")
         if resources.partition is not None and resources.reservation is not None:
             raise UsageError(
                 "no-such-scheduling",
                 "PBS uses a reservation as the queue, so no partition can be given with it",
                 hint="Remove the partition.",
             )
-        if resources.partition is not None:
-            options.append(f"-q {check_plain(resources.partition, 'partition')}")
-        if resources.reservation is not None:
-            options.append(f"-q {check_plain(resources.reservation, 'reservation')}")
+        options = placement_options(resources, "-A ", "-q ", "-q ")
         if resources.seconds is not None:
             options.append(f"-l walltime={as_clock(resources.seconds)}")
         if not has_option(resources, "-l select", "-l nodes", "-l ncpus", "-lselect", "-lnodes", "-lncpus"):

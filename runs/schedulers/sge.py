@@ -25,10 +25,10 @@ from runs.schedulers.base import (
     Submitting,
     check_directive,
     check_number,
-    check_plain,
     cores_of_a_node,
     has_option,
     ignore_error,
+    placement_options,
     query_failed,
     text_lines,
 )
@@ -70,11 +70,7 @@ class Sge(Scheduler):
         """Return `#$` lines. Several cores need a parallel environment, whose name depends on the site: `smp` unless a
         directive `-pe NAME` names another.
         """
-        options = []
-        if resources.account is not None:
-            options.append(f"-A {check_plain(resources.account, 'account')}")
-        if resources.partition is not None:
-            options.append(f"-q {check_plain(resources.partition, 'partition')}")
+        options = placement_options(resources, "-A ", "-q ")
         if resources.reservation is not None:
             options.append(f"-ar {check_number(resources.reservation, 'the reservation')}")
         if resources.seconds is not None:

@@ -24,7 +24,7 @@ from runs.schedulers.base import (
     SubmitResult,
     Submitting,
     check_directive,
-    check_plain,
+    placement_options,
     query_failed,
     task_number,
     text_lines,
@@ -118,13 +118,7 @@ class Slurm(Scheduler):
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """Return `#SBATCH` lines; sbatch stops reading them at the first line that is not a comment."""
-        options = []
-        if resources.account is not None:
-            options.append(f"--account={check_plain(resources.account, 'account')}")
-        if resources.partition is not None:
-            options.append(f"--partition={check_plain(resources.partition, 'partition')}")
-        if resources.reservation is not None:
-            options.append(f"--reservation={check_plain(resources.reservation, 'reservation')}")
+        options = placement_options(resources, "--account=", "--partition=", "--reservation=")
         if resources.seconds is not None:
             options.append(f"--time={_as_time(resources.seconds)}")
         if resources.nodes is not None:

@@ -95,7 +95,7 @@ def test_defaults_count_as_values() -> None:
     )
     checked = check_invocation(tool, {"a": None})
     assert checked.values == {"a": "d", "b": [1]}
-    assert checked.given == {"a": None}
+    assert checked.as_written == {"a": None}
 
 
 # As in published tools: a switch is off by default, which disables its options, which have defaults too.
@@ -137,7 +137,7 @@ SWITCHED = make_tool(
 def test_a_value_outranks_a_default_and_null_withdraws_one(given: Any, values: Any) -> None:
     checked = check_invocation(SWITCHED, given)
     assert checked.values == values
-    assert checked.given == given
+    assert checked.as_written == given
 
 
 def test_withdrawn_defaults_are_reported() -> None:
