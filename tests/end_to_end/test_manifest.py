@@ -152,7 +152,7 @@ def test_digests_on_record_are_used_when_asked_and_still_valid(folder_there: Tra
     changed = {name for name, digest in digests(again).items() if digest != digests(first)[name]}
     assert changed == {ONE}
     said = there.hibali("manifest", "there:data", "--recorded", exit=0).err
-    assert b"40 of the digests are on record" in said
+    assert b"40 digests from the ledger" in said
     assert set(proofs(there.hibali("manifest", "there:data", "--json", exit=0)).values()) == {"digest"}
 
 

@@ -44,7 +44,7 @@ def test_a_sweep_from_its_table_to_its_results_and_what_failed_again(bench: Benc
     ]
     assert bench.hibali("runs", "logs", run["id"], "--task", "3", exit=0).out == b"said\n"
     assert b"FAILED" in bench.hibali("runs", "show", run["id"], exit=0).out
-    assert b"4/4, 2 not well" in bench.hibali("runs", "list", exit=0).out
+    assert b"4/4, 2 unsuccessful" in bench.hibali("runs", "list", exit=0).out
 
     (bench.folder / "mended").touch()
     words = ("runs", "rerun", run["id"], "--failed", "--wait", "--collect", "back", "--json")

@@ -103,7 +103,7 @@ def test_a_grid_has_a_letter_a_task_and_one_for_several_where_there_are_many() -
 
 
 def test_counts_for_a_list() -> None:
-    assert tasks_text(sweep([State.SUCCEEDED, State.RUNNING, State.LOST])) == "2/3, 1 not well"
+    assert tasks_text(sweep([State.SUCCEEDED, State.RUNNING, State.LOST])) == "2/3, 1 unsuccessful"
 
 
 def test_what_does_not_fit_the_queue_goes_in_halves() -> None:
