@@ -99,7 +99,7 @@ def test_a_grid_has_a_letter_a_task_and_one_for_several_where_there_are_many() -
     lines = list(grid(sweep(many)))
     assert len(lines) == 41
     assert lines[-2].endswith("?")
-    assert "each for 50 tasks" in lines[-1]
+    assert "one letter for 50 tasks" in lines[-1]
 
 
 def test_counts_for_a_list() -> None:
